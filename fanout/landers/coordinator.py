@@ -119,6 +119,7 @@ class Coordinator:
         progress: Where each split stands: behind all that was landed.
         lineage: Discovers splits, and says which may be read.
         assignment: Says which lander reads what.
+        bounded: Finish when every split has once reached its newest record.
     """
 
     def __init__(
@@ -127,12 +128,15 @@ class Coordinator:
         progress: Progress,
         lineage: Lineage,
         assignment: Assignment,
+        *,
+        bounded: bool = False,
     ) -> None:
         self.failure: FanOutError | None = None
         self._connection = connection
         self._progress = progress
         self._lineage = lineage
         self._assignment = assignment
+        self._bounded = bounded
         self._sessions: dict[int, _Session] = {}
         self._owners: dict[str, _Session] = {}
         self._not_before: dict[str, float] = {}
@@ -253,8 +257,8 @@ class Coordinator:
 
     @property
     def _finished(self) -> bool:
-        """Whether a bounded stream has been read to its end."""
-        return self._connection.capabilities.bounded and self._progress.caught_up
+        """Whether a bounded run has read what it wanted to."""
+        return self._bounded and self._progress.caught_up
 
     def _take(self) -> LandedBatch:
         taken = tuple(self._landed)
@@ -274,7 +278,7 @@ class Coordinator:
         try:
             await self._lineage.discover(self._assign)
         except FanOutError as error:
-            self._fail(error)
+            self.fail(error)
 
     async def _keep_assigning(self) -> None:
         while True:
@@ -404,7 +408,7 @@ class Coordinator:
             case Failed():
                 self.failure = self.failure or restore(message)
                 if message.landed:
-                    self._fail(self.failure)
+                    self.fail(self.failure)
             case _:
                 raise MessageError(f"{session} sent a message at the wrong time")
 
@@ -464,7 +468,8 @@ class Coordinator:
             self._free(session, split_id, lease)
         self._assign()
 
-    def _fail(self, error: FanOutError) -> None:
+    def fail(self, error: FanOutError) -> None:
+        """End the stream with an error, after what has landed; the first error counts."""
         self.failure = self.failure or error
         self._failed = True
         self._changed.set()

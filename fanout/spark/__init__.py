@@ -11,6 +11,7 @@ from fanout._exports import lazy_exports
 
 if TYPE_CHECKING:
     from fanout.landing.ledger import LedgerBatch
+    from fanout.spark.landers_stream import OnExecutors
     from fanout.spark.query import FanOutQuery, QueryProgress
     from fanout.spark.signals import stop_on_signal
     from fanout.spark.sink.kafka_sink import KafkaSink
@@ -21,6 +22,7 @@ __all__ = (
     "FanOutQuery",
     "KafkaSink",
     "LedgerBatch",
+    "OnExecutors",
     "QueryProgress",
     "ShuffleSink",
     "create_shuffle_topic",
@@ -34,6 +36,7 @@ __getattr__, __dir__ = lazy_exports(
         "FanOutQuery": "fanout.spark.query",
         "KafkaSink": "fanout.spark.sink.kafka_sink",
         "LedgerBatch": "fanout.landing.ledger",
+        "OnExecutors": "fanout.spark.landers_stream",
         "QueryProgress": "fanout.spark.query",
         "ShuffleSink": "fanout.spark.sink.shuffle_sink",
         "create_shuffle_topic": "fanout.spark.sink.shuffle_sink",

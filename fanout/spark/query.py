@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fanout.landing.ledger import BatchLedger, LedgerBatch
     from fanout.landing.ownership import Ownership
     from fanout.spark.batch_runner import BatchRunner
+    from fanout.spark.landers_stream import LandersStream
     from fanout.spark.query_stream import QueryStream
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class FanOutQuery:
 
     def __init__(
         self,
-        stream: QueryStream,
+        stream: QueryStream | LandersStream,
         runner: BatchRunner,
         ledger: BatchLedger,
         ownership: Ownership,

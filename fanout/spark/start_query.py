@@ -15,6 +15,7 @@ from fanout.spark.current_batch import BatchContext, RecoveringHandler
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage, sweep_offsets
+from fanout.spark.landers_stream import LandersStream
 from fanout.spark.loop_thread import LoopThread
 from fanout.spark.query import FanOutQuery
 from fanout.spark.query_stream import QueryStream
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from fanout.core.statistics import OnResubscribe
     from fanout.landing.entries import BatchEntry
     from fanout.spark.batch_runner import Handler
+    from fanout.spark.landers_stream import OnExecutors
 
 
 def foreach_batch(
@@ -47,6 +49,7 @@ def foreach_batch(
     available_now: bool = False,
     query_name: str | None = None,
     on_resubscribe: OnResubscribe | None = None,
+    landing: OnExecutors | None = None,
 ) -> FanOutQuery:
     """Start a query that hands a source's records to a handler, in exact micro-batches.
 
@@ -71,7 +74,9 @@ def foreach_batch(
             query.
         query_name: Spark's name of the query.
         on_resubscribe: Called with the split, the cause and the delay in seconds each time a
-            subscription is to be opened again. It must not block.
+            subscription is to be opened again. It must not block. Landers do not call it.
+        landing: Where records are read: `OnExecutors(landers=8)` for landers on Spark's executors;
+            None for the driver.
 
     Returns:
         The running query.
@@ -123,16 +128,33 @@ def foreach_batch(
         if isinstance(handler, RecoveringHandler):
             _recover(spark, handler, loop, ledger, context)
         try:
-            stream = QueryStream(
-                loop,
-                source,
-                _positions(ledger, loop, source),
-                segments,
-                ledger.pending,
-                max_wait=max_wait,
-                bounded=available_now,
-                on_resubscribe=on_resubscribe,
-            )
+            positions = _positions(ledger, loop, source)
+            stream: QueryStream | LandersStream
+            if landing is None:
+                stream = QueryStream(
+                    loop,
+                    source,
+                    positions,
+                    segments,
+                    ledger.pending,
+                    max_wait=max_wait,
+                    bounded=available_now,
+                    on_resubscribe=on_resubscribe,
+                )
+            else:
+                stream = LandersStream(
+                    spark,
+                    loop,
+                    source,
+                    positions=positions,
+                    storage=storage,
+                    segments=segments,
+                    landing=landing,
+                    run=ownership.run,
+                    max_wait=max_wait,
+                    bounded=available_now,
+                )
+                resources.callback(stream.close)
         except PositionError as error:
             raise CheckpointError(f"{storage.location} cannot be continued: {error}") from error
         runner = BatchRunner(

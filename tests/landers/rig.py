@@ -114,7 +114,9 @@ class Rig:
                 listed=listed,
                 lifecycle=LifecycleLog(self.progress, connection.capabilities.terms),
             )
-            self.coordinator = Coordinator(connection, self.progress, lineage, Assignment())
+            self.coordinator = Coordinator(
+                connection, self.progress, lineage, Assignment(), bounded=self._bounded
+            )
             async with asyncio.TaskGroup() as self._tasks:
                 running = self._tasks.create_task(self.coordinator.run())
                 for lander in landers:

@@ -1,0 +1,152 @@
+"""The work of a lander's process: connect to the coordinator, and land until it says stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from fanout.core.cancellation import in_thread
+from fanout.core.error_text import text_of
+from fanout.errors import FanOutError, SetupError
+from fanout.landers.channel import Channel, ChannelClosedError
+from fanout.landers.control_client import connect
+from fanout.landers.failures import describe
+from fanout.landers.lander import LEASE, Lander
+from fanout.landers.messages import Hello, MessageError, Stop, Welcome, encode, from_coordinator
+from fanout.landing.places import open_storage
+from fanout.landing.segments import SegmentLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.core.source import Connection, Source
+    from fanout.landing.storage import Storage
+
+Serve: TypeAlias = Callable[[Channel, int], Awaitable[bool]]
+"""Serves a session on its channel, with its epoch; returns whether the coordinator said stop."""
+
+log = logging.getLogger(__name__)
+
+# How long a lander without a coordinator tries to reach it; then its task fails.
+_RECONNECT_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.5
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanderTask:
+    """What each lander of a query does, as a value that travels to its executor.
+
+    Args:
+        source: What is read.
+        location: The storage of segments, as an executor reaches it.
+        storage_options: Settings of the object store; see `fanout.land`.
+        run: The number of the query's run.
+        max_records: The most records in a segment.
+        max_bytes: The most bytes of records in a segment.
+        max_wait: Seconds from the first record of a segment until it may be landed.
+        available_now: Whether what is there at the start is read alone.
+        address: The host and port of the coordinator.
+        secret: The query's secret.
+    """
+
+    source: Source
+    location: str
+    storage_options: Mapping[str, str] | None
+    run: int
+    max_records: int
+    max_bytes: int
+    max_wait: float
+    available_now: bool
+    address: tuple[str, int]
+    secret: bytes = field(repr=False)
+
+    def __call__(self, lander: int, attempt: int) -> None:
+        """Land until the coordinator says stop; it blocks.
+
+        Args:
+            lander: The number of the lander, from 0.
+            attempt: A number that grows with each attempt of the lander.
+
+        Raises:
+            SetupError: If the coordinator cannot be reached for a minute.
+            ChannelClosedError: If the connection to it breaks again and again.
+        """
+        asyncio.run(self._run(lander, attempt))
+
+    async def _run(self, lander: int, attempt: int) -> None:
+        hello = Hello(lander, attempt, platform.node(), os.getpid())
+        async with AsyncExitStack() as resources:
+            try:
+                storage = await self._open_storage(resources)
+                opening = self.source.connect(available_now=self.available_now)
+                connection = await resources.enter_async_context(opening)
+            except FanOutError as error:
+                await self._sessions(hello, partial(_give_up, error))
+                return
+            await self._sessions(hello, partial(self._land, connection, storage))
+
+    async def _open_storage(self, resources: AsyncExitStack) -> Storage:
+        storage = await in_thread(lambda: open_storage(self.location, self.storage_options))
+        resources.push_async_callback(lambda: in_thread(storage.close))
+        return storage
+
+    async def _sessions(self, hello: Hello, serve: Serve) -> None:
+        """Serve one session after the other, until the coordinator says stop."""
+        loop = asyncio.get_running_loop()
+        lost_at = loop.time()
+        while True:
+            try:
+                async with connect(self.address, self.secret) as channel:
+                    epoch = await _begin(channel, hello)
+                    if await serve(channel, epoch):
+                        return
+                lost_at = loop.time()
+            except (SetupError, ChannelClosedError, MessageError, TimeoutError) as error:
+                if loop.time() - lost_at >= _RECONNECT_SECONDS:
+                    raise
+                log.info("the coordinator is not there: %s", text_of(error))
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _land(
+        self, connection: Connection, storage: Storage, channel: Channel, epoch: int
+    ) -> bool:
+        segments = SegmentLog(
+            await in_thread(storage.scratch),
+            self.run,
+            self.source.schema,
+            session=epoch,
+            max_records=self.max_records,
+            max_bytes=self.max_bytes,
+        )
+        lander = Lander(channel, self.source, connection, storage, segments, max_wait=self.max_wait)
+        return await lander.run()
+
+
+async def _begin(channel: Channel, hello: Hello) -> int:
+    """Begin a session; return its epoch."""
+    await channel.send(encode(hello))
+    async with asyncio.timeout(LEASE):
+        welcome = from_coordinator(await channel.receive())
+    if not isinstance(welcome, Welcome):
+        raise MessageError("the coordinator began with another message than its welcome")
+    return welcome.epoch
+
+
+async def _give_up(error: FanOutError, channel: Channel, epoch: int) -> bool:
+    """Tell why this lander cannot begin, which ends the query."""
+    del epoch
+    begun = SetupError(f"a lander on {platform.node()} cannot begin: {text_of(error)}")
+    begun.__cause__ = error
+    await channel.send(encode(describe(begun, landed=True)))
+    async with asyncio.timeout(LEASE):
+        while not isinstance(from_coordinator(await channel.receive()), Stop):
+            pass
+    return True

@@ -1,0 +1,249 @@
+"""The stream of a query whose records are read by landers on Spark's executors."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import secrets
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from pyspark.serializers import CPickleSerializer
+
+from fanout.core.error_text import text_of
+from fanout.core.opening import open_lineage
+from fanout.core.option_checks import whole
+from fanout.errors import (
+    CheckpointError,
+    LanderCancelledError,
+    OptionError,
+    SparkLostError,
+    StreamStateError,
+)
+from fanout.landers.assignment import Assignment
+from fanout.landers.control_handshake import SECRET_BYTES
+from fanout.landers.control_server import ControlServer
+from fanout.landers.coordinator import Coordinator
+from fanout.landers.task import LanderTask
+from fanout.landing.local_storage import LocalStorage
+from fanout.landing.object_location import is_object_location
+from fanout.spark.lander_jobs import LanderJobs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.opening import Opened
+    from fanout.core.source import Source
+    from fanout.core.statistics import Statistics
+    from fanout.landers.coordinator import LandedBatch
+    from fanout.landing.segment_filler import NoRecords, Stopped
+    from fanout.landing.segments import SegmentLog
+    from fanout.landing.storage import Storage
+    from fanout.spark.loop_thread import LoopThread
+
+    _Listening: TypeAlias = tuple[Opened, Coordinator, tuple[str, int]]
+
+
+_MAX_PORT: Final = 65_535
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnExecutors:
+    """Read on Spark's executors: each lander is a task that never ends, and holds a core.
+
+    Args:
+        landers: How many landers read. Spark needs more cores than that.
+        control_port: The port of the driver to which landers connect; 0 for any that is free.
+        storage_options: Settings of the object store by obstore's names, for a checkpoint there;
+            see `fanout.land`. Executors find credentials as the service's SDK finds them.
+
+    Raises:
+        OptionError: If a number is out of range.
+    """
+
+    landers: int
+    control_port: int = 0
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if whole("landers", self.landers) < 1:
+            raise OptionError(f"landers={self.landers} must be at least 1")
+        if not 0 <= whole("control_port", self.control_port) <= _MAX_PORT:
+            raise OptionError(f"control_port={self.control_port} must be a port, or 0 for any")
+
+
+@final
+class LandersStream:
+    """Coordinate landers in the loop thread, and run them as Spark jobs, until it is closed.
+
+    Args:
+        spark: The session.
+        loop: The loop thread.
+        source: The source.
+        positions: The positions to continue after.
+        storage: The checkpoint.
+        segments: The limits of a batch, and the number of the run.
+        landing: How many landers, and how they connect.
+        max_wait: Seconds from the first record of a segment until it may be landed.
+        bounded: Finish when every split has reached its newest record.
+
+    Raises:
+        OptionError: If the source locks its records.
+        CheckpointError: If executors cannot reach the checkpoint without a JVM.
+        FanOutError: If the source cannot be opened.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        loop: LoopThread,
+        source: Source,
+        *,
+        positions: Checkpoint,
+        storage: Storage,
+        segments: SegmentLog,
+        landing: OnExecutors,
+        run: int,
+        max_wait: float,
+        bounded: bool,
+    ) -> None:
+        self._loop = loop
+        self._source = source
+        self._positions = positions
+        self._bounded = bounded
+        location = _location_of(storage)
+        host = spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1")
+        secret = secrets.token_bytes(SECRET_BYTES)
+        listening: concurrent.futures.Future[_Listening] = concurrent.futures.Future()
+        self._serving = loop.start(self._serve(listening, host, landing.control_port, secret))
+        self._opened, self._coordinator, address = listening.result()
+        work = LanderTask(
+            source=source,
+            location=location,
+            storage_options=landing.storage_options,
+            run=run,
+            max_records=max(1, segments.max_records // landing.landers),
+            max_bytes=max(1, segments.max_bytes // landing.landers),
+            max_wait=max_wait,
+            available_now=bounded,
+            address=address,
+            secret=secret,
+        )
+        _check_travels(work)
+        self._resources = ExitStack()
+        self._resources.enter_context(
+            LanderJobs(spark, work, landers=landing.landers, on_end=self._task_ended)
+        )
+        # Landers that are told to stop end by themselves, before their jobs are cancelled.
+        self._resources.callback(lambda: loop.call(self._coordinator.close()))
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended the stream, as soon as it is known."""
+        if self._coordinator.failure is not None:
+            return self._coordinator.failure
+        if not self._serving.done() or self._serving.cancelled():
+            return None
+        return self._serving.exception()
+
+    def statistics(self) -> Statistics:
+        """Return the counters of all landers together."""
+        return self._coordinator.statistics()
+
+    def take(self, idle: float) -> LandedBatch | NoRecords | Stopped:
+        """Block until there are records, for at most `idle` seconds.
+
+        Raises:
+            FanOutError: The failure of the stream, after its last records.
+        """
+        try:
+            return self._loop.call(self._coordinator.next(idle))
+        except StreamStateError:
+            if (failure := self.failure) is not None:
+                raise failure from None
+            raise
+
+    def acknowledge(self, positions: Checkpoint) -> None:
+        """Acknowledge everything up to `positions` to the service; it was handled."""
+        commits = self._opened.connection.capabilities.commits
+        if commits is not None:
+            moved = {id_: state.position for id_, state in positions.splits.items()}
+            self._loop.call(commits.acknowledge(moved))
+
+    def stop(self) -> None:
+        """Let `take` return `Stopped` at once from now on."""
+        self._loop.call_soon(self._coordinator.stop)
+
+    def close(self) -> None:
+        """End all landers, within seconds."""
+        self._resources.close()
+
+    def _task_ended(self, lander: int, error: BaseException | None) -> None:
+        self._loop.call_soon(lambda: self._coordinator.task_ended(lander, error))
+        if isinstance(error, (LanderCancelledError, SparkLostError)):
+            self._loop.call_soon(lambda: self._coordinator.fail(error))
+
+    async def _serve(
+        self,
+        listening: concurrent.futures.Future[_Listening],
+        host: str,
+        port: int,
+        secret: bytes,
+    ) -> None:
+        try:
+            opening = open_lineage(
+                self._source, resume=self._positions.to_json(), available_now=self._bounded
+            )
+            async with opening as opened:
+                _check_source(opened)
+                coordinator = Coordinator(
+                    opened.connection,
+                    opened.progress,
+                    opened.lineage,
+                    Assignment(),
+                    bounded=self._bounded,
+                )
+                try:
+                    async with ControlServer(host, port, secret, coordinator.serve) as server:
+                        listening.set_result((opened, coordinator, server.address))
+                        await coordinator.run()
+                finally:
+                    opened.lifecycle.stopped(coordinator.failure)
+        except BaseException as error:
+            if not listening.done():
+                listening.set_exception(error)
+            raise
+
+
+def _check_travels(work: LanderTask) -> None:
+    try:
+        CPickleSerializer().dumps(work)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise OptionError(
+            f"the source cannot be sent to executors: {text_of(error)}; leave out what exists on "
+            f"the driver alone, such as session=, and let executors find their own credentials"
+        ) from error
+
+
+def _check_source(opened: Opened) -> None:
+    if opened.connection.capabilities.lending is not None:
+        raise OptionError(
+            f"{opened.connection.identity} locks records for one stream, so landers cannot read "
+            f"it; leave landing= out, or start more queries on the group"
+        )
+
+
+def _location_of(storage: Storage) -> str:
+    """Return the checkpoint's location as executors reach it, without a JVM."""
+    if isinstance(storage, LocalStorage):
+        return str(storage.root)
+    if not is_object_location(storage.location):
+        raise CheckpointError(
+            f"landers cannot write to {storage.location}, as executors have no JVM of their own: "
+            f"use a checkpoint_location on object storage or on a directory that all of them share"
+        )
+    return storage.location

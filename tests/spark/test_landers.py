@@ -1,0 +1,118 @@
+"""Queries whose records are read by landers, in a session on this machine."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.errors import CheckpointError, OptionError, SetupError, SplitFailedError
+from fanout.kinesis import KinesisSource
+from fanout.spark import OnExecutors
+from fanout.testing.faults import CutConnection
+from tests.spark.harness import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from fanout.spark import FanOutQuery
+    from fanout.testing.kinesis.server import KinesisServer
+
+    Start = Callable[..., FanOutQuery]
+
+pytestmark = pytest.mark.spark
+
+# One of the two cores is left for the batches.
+LANDING = OnExecutors(landers=1)
+
+
+@pytest.fixture
+def source(
+    kinesis: KinesisServer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> KinesisSource:
+    """A source that finds its credentials where it is used, as those of `spark.executorEnv` are."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+        monkeypatch.setitem(spark.sparkContext.environment, name, "testing")
+    return KinesisSource(
+        stream="orders",
+        consumer="etl",
+        start="TRIM_HORIZON",
+        endpoint_url=kinesis.endpoint_url,
+        region="us-east-1",
+    )
+
+
+def numbered(first: int, count: int) -> list[tuple[str, bytes]]:
+    return [(str(n), str(n).encode()) for n in range(first, first + count)]
+
+
+def numbers(recorder: Recorder) -> list[int]:
+    return sorted(int(bytes(row.data)) for row in recorder.rows)
+
+
+def test_a_query_goes_on_where_the_one_before_has_stopped(
+    start: Start, kinesis: KinesisServer, source: KinesisSource, tmp_path: Path
+) -> None:
+    kinesis.put_records("orders", numbered(0, 1000))
+    first, second = Recorder(), Recorder()
+    query = start(source, first, landing=LANDING)
+    first.wait_for_rows(1000)
+    kinesis.inject(CutConnection())
+    kinesis.put_records("orders", numbered(1000, 500))
+    first.wait_for_rows(1500)
+    statistics = query.statistics()
+    assert sum(split.records for split in statistics.splits.values()) <= 1500
+    query.stop()
+    assert query.exception() is None
+    kinesis.put_records("orders", numbered(1500, 500))
+    start(source, second, landing=LANDING).progress()
+    second.wait_for_rows(500)
+    assert numbers(first) + numbers(second) == list(range(2000))
+    # Every segment belongs to a batch: nothing is left of the landers.
+    segments = tmp_path / "checkpoint" / "fanout" / "segments"
+    assert all(file.name.startswith("run-") for file in segments.iterdir())
+
+
+@pytest.mark.prove
+def test_a_lander_that_cannot_begin_ends_the_query(
+    start: Start, source: KinesisSource, spark: SparkSession
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        del spark.sparkContext.environment[name]
+    query = start(source, Recorder(), landing=LANDING)
+    with pytest.raises(SetupError, match=r"a lander on .* cannot begin: no AWS credentials"):
+        query.await_termination(30)
+
+
+@pytest.mark.prove
+def test_the_failure_of_a_split_is_the_querys(
+    start: Start, kinesis: KinesisServer, source: KinesisSource
+) -> None:
+    kinesis.put_records("orders", numbered(0, 10))
+    recorder = Recorder()
+    start(source, recorder, landing=LANDING, available_now=True).await_termination(30)
+    assert numbers(recorder) == list(range(10))
+    kinesis.put_records("orders", numbered(10, 10))
+    kinesis.expire("orders")
+    kinesis.put_records("orders", numbered(20, 10))
+    query = start(source, recorder, landing=LANDING)
+    with pytest.raises(SplitFailedError, match="past the stream's retention; on_data_loss="):
+        query.await_termination(30)
+
+
+def test_a_source_that_cannot_travel_is_refused(start: Start, orders: KinesisSource) -> None:
+    orders.session.lock = threading.Lock()
+    with pytest.raises(OptionError, match="cannot be sent to executors"):
+        start(orders, Recorder(), landing=LANDING)
+
+
+def test_a_checkpoint_that_needs_a_jvm_is_refused(
+    start: Start, source: KinesisSource, remote_checkpoint: str
+) -> None:
+    with pytest.raises(CheckpointError, match="executors have no JVM"):
+        start(source, Recorder(), landing=LANDING, checkpoint_location=remote_checkpoint)
