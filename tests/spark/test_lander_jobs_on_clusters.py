@@ -51,16 +51,21 @@ class Running:
 @contextmanager
 def driver(master: str, cores: int, directory: Path) -> Iterator[Running]:
     directory.mkdir()
-    with subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", "tests.spark.lander_driver", master, str(cores), str(directory)],
-        env={**os.environ, **SPARK_ON_THIS_MACHINE},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    log = directory.with_suffix(".log")
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-m", "tests.spark.lander_driver", master, str(cores), str(directory)],
+            env={**os.environ, **SPARK_ON_THIS_MACHINE},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
-            assert json.loads(process.stdout.readline()) == "ready"
+            assert process.stdout.readline(), log.read_text(encoding="utf-8", errors="replace")
             running = Running(process, LanderWork(directory))
             assert running.ask("check") == str(directory / "checkpoint")
             running.ask("start")
