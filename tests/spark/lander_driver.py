@@ -71,6 +71,10 @@ class Driver:
         del self._ends.calls[: len(calls)]
         return [(lander, str(error)) for lander, error in calls]
 
+    def stop(self) -> None:
+        """Stop the session under the landers."""
+        self._spark.stop()
+
     def jvm(self) -> int:
         """Return the process of the driver's JVM."""
         return jvm_pid(self._spark)

@@ -165,3 +165,15 @@ def test_the_end_of_the_jvm_ends_the_landers(tmp_path: Path) -> None:
     assert sorted(ends) == [
         [lander, f"Spark's JVM has gone away under lander {lander}"] for lander in (0, 1)
     ]
+
+
+def test_the_end_of_the_session_ends_the_landers(tmp_path: Path) -> None:
+    with driver("local[3]", 1, tmp_path / "landers") as running:
+        attempts = running.both()
+        running.ask("stop")
+        eventually(lambda: not any(attempt.lives for attempt in attempts))
+        assert running.ask("leave") < 10
+        ends = running.ask("ends")
+    assert sorted(ends) == [
+        [lander, f"the Spark session was stopped under lander {lander}"] for lander in (0, 1)
+    ]
