@@ -14,6 +14,7 @@ from benchmarks import (
     consume_share,
     decode,
     land,
+    scale,
     shuffle,
     sink,
     spark_kafka,
@@ -34,6 +35,7 @@ SCENARIOS: dict[str, dict[str, Callable[[int], Report]]] = {
         "kafka-share": consume_share.run,
     },
     "land": {"kinesis": land.run},
+    "scale": {"kinesis": scale.run},
     "spark": {"kinesis": spark_kinesis.run, "kafka": spark_kafka.run},
     "sink": {"kafka": sink.run},
     "shuffle": {"kafka": shuffle.run},
@@ -46,6 +48,8 @@ scenarios:
            another process, 1, 4 and 64 shards; the peer is an aioboto3 loop
   land     SubscribeToShard to Parquet files on the local disk and on moto's S3, 4 shards; the
            peers are an aioboto3 loop with pyarrow and boto3, fanout.open, and obstore alone
+  scale    SubscribeToShard to the segments of batches, in one process and by 1, 2 and 4 landers, 4
+           and 1000 shards; the driver's share of the CPU, and the cost of a record
   spark    SubscribeToShard to a foreachBatch handler, in batches of 100,000 records that are
            counted and summed; the peer is an aioboto3 loop with createDataFrame
 
