@@ -12,9 +12,6 @@ from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import FanOutError
 from fanout.landing.entries import SegmentFile  # noqa: TC001 - msgspec reads it
 
-MAX_MESSAGE: Final = 16 * 1024 * 1024
-"""The most bytes of a message: the positions of a source take as many at most."""
-
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Text = Annotated[str, msgspec.Meta(max_length=10_000)]
 

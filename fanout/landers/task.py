@@ -17,6 +17,7 @@ from fanout.core.error_text import text_of
 from fanout.errors import FanOutError, SetupError
 from fanout.landers.channel import Channel, ChannelClosedError
 from fanout.landers.control_client import connect
+from fanout.landers.control_tls import lander_tls
 from fanout.landers.failures import describe
 from fanout.landers.lander import LEASE, Lander
 from fanout.landers.messages import Hello, MessageError, Stop, Welcome, encode, from_coordinator
@@ -55,6 +56,7 @@ class LanderTask:
         available_now: Whether what is there at the start is read alone.
         address: The host and port of the coordinator.
         secret: The query's secret.
+        certificate: The query's certificate, for a channel over TLS; None for one without.
     """
 
     source: Source
@@ -67,6 +69,7 @@ class LanderTask:
     available_now: bool
     address: tuple[str, int]
     secret: bytes = field(repr=False)
+    certificate: str | None = None
 
     def __call__(self, lander: int, attempt: int) -> None:
         """Land until the coordinator says stop; it blocks.
@@ -101,10 +104,11 @@ class LanderTask:
     async def _sessions(self, hello: Hello, serve: Serve) -> None:
         """Serve one session after the other, until the coordinator says stop."""
         loop = asyncio.get_running_loop()
+        tls = None if self.certificate is None else lander_tls(self.certificate)
         lost_at = loop.time()
         while True:
             try:
-                async with connect(self.address, self.secret) as channel:
+                async with connect(self.address, self.secret, tls=tls) as channel:
                     epoch = await _begin(channel, hello)
                     if await serve(channel, epoch):
                         return

@@ -6,6 +6,7 @@ import concurrent.futures
 import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from pyspark.serializers import CPickleSerializer
@@ -14,7 +15,6 @@ from fanout.core.error_text import text_of
 from fanout.core.opening import open_lineage
 from fanout.core.option_checks import whole
 from fanout.errors import (
-    CheckpointError,
     LanderCancelledError,
     OptionError,
     SparkLostError,
@@ -23,14 +23,15 @@ from fanout.errors import (
 from fanout.landers.assignment import Assignment
 from fanout.landers.control_handshake import SECRET_BYTES
 from fanout.landers.control_server import ControlServer
+from fanout.landers.control_tls import driver_tls, new_certificate, spark_encrypts
 from fanout.landers.coordinator import Coordinator
 from fanout.landers.task import LanderTask
 from fanout.landing.local_storage import LocalStorage
-from fanout.landing.object_location import is_object_location
+from fanout.spark.lander_checks import check_landers
 from fanout.spark.lander_jobs import LanderJobs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -38,13 +39,14 @@ if TYPE_CHECKING:
     from fanout.core.opening import Opened
     from fanout.core.source import Source
     from fanout.core.statistics import Statistics
+    from fanout.landers.channel import Channel
     from fanout.landers.coordinator import LandedBatch
     from fanout.landing.segment_filler import NoRecords, Stopped
     from fanout.landing.segments import SegmentLog
     from fanout.landing.storage import Storage
     from fanout.spark.loop_thread import LoopThread
 
-    _Listening: TypeAlias = tuple[Opened, Coordinator, tuple[str, int]]
+    _Listening: TypeAlias = tuple[Opened, Coordinator, int]
 
 
 _MAX_PORT: Final = 65_535
@@ -92,8 +94,9 @@ class LandersStream:
         bounded: Finish when every split has reached its newest record.
 
     Raises:
-        OptionError: If the source locks its records.
-        CheckpointError: If executors cannot reach the checkpoint without a JVM.
+        OptionError: If the source locks its records, or Spark has too few cores.
+        SetupError: If executors lack a library, or a setting of Spark stands in the way.
+        CheckpointError: If executors cannot write to the checkpoint.
         FanOutError: If the source cannot be opened.
     """
 
@@ -115,12 +118,29 @@ class LandersStream:
         self._source = source
         self._positions = positions
         self._bounded = bounded
-        location = _location_of(storage)
-        host = spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1")
+        location = check_landers(
+            spark,
+            storage,
+            landers=landing.landers,
+            modules=(LanderTask.__module__, type(source).__module__),
+            extras=_extras(source, storage),
+            storage_options=landing.storage_options,
+        )
+        settings = dict(spark.sparkContext.getConf().getAll())
+        host = settings["spark.driver.host"]
+        bound = settings.get("spark.driver.bindAddress", host)
+        certificate = new_certificate() if spark_encrypts(settings) else None
         secret = secrets.token_bytes(SECRET_BYTES)
         listening: concurrent.futures.Future[_Listening] = concurrent.futures.Future()
-        self._serving = loop.start(self._serve(listening, host, landing.control_port, secret))
-        self._opened, self._coordinator, address = listening.result()
+        control = partial(
+            ControlServer,
+            bound,
+            landing.control_port,
+            secret,
+            tls=None if certificate is None else driver_tls(certificate),
+        )
+        self._serving = loop.start(self._serve(listening, control))
+        self._opened, self._coordinator, port = listening.result()
         work = LanderTask(
             source=source,
             location=location,
@@ -130,8 +150,9 @@ class LandersStream:
             max_bytes=max(1, segments.max_bytes // landing.landers),
             max_wait=max_wait,
             available_now=bounded,
-            address=address,
+            address=(host, port),
             secret=secret,
+            certificate=None if certificate is None else certificate.certificate,
         )
         _check_travels(work)
         self._resources = ExitStack()
@@ -190,9 +211,7 @@ class LandersStream:
     async def _serve(
         self,
         listening: concurrent.futures.Future[_Listening],
-        host: str,
-        port: int,
-        secret: bytes,
+        control: Callable[[Callable[[Channel], Awaitable[None]]], ControlServer],
     ) -> None:
         try:
             opening = open_lineage(
@@ -208,8 +227,8 @@ class LandersStream:
                     bounded=self._bounded,
                 )
                 try:
-                    async with ControlServer(host, port, secret, coordinator.serve) as server:
-                        listening.set_result((opened, coordinator, server.address))
+                    async with control(coordinator.serve) as server:
+                        listening.set_result((opened, coordinator, server.address[1]))
                         await coordinator.run()
                 finally:
                     opened.lifecycle.stopped(coordinator.failure)
@@ -237,13 +256,9 @@ def _check_source(opened: Opened) -> None:
         )
 
 
-def _location_of(storage: Storage) -> str:
-    """Return the checkpoint's location as executors reach it, without a JVM."""
-    if isinstance(storage, LocalStorage):
-        return str(storage.root)
-    if not is_object_location(storage.location):
-        raise CheckpointError(
-            f"landers cannot write to {storage.location}, as executors have no JVM of their own: "
-            f"use a checkpoint_location on object storage or on a directory that all of them share"
-        )
-    return storage.location
+def _extras(source: Source, storage: Storage) -> str:
+    """Return the extras that a lander needs."""
+    part = type(source).__module__.split(".")[1:2]
+    service = part if part in (["kinesis"], ["kafka"]) else []
+    stores = [] if isinstance(storage, LocalStorage) else ["object-storage"]
+    return ",".join([*service, "spark", *stores])

@@ -78,6 +78,11 @@ def test_a_query_goes_on_where_the_one_before_has_stopped(
     assert all(file.name.startswith("run-") for file in segments.iterdir())
 
 
+def test_more_landers_than_cores_are_refused(start: Start, source: KinesisSource) -> None:
+    with pytest.raises(OptionError, match=r"landers=2 need 3 cores, .* use 1 at most"):
+        start(source, Recorder(), landing=OnExecutors(landers=2))
+
+
 @pytest.mark.prove
 def test_a_lander_that_cannot_begin_ends_the_query(
     start: Start, source: KinesisSource, spark: SparkSession
@@ -114,5 +119,5 @@ def test_a_source_that_cannot_travel_is_refused(start: Start, orders: KinesisSou
 def test_a_checkpoint_that_needs_a_jvm_is_refused(
     start: Start, source: KinesisSource, remote_checkpoint: str
 ) -> None:
-    with pytest.raises(CheckpointError, match="executors have no JVM"):
+    with pytest.raises(CheckpointError, match="landers have no JVM and cannot write"):
         start(source, Recorder(), landing=LANDING, checkpoint_location=remote_checkpoint)
