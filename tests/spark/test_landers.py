@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,11 +13,10 @@ from fanout.errors import CheckpointError, OptionError, SetupError, SplitFailedE
 from fanout.kinesis import KinesisSource
 from fanout.spark import OnExecutors
 from fanout.testing.faults import CutConnection
-from tests.spark.harness import Recorder
+from tests.spark.harness import Recorder, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 # One of the two cores is left for the batches.
 LANDING = OnExecutors(landers=1)
 
@@ -76,6 +78,31 @@ def test_a_query_goes_on_where_the_one_before_has_stopped(
     # Every segment belongs to a batch: nothing is left of the landers.
     segments = tmp_path / "checkpoint" / "fanout" / "segments"
     assert all(file.name.startswith("run-") for file in segments.iterdir())
+
+
+@pytest.mark.prove
+@pytest.mark.usefixtures("source")
+def test_the_example_of_the_page(
+    kinesis: KinesisServer, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("AWS_ENDPOINT_URL", kinesis.endpoint_url),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+    ):
+        monkeypatch.setenv(name, value)
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    kinesis.put_records("orders", numbered(0, 100))
+    output = tmp_path / "output"
+    names = {"OUTPUT": str(output), "CHECKPOINT": str(tmp_path / "checkpoint"), "LANDERS": 1}
+    (example, sizes) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(example, names)  # noqa: S102 - the page is ours
+    query: Any = names["query"]
+    try:
+        eventually(lambda: query.progress().total_rows == 100)
+    finally:
+        query.stop()
+    assert spark.read.parquet(str(output)).count() == 100
+    exec(sizes, names)  # noqa: S102 - the page is ours
 
 
 def test_more_landers_than_cores_are_refused(start: Start, source: KinesisSource) -> None:
