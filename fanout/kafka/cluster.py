@@ -52,8 +52,8 @@ class Cluster:
             is 9092 where it is left out.
         security: TLS and SASL. Or a function that returns a `Security`: it is called in a thread
             whenever connections are opened, and it is what Spark's workers need, because a
-            `Security` with a secret is not sent to them. A `KafkaShareSource` also calls it once
-            when it is made, to check the options of its client.
+            `Security` with a secret is neither sent to them nor pickled. A `KafkaShareSource` also
+            calls it once when it is made, to check the options of its client.
         client_id: The beginning of the client ids in the brokers' logs, metrics and quotas.
         connect_timeout: The seconds within which a broker must have answered when a source, a sink
             or a command begins. After that first answer, calls are retried as long as before.
@@ -85,6 +85,12 @@ class Cluster:
             raise OptionError(
                 "security must be a fanout.kafka.Security, or a function that returns one"
             )
+
+    def __reduce__(self) -> tuple[Callable[[], Cluster], tuple[()]]:
+        travels = self.for_workers()
+        return partial(
+            Cluster, **{one.name: getattr(travels, one.name) for one in fields(self)}
+        ), ()
 
     @property
     def addresses(self) -> tuple[Server, ...]:

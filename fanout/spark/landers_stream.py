@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from pyspark.serializers import CPickleSerializer
+from pyspark import cloudpickle
 
 from fanout.core.error_text import text_of
 from fanout.core.opening import open_lineage
@@ -240,7 +240,9 @@ class LandersStream:
 
 def _check_travels(work: LanderTask) -> None:
     try:
-        CPickleSerializer().dumps(work)  # type: ignore[no-untyped-call]
+        cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
+    except OptionError:
+        raise
     except Exception as error:
         raise OptionError(
             f"the source cannot be sent to executors: {text_of(error)}; leave out what exists on "

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fanout.errors import OptionError
+from fanout.kafka import KafkaSource
 from fanout.kafka.cluster import Cluster, Server, parse_servers
 from fanout.kafka.security import Security
 
@@ -121,3 +122,18 @@ def test_a_cluster_without_a_secret_is_pickled_for_workers() -> None:
     made = pickle.loads(pickle.dumps(cluster.for_workers()))  # noqa: S301 - our own bytes
     assert made.load_security() == cluster.security
     assert made.servers == cluster.servers
+
+
+def test_a_source_is_pickled_with_the_cluster_for_workers() -> None:
+    cluster = Cluster("broker", security=Security(protocol="SSL", ca_file="ca.pem"), client_id="a")
+    source = KafkaSource(cluster=cluster, topics="orders")
+    made = pickle.loads(pickle.dumps(source)).cluster  # noqa: S301 - our own bytes
+    assert made.load_security() == cluster.security
+    assert replace(made, security=cluster.security) == cluster
+
+
+def test_a_source_with_a_secret_is_not_pickled() -> None:
+    security = Security(username="user", password=SECRET)
+    source = KafkaSource(cluster=Cluster("broker", security=security), topics="orders")
+    with pytest.raises(OptionError, match="security holds password, which is not sent"):
+        pickle.dumps(source)

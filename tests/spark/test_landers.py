@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import CheckpointError, OptionError, SetupError, SplitFailedError
+from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.kinesis import KinesisSource
+from fanout.landers.task import LanderTask
 from fanout.spark import OnExecutors
+from fanout.spark.landers_stream import _check_travels
 from fanout.testing.faults import CutConnection
 from tests.spark.harness import Recorder, eventually
 
@@ -141,6 +145,27 @@ def test_a_source_that_cannot_travel_is_refused(start: Start, orders: KinesisSou
     orders.session.lock = threading.Lock()
     with pytest.raises(OptionError, match="cannot be sent to executors"):
         start(orders, Recorder(), landing=LANDING)
+
+
+def test_a_secret_does_not_travel_but_a_function_that_returns_it_does() -> None:
+    def task(security: Security | Callable[[], Security]) -> LanderTask:
+        return LanderTask(
+            source=KafkaSource(cluster=Cluster("broker", security=security), topics="orders"),
+            location="",
+            storage_options=None,
+            run=1,
+            max_records=1,
+            max_bytes=1,
+            max_wait=1.0,
+            available_now=False,
+            address=("127.0.0.1", 1),
+            secret=b"",
+        )
+
+    _check_travels(task(lambda: Security(username="user", password=os.environ["KAFKA_PASSWORD"])))
+    _check_travels(task(Security(protocol="SSL", ca_file="ca.pem")))
+    with pytest.raises(OptionError, match=r"^security holds password, which is not sent to Spark"):
+        _check_travels(task(Security(username="user", password="canary")))
 
 
 def test_a_checkpoint_that_needs_a_jvm_is_refused(
