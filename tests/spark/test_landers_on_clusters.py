@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.testing.kinesis.process import KinesisProcess
+from tests.kafka.topics import Topic
 from tests.spark.cluster import SPARK_ON_THIS_MACHINE, start_cluster
 from tests.spark.harness import eventually
 from tests.spark.lander_work import Attempt
@@ -32,6 +33,7 @@ from tests.spark.landers_query_driver import CREDENTIALS, NAME
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from fanout.testing.kafka.broker import KafkaBroker
     from tests.spark.cluster import StandaloneCluster
 
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
@@ -79,6 +81,26 @@ class KinesisTraffic:
         """Split a shard; the next time, merge two others."""
         if self._reshards:
             self._reshards.pop(0)()
+
+
+@final
+class KafkaTraffic:
+    """Records in a topic that gets more partitions."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self.written = 0
+        self._topic = Topic(broker, partitions=SPLITS, name=NAME)
+        self._partitions = SPLITS
+
+    def put(self) -> None:
+        for partition in range(self._partitions):
+            self._topic.put(_WAVE // SPLITS, partition=partition)
+        self.written = self._topic.written
+
+    def reshape(self) -> None:
+        """Add a partition."""
+        self._partitions += 1
+        self._topic.broker.grow_topic(NAME, self._partitions)
 
 
 @contextmanager
@@ -345,6 +367,14 @@ def test_kinesis_on_a_standalone_cluster(kinesis: KinesisProcess, tmp_path: Path
         strikes = [kill_lander, kill_executor, kill_worker(cluster), kill_driver, restart_query]
         job = Job(cluster.master, 4, "kinesis", kinesis.endpoint_url, tmp_path / "job")
         read_through(job, traffic, Random(1), strikes)
+
+
+def test_kafka_on_a_standalone_cluster(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    traffic = KafkaTraffic(kafka_broker)
+    with start_cluster(tmp_path, cores=4) as cluster:
+        strikes = [kill_lander, kill_executor, kill_worker(cluster), kill_driver, restart_query]
+        job = Job(cluster.master, 4, "kafka", kafka_broker.bootstrap_servers, tmp_path / "job")
+        read_through(job, traffic, Random(2), strikes)
 
 
 def test_kinesis_on_a_local_cluster(kinesis: KinesisProcess, tmp_path: Path) -> None:
