@@ -34,6 +34,8 @@ class ControlListener(socket.socket):
     def __init__(self, family: int, address: Any) -> None:
         super().__init__(family, socket.SOCK_STREAM)
         self._strangers: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._arriving: set[socket.socket] = set()
+        self._leaving = False
         try:
             self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.bind(address)
@@ -44,13 +46,36 @@ class ControlListener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection, as a stranger's."""
         stranger, address = super().accept()
+        if self._leaving:
+            stranger.close()
+            raise BlockingIOError("the driver leaves")
         for gone in [each for each in self._strangers if each.fileno() == -1]:
             self._strangers.pop(gone).cancel()
         if len(self._strangers) >= MAX_STRANGERS:
             self._turn_away(next(iter(self._strangers)))
         timer = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, self._turn_away, stranger)
         self._strangers[stranger] = timer
+        self._arriving.add(stranger)
         return stranger, address
+
+    def arrived(self, number: int) -> None:
+        """Note that an accepted socket has become a connection of the server.
+
+        Args:
+            number: Its file descriptor.
+        """
+        self._arriving = {each for each in self._arriving if each.fileno() != number}
+
+    async def leave(self) -> None:
+        """Accept nothing more, close the connections of strangers, and wait for those under way.
+
+        The event loop makes a connection of an accepted socket in a task of its own, for which
+        `Server.wait_closed` of asyncio does not wait.
+        """
+        self._leaving = True
+        self._turn_all_away()
+        while any(each.fileno() != -1 for each in self._arriving):  # noqa: ASYNC110 - the loop does not tell
+            await asyncio.sleep(0)
 
     def admit(self, number: int) -> None:
         """Count a connection no longer, as it has proved itself.
@@ -61,8 +86,7 @@ class ControlListener(socket.socket):
         for stranger in [each for each in self._strangers if each.fileno() == number]:
             self._strangers.pop(stranger).cancel()
 
-    def turn_all_away(self) -> None:
-        """Close the connections of all strangers."""
+    def _turn_all_away(self) -> None:
         for stranger in list(self._strangers):
             self._turn_away(stranger)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final, Self, cast, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, cast, final
 
 from websockets.asyncio.server import ServerConnection, serve
 
@@ -47,6 +48,15 @@ class _LanderConnection(AbortableConnection, ServerConnection):
 
     admitted = False
     _received = 0
+
+    def __init__(self, *arguments: Any, listener: ControlListener, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._listener = listener
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin: the server knows the connection from now on."""
+        super().connection_made(transport)
+        self._listener.arrived(transport.get_extra_info("socket").fileno())
 
     def data_received(self, data: bytes) -> None:
         """Read what the other side sent, and no more than a lander needs to prove itself."""
@@ -125,7 +135,7 @@ class ControlServer:
                 max_size=MAX_MESSAGE_BYTES,
                 max_queue=MAX_WAITING_FRAMES,
                 logger=SILENT_LOGGER,
-                create_connection=_LanderConnection,
+                create_connection=partial(_LanderConnection, listener=self._listener),  # type: ignore[arg-type]
                 start_serving=False,
             )
             stack.push_async_callback(self._stop, server)
@@ -143,10 +153,10 @@ class ControlServer:
         return await self._stack.__aexit__(kind, error, traceback)
 
     async def _stop(self, server: Server) -> None:
+        await self._listener.leave()
         server.close()
         for task in self._serving:
             task.cancel()
-        self._listener.turn_all_away()
         await finished(asyncio.create_task(server.wait_closed()))
 
     async def _connected(self, connection: ServerConnection) -> None:

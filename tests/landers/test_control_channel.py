@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -331,6 +332,18 @@ async def test_a_driver_cancelled_at_any_await_leaves_nothing(steps: int) -> Non
     for _ in range(2):
         await asyncio.sleep(0)
     assert others() == set()
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_connection_that_comes_as_the_driver_leaves_is_over_with_it(steps: int) -> None:
+    async with AsyncExitStack() as late:
+        async with ControlServer(HOST, 0, SECRET, echo) as server:
+            # The kernel completes the connection; the loop accepts it when it looks.
+            stranger = late.enter_context(socket.socket())
+            stranger.connect(server.address)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+        assert others() == set()
 
 
 def test_the_package_needs_neither_spark_nor_a_source() -> None:
