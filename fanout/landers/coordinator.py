@@ -350,7 +350,7 @@ class Coordinator:
                 session = _Session(hello, self._epochs, channel)
                 await channel.send(encode(Welcome(session.epoch)))
         except (TimeoutError, ChannelClosedError, MessageError) as error:
-            log.info("a lander did not begin its session: %s", error)
+            log.info("a lander did not begin its session: %s", text_of(error))
             return None
         former = self._sessions.get(hello.lander)
         if former is not None:
@@ -382,7 +382,7 @@ class Coordinator:
             except TimeoutError:
                 return f"it was silent for {SILENCE:g} s"
             except (ChannelClosedError, MessageError) as error:
-                return str(error)
+                return text_of(error)
 
     async def _send(self, session: _Session) -> None:
         with suppress(ChannelClosedError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-from collections import deque
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +18,7 @@ from fanout.core.events import Batch, startable
 from fanout.core.fan_out import FanOut
 from fanout.core.limits import MemoryLimit, SubscribeLimit
 from fanout.core.lineage import Lineage
-from fanout.core.opening import open_stream
+from fanout.core.opening import open_lineage
 from fanout.core.positions import WHOLE_RECORD, Timestamp, reaches
 from fanout.core.progress import Progress, SplitProgress
 from fanout.core.slot import Slot
@@ -261,7 +260,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
         Edit(FanOut.__anext__, on(node(ast.While, test=has(ast.NamedExpr)), _pausing)),
     ),
     "a cancelled drain forgets what it has collected": (
-        Edit(FanOut.drain, on(statement(deque.extendleft), drop)),
+        Edit(FanOut.drain, on(statement(Subscribers.give_back), drop)),
     ),
     "an aggregated record is read again as a whole": (
         Edit(_rows_read, on(node(ast.Return, value=ast.BinOp), with_value(constant(0)))),
@@ -329,7 +328,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
         Edit(ShardReader.drop, on(node(ast.If), lambda _: ast.Return())),
     ),
     "latest is resolved again until a record has come": (
-        Edit(open_stream, on(node(ast.If, test=ast.Compare), with_test(_or_a_time))),
+        Edit(open_lineage, on(node(ast.If, test=ast.Compare), with_test(_or_a_time))),
     ),
 }
 
