@@ -140,6 +140,7 @@ class Coordinator:
         self._sessions: dict[int, _Session] = {}
         self._owners: dict[str, _Session] = {}
         self._not_before: dict[str, float] = {}
+        self._leased: dict[str, int] = {}  # the lost landers that may still read a split
         self._epochs = 0
         self._landed: deque[tuple[_Session, SegmentFile]] = deque()
         self._counters = Counters()
@@ -185,7 +186,9 @@ class Coordinator:
         """
         session = self._sessions.get(lander)
         if session is not None:
-            self._end(session, "its task has ended" if error is None else text_of(error), lease=0.0)
+            self._end(session, "its task has ended" if error is None else text_of(error))
+        self._release_leases(lander)
+        self._assign()
 
     async def next(self, idle: float) -> LandedBatch | NoRecords | Stopped:
         """Wait for records, and return all that have landed; one caller at a time.
@@ -321,6 +324,7 @@ class Coordinator:
             state = self._progress[split_id]
             self._owners[split_id] = session
             self._not_before.pop(split_id, None)
+            self._leased.pop(split_id, None)
             session.splits.add(split_id)
             assigned.append(
                 Assigned(
@@ -352,15 +356,21 @@ class Coordinator:
         except (TimeoutError, ChannelClosedError, MessageError) as error:
             log.info("a lander did not begin its session: %s", text_of(error))
             return None
-        former = self._sessions.get(hello.lander)
-        if former is not None:
-            # A new attempt means that the task of the former one has ended.
-            lease = _LEASE_SECONDS if former.attempt == hello.attempt else 0.0
-            self._end(former, "a newer one has connected", lease)
+        if (former := self._sessions.get(hello.lander)) is not None:
+            self._end(former, "a newer one has connected")
+        self._release_leases(hello.lander)
         self._sessions[hello.lander] = session
         log.info("%s is connected", session)
         self._assign()
         return session
+
+    def _release_leases(self, lander: int) -> None:
+        """Free what a lander had: it connects again when it has closed its subscriptions.
+
+        A new attempt of it means that Spark has ended the one before.
+        """
+        for split_id in [id_ for id_, of in self._leased.items() if of == lander]:
+            del self._leased[split_id], self._not_before[split_id]
 
     async def _attend(self, session: _Session) -> None:
         """Receive and send until the session is over."""
@@ -370,7 +380,7 @@ class Coordinator:
             await asyncio.wait([session.receiving])
             sending.cancel()
             if not session.receiving.cancelled():
-                self._end(session, session.receiving.result(), _LEASE_SECONDS)
+                self._end(session, session.receiving.result())
 
     async def _receive(self, session: _Session) -> str:
         """Take messages in until the session is over; return why it is."""
@@ -447,16 +457,16 @@ class Coordinator:
             self._lineage.finish(End(self._progress[piece.split].split, children))
             self._assign()
 
-    def _free(self, session: _Session, split_id: str, lease: float) -> None:
-        """Take a split from a session; another lander may have it after the lease."""
+    def _free(self, session: _Session, split_id: str, pause: float) -> None:
+        """Take a split from a session; another one may have it after the pause."""
         session.splits.discard(split_id)
         session.releasing.discard(split_id)
         del self._owners[split_id]
         self._counters.released(split_id)
-        self._not_before[split_id] = asyncio.get_running_loop().time() + lease
+        self._not_before[split_id] = asyncio.get_running_loop().time() + pause
 
-    def _end(self, session: _Session, reason: str, lease: float) -> None:
-        """End a session: nothing of it counts any more, and its splits are free after the lease."""
+    def _end(self, session: _Session, reason: str) -> None:
+        """End a session: nothing of it counts any more, and its splits are free after its lease."""
         if self._sessions.get(session.lander) is session:
             del self._sessions[session.lander]
             self._changed.set()
@@ -465,7 +475,8 @@ class Coordinator:
             if not self._closed:
                 log.warning("%s is gone: %s", session, reason)
         for split_id in list(session.splits):
-            self._free(session, split_id, lease)
+            self._free(session, split_id, _LEASE_SECONDS)
+            self._leased[split_id] = session.lander
         self._assign()
 
     def fail(self, error: FanOutError) -> None:

@@ -139,12 +139,20 @@ class Rig:
         self._landers[lander] = self._tasks.create_task(self._land(lander, ours, self._attempts))
 
     async def kill(self, lander: int) -> None:
-        """End a lander at once, as SIGKILL does: it says nothing more."""
+        """End a lander at once, as SIGKILL does: it says nothing more, and Spark notices."""
         self.channels[lander].cut = True
+        await self._end(lander)
+        self.coordinator.task_ended(lander, None)
+
+    async def break_off(self, lander: int) -> None:
+        """End a lander at once; its connection breaks, and Spark has not noticed yet."""
+        await self._end(lander)
+        await self.channels[lander].close()
+
+    async def _end(self, lander: int) -> None:
         task = self._landers.pop(lander)
         task.cancel()
         await asyncio.wait([task])
-        self.coordinator.task_ended(lander, None)
 
     async def _land(self, lander: int, channel: MemoryChannel, attempt: int) -> bool:
         async with self.source.connect(available_now=self._bounded) as connection:

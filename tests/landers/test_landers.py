@@ -86,6 +86,28 @@ async def test_a_lander_that_is_killed_is_replaced_without_loss(tmp_path: Path) 
         assert [row for row in rows if row[0] == split] == all_of(split, count)
 
 
+async def test_the_next_attempt_of_a_lander_has_its_splits_at_once(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    async with Rig(source, tmp_path).running(0) as rig:
+        await until(lambda: "a" in rig.coordinator._owners)
+        await rig.break_off(0)
+        await until(lambda: 0 not in rig.coordinator._sessions)
+        assert "a" not in rig.coordinator._owners  # the lease of the lost lander
+        rig.start(0)
+        await until(lambda: 0 in rig.coordinator._sessions)
+        assert "a" in rig.coordinator._owners
+
+
+async def test_another_lander_waits_for_the_lease_of_a_lost_one(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    async with Rig(source, tmp_path).running(0) as rig:
+        await until(lambda: "a" in rig.coordinator._owners)
+        await rig.break_off(0)
+        rig.start(1)
+        await until(lambda: 1 in rig.coordinator._sessions)
+        assert "a" not in rig.coordinator._owners
+
+
 async def test_a_lander_stops_at_its_credit(tmp_path: Path) -> None:
     source = ManualSource("a")
     source.put(*numbered(1000))
