@@ -120,12 +120,15 @@ class Lander:
 
         Cancellation: all subscriptions are closed; records that were not landed come again.
         """
-        async with self._subscribers.running(self._has_ended), asyncio.TaskGroup() as tasks:
+        # What is being published may take long: the subscriptions are closed before.
+        async with asyncio.TaskGroup() as tasks, self._subscribers.running(self._has_ended):
             work = (self._fill(), self._land(), self._report())
             working = [tasks.create_task(one) for one in work]
-            stopped = await self._listen()
-            for task in working:
-                task.cancel()
+            try:
+                stopped = await self._listen()
+            finally:
+                for task in working:
+                    task.cancel()
         return stopped
 
     async def _listen(self) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,11 +11,16 @@ from fanout.core.positions import Cursor, Horizon
 from fanout.errors import ServiceError, SplitFailedError
 from fanout.landers.messages import Landed, Piece, Release, encode
 from fanout.landing.segment_filler import NoRecords, Stopped
+from fanout.landing.segments import publish
 from tests.landers.rig import Rig, until
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from fanout.landing.entries import SegmentFile
+    from fanout.landing.segments import OpenSegment
+    from fanout.landing.storage import Storage
 
 
 def numbered(count: int) -> list[bytes]:
@@ -150,6 +156,30 @@ async def test_a_message_that_does_not_fit_ends_the_session(
         await rig.channels[0].send(encode(message))
         await until(lambda: 0 not in rig.coordinator._sessions)
         assert position_of(rig, "a") == Horizon()
+
+
+async def test_a_lander_reads_no_longer_while_its_last_segment_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publishing, published = threading.Event(), threading.Event()
+
+    def publish_slowly(storage: Storage, segment: OpenSegment) -> SegmentFile:
+        publishing.set()
+        published.wait(20.0)
+        return publish(storage, segment)
+
+    monkeypatch.setattr("fanout.landers.lander.publish", publish_slowly)
+    source = ManualSource("a")
+    source.put(*numbered(10))
+    async with Rig(source, tmp_path).running(0) as rig:
+        try:
+            await until(publishing.is_set)
+            assert source.subscriptions == 1
+            await rig.channels[0].other.close()  # the lander has lost its coordinator
+            async with asyncio.timeout(10.0):
+                await until(lambda: not source.subscriptions)
+        finally:
+            published.set()
 
 
 async def test_a_split_is_moved_without_loss(tmp_path: Path) -> None:

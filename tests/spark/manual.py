@@ -112,6 +112,11 @@ class ManualSource:
     def splits(self) -> Sequence[Split]:
         return list(self._logs)
 
+    @property
+    def subscriptions(self) -> int:
+        """How many subscriptions are open."""
+        return len(self._waiting)
+
     async def events(self, split: Split, position: Position) -> AsyncGenerator[Batch | End]:
         """Serve a split from a position; what is there at one moment is one event."""
         done = position.sequence if isinstance(position, Cursor) else 0
