@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from fanout.testing.virtual_time.loop import SimLoop, simulate
 from fanout.testing.virtual_time.schedule import Shuffled
 from fanout.testing.virtual_time.trace import Trace
+from tests.provers.simulation.landers.run import run_landers_seed
 from tests.provers.simulation.run import run_kafka_seed, run_kinesis_seed
 from tests.provers.simulation.spark import run_query_seed
 
@@ -54,6 +55,7 @@ DIGESTS: Final[dict[str, Callable[[], list[str]]]] = {
     "a reader of Kinesis": lambda: [run_kinesis_seed(seed).digest for seed in range(3)],
     "a reader of Kafka": lambda: [run_kafka_seed(seed).digest for seed in range(5)],
     "a driver": lambda: [run_query_seed(seed).digest for seed in range(8)],
+    "landers": lambda: [run_landers_seed(seed).digest for seed in range(8)],
 }
 
 

@@ -1,0 +1,191 @@
+"""The driver: a coordinator, the batches that take what it has, and the jobs of its landers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, cast, final
+
+from fanout.core.opening import open_lineage
+from fanout.errors import CheckpointError, FanOutError
+from fanout.landers.assignment import Assignment
+from fanout.landers.coordinator import Coordinator, LandedBatch
+from fanout.landing.segment_filler import NoRecords, Stopped
+from fanout.testing.virtual_time.loop import running_loop
+from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.landers.process import LanderProcess
+from tests.provers.simulation.randomness import happens, stream_of
+
+if TYPE_CHECKING:
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.landers.channel import Channel
+    from fanout.landing.entries import SegmentFile
+    from tests.provers.simulation.landers.world import World
+
+__all__ = ("Driver",)
+
+# What the processes of a driver that has died may live on.
+_ORPHANED: Final = 30.0
+
+
+@final
+class Driver:
+    """One run of the query, from its last entry on.
+
+    Args:
+        world: Everything around it.
+        number: The number of the run.
+    """
+
+    def __init__(self, world: World, number: int) -> None:
+        self.number = number
+        self.coordinator: Coordinator | None = None
+        self.slow_until = 0.0
+        self._world = world
+        self._random = stream_of(world.plan.seed, f"driver {number}")
+        self._current: dict[int, LanderProcess] = {}
+        self._processes: list[LanderProcess] = []
+        self._jobs: dict[int, asyncio.Task[None]] = {}
+        self._stopping = False
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        """Read until it is stopped or fails."""
+        world = self._world
+        opening = open_lineage(
+            cast("Any", world.source), resume=world.stored, random=stream_of(self.number, "jitter")
+        )
+        async with opening as opened, asyncio.TaskGroup() as tasks:
+            coordinator = self.coordinator = Coordinator(
+                opened.connection, opened.progress, opened.lineage, Assignment()
+            )
+
+            def accept(channel: Channel) -> None:
+                tasks.create_task(coordinator.serve(channel))
+
+            world.network.listen(self.number, accept)
+            try:
+                running = tasks.create_task(coordinator.run())
+                for lander in range(world.plan.landers):
+                    self._jobs[lander] = tasks.create_task(self._keep(lander))
+                await self._take_batches(coordinator)
+                await coordinator.close()
+                for job in self._jobs.values():
+                    job.cancel()
+                await self._end_processes()
+                running.cancel()
+            finally:
+                world.network.listen_no_longer(self.number)
+
+    def stop(self) -> None:
+        """Let it end as `query.stop()` does."""
+        self._stopping = True
+        if self.coordinator is None:
+            self.task.cancel()
+        else:
+            self.coordinator.stop()
+
+    async def kill(self, *, silently: bool) -> None:
+        """End it at once; its landers notice it now, or never where its machine is lost too."""
+        for process in self._processes:
+            for connection in process.connections:
+                if silently:
+                    connection.lose(up=True, down=True)
+                else:
+                    connection.break_off(self._random.uniform(0.0, 1.0), 0.0)
+        self._world.network.listen_no_longer(self.number)
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        for process in self._processes:
+            self._world.end_later(process, self._random.uniform(0.0, _ORPHANED))
+
+    # Batches.
+
+    async def _take_batches(self, coordinator: Coordinator) -> None:
+        """Write an entry for what has landed, then handle it, again and again."""
+        world = self._world
+        while True:
+            try:
+                taken = await coordinator.next(self._random.choice((0.5, 5.0, 20.0)))
+            except FanOutError as error:
+                running_loop().note(f"run {self.number} fails: {error}")
+                if world.storage.refused <= world.excused or not isinstance(error, CheckpointError):
+                    raise OracleError(f"failed for nothing: {error!r}") from error
+                world.excused = world.storage.refused
+                return
+            match taken:
+                case Stopped():
+                    return
+                case LandedBatch(segments, positions):
+                    await self._write(segments, positions)
+                    if self._slow:
+                        await asyncio.sleep(self._random.uniform(0.0, 8.0))
+                    await asyncio.sleep(self._random.uniform(0.0, world.plan.handling))
+                case NoRecords(positions):
+                    if happens(self._random, 0.5):
+                        await self._write((), positions)
+
+    async def _write(self, segments: tuple[SegmentFile, ...], positions: Checkpoint) -> None:
+        await asyncio.sleep(self._random.uniform(0.0, 4.0 if self._slow else 0.05))
+        self._world.oracle.check_entry(segments, positions)
+        self._world.stored = positions.to_json()
+        self._world.entry_written.set()
+
+    @property
+    def _slow(self) -> bool:
+        return running_loop().time() < self.slow_until
+
+    # Jobs of landers.
+
+    async def _keep(self, lander: int) -> None:
+        """Run the job of a lander again and again, as Spark and the driver do."""
+        assert self.coordinator is not None
+        while True:
+            await asyncio.sleep(self._random.uniform(0.0, 1.0))
+            process = self._start(lander)
+            await asyncio.wait([process.task])
+            while (current := self._current[lander]) is not process:
+                process = current  # a twin, or what Spark has started in its place
+                await asyncio.wait([process.task])
+            await asyncio.sleep(self._random.uniform(0.0, 3.0))
+            if self._current[lander] is not process:
+                continue
+            if happens(self._random, 0.5):  # otherwise Spark starts the task of the job again
+                self.coordinator.task_ended(lander, None)
+
+    def _start(self, lander: int) -> LanderProcess:
+        world = self._world
+        process = LanderProcess(
+            world.plan,
+            world.source,
+            world.network,
+            run=self.number,
+            lander=lander,
+            attempt=world.next_attempt(),
+        )
+        world.processes.append(process)
+        self._processes.append(process)
+        self._current[lander] = process
+        return process
+
+    def current(self, lander: int) -> LanderProcess | None:
+        """Return the newest attempt of a lander."""
+        return self._current.get(lander)
+
+    def twin(self, lander: int, seconds: float) -> None:
+        """Start a second attempt; the first ends later."""
+        if (first := self._current.get(lander)) is not None and not self._stopping:
+            self._start(lander)
+            self._world.end_later(first, seconds)
+
+    def take_for_ended(self, lander: int, seconds: float) -> None:
+        """Take a task for ended that goes on for some time."""
+        if self._current.get(lander) is not None and self.coordinator is not None:
+            self.coordinator.task_ended(lander, None)
+            self.twin(lander, seconds)
+
+    async def _end_processes(self) -> None:
+        """Cancel the jobs in Spark, which ends their processes."""
+        for process in self._processes:
+            with suppress(asyncio.CancelledError):
+                await process.kill(silently=False)

@@ -1,0 +1,109 @@
+"""What the entries of all runs have to hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, final
+
+from fanout.core.positions import Cursor
+from tests.provers.simulation.errors import OracleError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.landing.entries import SegmentFile
+    from tests.provers.simulation.landers.splits import SplitLog
+    from tests.provers.simulation.landers.storage import Row
+
+__all__ = ("EntryOracle",)
+
+
+@final
+class EntryOracle:
+    """Compare each entry with the logs, in the order in which entries are written.
+
+    Args:
+        logs: The logs.
+        files: The files that are published.
+    """
+
+    def __init__(self, logs: Mapping[str, SplitLog], files: Mapping[str, tuple[Row, ...]]) -> None:
+        self.records = 0
+        self._logs = logs
+        self._files = files
+        self._read = dict.fromkeys(logs, 0)
+        self._ended: set[str] = set()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all records are in entries, and all splits that have ended have so in these."""
+        return all(
+            self._read[split_id] == len(log.arrivals)
+            and (log.ends_at is None or split_id in self._ended)
+            for split_id, log in self._logs.items()
+        )
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """How many records of each split never came."""
+        return {
+            split_id: len(log.arrivals) - self._read[split_id]
+            for split_id, log in self._logs.items()
+            if self._read[split_id] < len(log.arrivals)
+            or (log.ends_at is not None and split_id not in self._ended)
+        }
+
+    def check_entry(self, segments: tuple[SegmentFile, ...], positions: Checkpoint) -> None:
+        """Check an entry that is written now.
+
+        Raises:
+            OracleError: If a promise is broken.
+        """
+        self._check_credit(segments)
+        for segment in segments:
+            rows = self._files.get(segment.name)
+            if rows is None:
+                raise OracleError(f"lost: {segment.name} is in an entry, and was never published")
+            if len(rows) != segment.rows:
+                raise OracleError(f"altered: {segment.name} has {len(rows)} rows")
+            for row in rows:
+                self._take(*row)
+        self._check_positions(positions)
+
+    def _check_credit(self, segments: tuple[SegmentFile, ...]) -> None:
+        """Check that a session has landed one segment that no batch had taken."""
+        sessions = Counter(segment.name.rpartition("-")[0] for segment in segments)
+        for session, count in sessions.items():
+            if count > 1:
+                raise OracleError(f"unbounded: {count} segments of {session} were not taken")
+
+    def _take(self, split_id: str, sequence: int) -> None:
+        expected = self._read[split_id] + 1
+        if sequence != expected:
+            kind = "duplicated" if sequence < expected else "lost"
+            raise OracleError(f"{kind}: record {sequence} of {split_id} instead of {expected}")
+        if expected == 1:
+            for parent in self._logs[split_id].split.parents:
+                if self._read[parent] < len(self._logs[parent].arrivals):
+                    raise OracleError(f"out of order: {split_id} before the end of {parent}")
+        self._read[split_id] = sequence
+        self.records += 1
+
+    def _check_positions(self, positions: Checkpoint) -> None:
+        """Check that positions are those after the segments of all entries."""
+        for split_id, state in positions.splits.items():
+            at = state.position.sequence if isinstance(state.position, Cursor) else 0
+            read, log = self._read[split_id], self._logs[split_id]
+            if at != read:
+                kind = "lost" if at > read else "duplicated"
+                raise OracleError(f"{kind}: {split_id} is at {at}, and {read} records were landed")
+            if state.ended and (read < len(log.arrivals) or log.ends_at is None):
+                raise OracleError(f"lost: {split_id} has ended at {at} of {len(log.arrivals)}")
+            if split_id in self._ended and not state.ended:
+                raise OracleError(f"altered: {split_id} had ended, and has not any more")
+            if state.ended:
+                self._ended.add(split_id)
+        for split_id, read in self._read.items():
+            if read and split_id not in positions.splits and split_id not in self._ended:
+                raise OracleError(f"lost: {split_id} has no position")

@@ -1,0 +1,81 @@
+"""Everything around the drivers and landers of a run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, final
+
+from fanout.testing.virtual_time.loop import running_loop
+from tests.provers.simulation.landers.network import Network
+from tests.provers.simulation.landers.oracle import EntryOracle
+from tests.provers.simulation.landers.process import holding
+from tests.provers.simulation.landers.splits import SimSource, draw_logs
+from tests.provers.simulation.landers.storage import MemoryStorage
+
+if TYPE_CHECKING:
+    from tests.provers.simulation.landers.plan import LandersPlan
+    from tests.provers.simulation.landers.process import LanderProcess
+
+__all__ = ("World",)
+
+
+@final
+class World:
+    """What outlives the drivers and landers.
+
+    Args:
+        plan: The plan.
+
+    Attributes:
+        stored: The positions of the newest entry; None without an entry.
+        excused: How many refusals of the storage have ended a run.
+    """
+
+    def __init__(self, plan: LandersPlan) -> None:
+        self.plan = plan
+        self.network = Network(plan)
+        self.storage = MemoryStorage(plan)
+        self.logs = draw_logs(plan)
+        self.source = SimSource(plan, self.logs, holding)
+        self.oracle = EntryOracle(self.logs, self.storage.files)
+        self.processes: list[LanderProcess] = []
+        self.stored: str | None = None
+        self.excused = 0
+        self.entry_written = asyncio.Event()
+        self.faults: Counter[str] = Counter()
+        self._attempts = 0
+        self._ends: list[asyncio.Task[None]] = []
+
+    def next_attempt(self) -> int:
+        """Return a number that no attempt of a lander has had."""
+        self._attempts += 1
+        return self._attempts
+
+    def end_later(self, process: LanderProcess, seconds: float) -> None:
+        """Kill a process that goes on although another one is in its place."""
+        self._ends.append(asyncio.create_task(self._end(process, seconds)))
+
+    async def end_all(self) -> None:
+        """Kill all processes."""
+        for end in self._ends:
+            end.cancel()
+        for process in self.processes:
+            await process.kill(silently=False)
+        if self._ends:
+            await asyncio.wait(self._ends)
+
+    def check(self) -> None:
+        """Check all processes.
+
+        Raises:
+            OracleError: If a promise is broken.
+        """
+        for process in self.processes:
+            process.check()
+        self.processes = [process for process in self.processes if not process.task.done()]
+
+    async def _end(self, process: LanderProcess, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        running_loop().note(f"{process} is killed at last")
+        await process.kill(silently=False)
