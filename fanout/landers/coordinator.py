@@ -344,22 +344,20 @@ class Coordinator:
         try:
             async with asyncio.timeout(SILENCE):
                 hello = from_lander(await channel.receive())
-                if not isinstance(hello, Hello) or self._closed:
-                    return None
-                former = self._sessions.get(hello.lander)
-                if former is not None and former.attempt > hello.attempt:
-                    log.info("an older attempt of lander %d is refused", hello.lander)
-                    return None
-                self._epochs += 1
-                session = _Session(hello, self._epochs, channel)
-                await channel.send(encode(Welcome(session.epoch)))
         except (TimeoutError, ChannelClosedError, MessageError) as error:
             log.info("a lander did not begin its session: %s", text_of(error))
             return None
+        if not isinstance(hello, Hello) or self._closed:
+            return None
         if (former := self._sessions.get(hello.lander)) is not None:
+            if former.attempt > hello.attempt:
+                log.info("an older attempt of lander %d is refused", hello.lander)
+                return None
             self._end(former, "a newer one has connected")
         self._release_leases(hello.lander)
-        self._sessions[hello.lander] = session
+        self._epochs += 1
+        session = self._sessions[hello.lander] = _Session(hello, self._epochs, channel)
+        self._tell(session, Welcome(session.epoch))
         log.info("%s is connected", session)
         self._assign()
         return session

@@ -9,10 +9,10 @@ import pytest
 from fanout.core.checkpoint import to_wire
 from fanout.core.positions import Cursor, Horizon
 from fanout.errors import ServiceError, SplitFailedError
-from fanout.landers.messages import Landed, Piece, Release, encode
+from fanout.landers.messages import Hello, Landed, Piece, Release, encode
 from fanout.landing.segment_filler import NoRecords, Stopped
 from fanout.landing.segments import publish
-from tests.landers.rig import Rig, until
+from tests.landers.rig import MemoryChannel, Rig, until
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
@@ -102,6 +102,35 @@ async def test_the_next_attempt_of_a_lander_has_its_splits_at_once(tmp_path: Pat
         rig.start(0)
         await until(lambda: 0 in rig.coordinator._sessions)
         assert "a" in rig.coordinator._owners
+
+
+class SlowChannel(MemoryChannel):
+    """An end of a connection whose other end does not read for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = asyncio.Event()
+
+    async def send(self, message: bytes) -> None:
+        await self.reads.wait()
+        await super().send(message)
+
+
+async def test_an_older_attempt_does_not_replace_a_newer_one(tmp_path: Path) -> None:
+    async with Rig(ManualSource("a"), tmp_path).running() as rig, asyncio.TaskGroup() as tasks:
+        lander, slow = SlowChannel.pair()
+        assert isinstance(slow, SlowChannel)
+        serving = tasks.create_task(rig.coordinator.serve(slow))
+        slow._messages.put_nowait(encode(Hello(0, 0, "here", 1)))
+        await asyncio.sleep(0.01)
+        rig.start(0)
+        await until(lambda: 0 in rig.coordinator._sessions)
+        await until(lambda: rig.coordinator._sessions[0].attempt == 1)
+        slow.reads.set()
+        await asyncio.sleep(0.01)
+        assert rig.coordinator._sessions[0].attempt == 1
+        await lander.close()
+        await serving
 
 
 async def test_another_lander_waits_for_the_lease_of_a_lost_one(tmp_path: Path) -> None:
