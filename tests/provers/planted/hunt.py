@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Final, final
 
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
 from tests.provers.planted.kinesis_bugs import HARMLESS, KINESIS_BUGS
+from tests.provers.planted.lander_bugs import LANDER_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
 from tests.provers.simulation.errors import SimulationError
 from tests.provers.simulation.kafka.plan import KafkaPlan
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
+from tests.provers.simulation.landers.plan import LandersPlan, draw_landers_plan
 from tests.provers.simulation.run import run_plan
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ __all__ = (
 SEEDS: Final = 500
 _WRITTEN_DOWN: Final = Path(__file__).with_name("shown.json")
 SHOWN: Final[dict[str, int]] = json.loads(_WRITTEN_DOWN.read_text())
-CHANGES: Final = KINESIS_BUGS | HARMLESS | KAFKA_BUGS | SHUFFLE_BUGS
+CHANGES: Final = KINESIS_BUGS | HARMLESS | KAFKA_BUGS | SHUFFLE_BUGS | LANDER_BUGS
 # Errors of Python for text that is no program: then the mistake is in these tests.
 _OF_THE_EDIT: Final = (AttributeError, NameError, TypeError)
 
@@ -92,7 +94,7 @@ def hunt(name: str, seeds: int = SEEDS) -> BugFound | None:
     """Run seeds until one shows a change; return None where none does.
 
     Args:
-        name: A name of KINESIS_BUGS, HARMLESS, KAFKA_BUGS or SHUFFLE_BUGS.
+        name: A name of CHANGES.
         seeds: How many seeds to run, the cheapest ones first.
     """
     cheapest = _cheapest_first(_draw_for(name), shuffles=name in SHUFFLE_BUGS)
@@ -112,6 +114,8 @@ def _shown(name: str, seed: int) -> str | None:
 
 
 def _draw_for(name: str) -> Callable[[int], AnyPlan]:
+    if name in LANDER_BUGS:
+        return draw_landers_plan
     return draw_kinesis_plan if name in KINESIS_BUGS | HARMLESS else draw_kafka_plan
 
 
@@ -149,6 +153,8 @@ def _cost(plan: AnyPlan) -> float:
         waits = plan.brokers * plan.seconds / plan.max_wait
         faults = len(plan.faults) + len(plan.cluster_faults)
         return plan.partitions * plan.batches + waits + faults
+    if isinstance(plan, LandersPlan):
+        return plan.seconds * plan.landers + plan.splits * plan.records + 10 * len(plan.faults)
     splits = plan.shards + plan.reshards
     heartbeats = plan.seconds / plan.heartbeat
     return splits * (heartbeats + plan.records) + len(plan.faults)

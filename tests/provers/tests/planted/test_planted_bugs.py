@@ -7,6 +7,7 @@ import pytest
 from tests.provers.planted.hunt import SEEDS, SHOWN, BugFound, find, hunt, hunters
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
 from tests.provers.planted.kinesis_bugs import HARMLESS, KINESIS_BUGS
+from tests.provers.planted.lander_bugs import LANDER_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def hunts(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Future[BugFou
         }
 
 
-@pytest.mark.parametrize("name", [*KINESIS_BUGS, *KAFKA_BUGS, *SHUFFLE_BUGS])
+@pytest.mark.parametrize("name", [*KINESIS_BUGS, *KAFKA_BUGS, *SHUFFLE_BUGS, *LANDER_BUGS])
 def test_a_planted_bug_is_found(name: str, hunts: Mapping[str, Future[BugFound | None]]) -> None:
     found = hunts[name].result()
 

@@ -1,0 +1,176 @@
+"""The coordinator and the landers with one mistake in them, of which a person could make each."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import copy
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from fanout.core.cancellation import in_thread
+from fanout.core.lineage import Lineage
+from fanout.landers.coordinator import Coordinator
+from fanout.landers.lander import Lander
+from fanout.landing.entries import SEGMENTS, SegmentFile
+from tests.provers.planted.edits import (
+    Edit,
+    Step,
+    arguments,
+    before,
+    call,
+    called,
+    drop,
+    has,
+    node,
+    on,
+    statement,
+    with_test,
+    with_value,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fanout.core.events import Split
+    from fanout.landing.segments import OpenSegment
+    from tests.provers.planted.edits import Change
+
+__all__ = ("LANDER_BUGS",)
+
+
+def _all_of(*steps: Step) -> Step:
+    """Take several steps in one function."""
+
+    def changed(function: ast.AST) -> ast.AST:
+        for step in steps:
+            step.take(function)
+        return function
+
+    return on(lambda each: isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef), changed)
+
+
+def _expression(text: str) -> Callable[[Any], ast.expr]:
+    return lambda _: ast.parse(text, mode="eval").body
+
+
+def _twice(made: ast.stmt) -> list[ast.stmt]:
+    return [made, copy.deepcopy(made)]
+
+
+def _without_condition(made: ast.ListComp) -> ast.ListComp:
+    made.generators[0].ifs = []
+    return made
+
+
+def _in_another_order(made: ast.AsyncWith) -> ast.AsyncWith:
+    made.items.reverse()
+    return made
+
+
+def _if_about(attribute: str) -> Callable[[Any], bool]:
+    return node(ast.If, test=has(node(ast.Attribute, attr=attribute)))
+
+
+def _splits_that_go_on(coordinator: Coordinator) -> list[Split]:
+    return [state.split for state in coordinator._progress if not state.ended]
+
+
+def _file_that_is_published_later(lander: Lander, segment: OpenSegment) -> SegmentFile:
+    sealed = segment.seal()
+    name = f"{SEGMENTS}/{sealed.path.name}"
+    storage = lander._storage
+    asyncio.get_running_loop().run_in_executor(None, lambda: storage.publish(sealed.path, name))
+    return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)
+
+
+def _forget_what_landed(coordinator: Coordinator, session: object) -> None:
+    for landed in [each for each in coordinator._landed if each[0] is session]:
+        coordinator._landed.remove(landed)
+
+
+_NO_SEQ: Final = on(_if_about("seq"), drop)
+_NO_POSITION: Final = on(_if_about("after"), drop)
+_ANY_OWNER: Final = on(
+    node(ast.If, test=node(ast.Compare, left=ast.Call, ops=[ast.IsNot])),
+    with_test(_expression("piece.split not in self._owners")),
+)
+
+LANDER_BUGS: Final[dict[str, Change]] = {
+    "a lander without its coordinator reads on": (
+        Edit(Lander._listen, on(called(asyncio.timeout), arguments(None))),
+    ),
+    "a lander reads while its last segment is published": (
+        Edit(Lander.run, on(node(ast.AsyncWith), _in_another_order)),
+    ),
+    "a lander lands without credit": (Edit(Lander._until_credited, on(node(ast.While), drop)),),
+    "a position is that of the memory of the lander": (
+        Edit(
+            Lander._piece,
+            on(node(ast.Attribute, attr="position"), _expression("now.delivered")),
+        ),
+    ),
+    "a split has ended before its last records have landed": (
+        Edit(
+            Lander._piece,
+            on(node(ast.keyword, arg="ended"), with_value(_expression("now.ended"))),
+        ),
+    ),
+    "a segment is told of before it is published": (
+        Edit(
+            Lander._land,
+            on(
+                node(ast.Await, value=called(in_thread)),
+                lambda _: call(_file_that_is_published_later, "self", "segment"),
+            ),
+        ),
+    ),
+    "a split is released before what was read of it has landed": (
+        Edit(Lander._tell_released, on(node(ast.ListComp), _without_condition)),
+    ),
+    "what a lander tells is taken in twice": (
+        Edit(Lander._tell, on(statement(Lander._send), _twice)),
+        Edit(Coordinator._take_landed, _all_of(_NO_SEQ, _NO_POSITION)),
+    ),
+    "a session that is over is listened to": (
+        Edit(Coordinator._end, on(statement(asyncio.Task.cancel), drop)),
+        Edit(Coordinator._take_landed, _all_of(_ANY_OWNER, _NO_POSITION)),
+    ),
+    "a child is read before its parents have landed": (
+        Edit(
+            Coordinator._assign,
+            on(called(Lineage.startable), lambda _: call(_splits_that_go_on, "self")),
+        ),
+    ),
+    "the splits of a session that is over are not given away": (
+        Edit(Coordinator._end, on(node(ast.For), drop)),
+    ),
+    "what has landed in a session that is over is forgotten": (
+        Edit(
+            Coordinator._end,
+            on(node(ast.For), before(call(_forget_what_landed, "self", "session"))),
+        ),
+    ),
+    "a batch has the positions of all that has landed, and not all of that": (
+        Edit(
+            Coordinator._take,
+            _all_of(
+                on(
+                    called(tuple, args=[node(ast.Attribute)]),
+                    _expression("(self._landed.popleft(),)"),
+                ),
+                on(statement(deque.clear), drop),
+            ),
+        ),
+    ),
+    "a split is assigned where its first lander began": (
+        Edit(
+            Coordinator._give,
+            on(node(ast.Attribute, attr="delivered"), _expression("state.acknowledged")),
+        ),
+    ),
+    "a lander that is silent is waited for": (
+        Edit(Coordinator._receive, on(called(asyncio.timeout), arguments(None))),
+    ),
+    "two sessions have one number": (Edit(Coordinator._welcome, on(node(ast.AugAssign), drop)),),
+}
