@@ -34,6 +34,7 @@ class _Source(StrEnum):
 
     KINESIS = "kinesis"
     KAFKA = "kafka"
+    LANDERS = "landers"
 
 
 _SourceOption = Annotated[
@@ -52,8 +53,9 @@ sim = typer.Typer(
     help="Break a simulated stream under the library, by seed and in virtual time.\n\n"
     "The library runs as it is, against a model of Kinesis that refuses, stalls, cuts, damages and "
     "reshards, or of a Kafka cluster whose leaders move, whose brokers die and whose logs are cut, "
-    "in a process that crashes and starts again. Every record that it hands on is held "
-    "against what was put. A seed gives the same run every time and everywhere.\n\n"
+    "or of a coordinator and landers whose network is cut and whose processes die, in a process "
+    "that crashes and starts again. Every record that it hands on is held against what was put. A "
+    "seed gives the same run every time and everywhere.\n\n"
     "The exit code is 0 if every promise was kept, 1 if one was broken, 2 if nothing could be run, "
     "and 130 after Ctrl-C if nothing had been found until then.",
     rich_markup_mode="markdown",
@@ -165,16 +167,21 @@ def _campaign(
         RunFailure,
         try_kafka_seed,
         try_kinesis_seed,
+        try_landers_seed,
     )
     from tests.provers.simulation.campaign.totals import Totals  # noqa: PLC0415
     from tests.provers.simulation.plans import SourceName  # noqa: PLC0415
 
-    attempt = try_kafka_seed if source is _Source.KAFKA else try_kinesis_seed
+    attempts = {
+        _Source.KINESIS: try_kinesis_seed,
+        _Source.KAFKA: try_kafka_seed,
+        _Source.LANDERS: try_landers_seed,
+    }
     totals, interrupted = Totals(), False
     began = time.monotonic()
     try:
         with (
-            closing(run_campaign(seeds, processes=processes, run=attempt)) as results,
+            closing(run_campaign(seeds, processes=processes, run=attempts[source])) as results,
             closing(shown(results, len(seeds), Console(stderr=True, quiet=json))) as watched,
         ):
             for result in watched:
@@ -214,9 +221,15 @@ def _print_totals(
 
     from tests.provers.simulation.campaign.report import report, summary_table  # noqa: PLC0415 - the same
     from tests.provers.simulation.kafka.moments import KafkaSometimes  # noqa: PLC0415 - the same
+    from tests.provers.simulation.landers.world import LandersSometimes  # noqa: PLC0415 - the same
     from tests.provers.simulation.moments.moments import KinesisSometimes  # noqa: PLC0415 - the same
 
-    moments = KafkaSometimes if source is _Source.KAFKA else KinesisSometimes
+    of_source: dict[_Source, type[StrEnum]] = {
+        _Source.KINESIS: KinesisSometimes,
+        _Source.KAFKA: KafkaSometimes,
+        _Source.LANDERS: LandersSometimes,
+    }
+    moments = of_source[source]
     if json:
         print_json(report(totals, smallest, first=first, seconds=seconds, moments=moments))
         return

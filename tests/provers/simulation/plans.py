@@ -17,13 +17,14 @@ from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kinesis.faults import KinesisFault
 from tests.provers.simulation.kinesis.plan import KinesisPlan
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
+from tests.provers.simulation.landers.plan import LanderFault, LandersPlan, draw_landers_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ("AnyPlan", "SourceName", "draw_plan_of", "read_plan")
 
-AnyPlan: TypeAlias = KinesisPlan | KafkaPlan
+AnyPlan: TypeAlias = KinesisPlan | KafkaPlan | LandersPlan
 
 
 @final
@@ -32,6 +33,7 @@ class SourceName(StrEnum):
 
     KINESIS = "kinesis"
     KAFKA = "kafka"
+    LANDERS = "landers"
 
 
 class _Tagged(msgspec.Struct, frozen=True):
@@ -54,6 +56,8 @@ def draw_plan_of(source: SourceName, seed: int) -> AnyPlan:
             return draw_kinesis_plan(seed)
         case SourceName.KAFKA:
             return draw_kafka_plan(seed)
+        case SourceName.LANDERS:
+            return draw_landers_plan(seed)
 
 
 def read_plan(text: str | bytes) -> AnyPlan:
@@ -73,6 +77,8 @@ def read_plan(text: str | bytes) -> AnyPlan:
                 plan = msgspec.json.decode(text, type=KinesisPlan)
             case SourceName.KAFKA:
                 plan = msgspec.json.decode(text, type=KafkaPlan)
+            case SourceName.LANDERS:
+                plan = msgspec.json.decode(text, type=LandersPlan)
         _check_names(msgspec.json.decode(text), type(plan))
     except MALFORMED_JSON as error:
         raise OptionError(f"this is not a plan of a simulation: {error}") from error
@@ -88,8 +94,9 @@ def _check_names(document: dict[str, Any], kind: type[AnyPlan]) -> None:
     """Refuse unknown fields, which msgspec passes over in a dataclass."""
     unknown = document.keys() - {each.name for each in fields(kind)}
     for name, fault_type in _FAULTS.items():
+        kind_of_fault = LanderFault if kind is LandersPlan else fault_type
         for fault in document.get(name, ()):
-            unknown |= fault.keys() - {each.name for each in fields(fault_type)}
+            unknown |= fault.keys() - {each.name for each in fields(kind_of_fault)}
     if unknown:
         names = ", ".join(map(repr, sorted(unknown)))
         raise OptionError(f"this plan is of a newer version of fanout, or misspelt: {names}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.virtual_time.loop import SimLoop, simulate
@@ -18,10 +17,13 @@ from tests.provers.simulation.kinesis.faults import PROCESS_FAULTS, KinesisFault
 from tests.provers.simulation.kinesis.plan import KinesisPlan
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
 from tests.provers.simulation.kinesis.world import KinesisWorld
+from tests.provers.simulation.landers.plan import LandersPlan
+from tests.provers.simulation.landers.run import run_landers_plan
+from tests.provers.simulation.outcome import RunOutcome
 from tests.provers.simulation.randomness import happens, stream_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from fanout.errors import FanOutError
     from tests.provers.simulation.job.world import SourceWorld
@@ -34,40 +36,6 @@ __all__ = ("RunOutcome", "run_kafka_seed", "run_kinesis_seed", "run_plan")
 # Who looks after a process starts it again: at once, or later where it did not even begin.
 _RESTART: Final = 1.0
 _RESTART_AGAIN: Final = 15.0
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """The result of a run.
-
-    Args:
-        seed: Its seed.
-        digest: The hash of its trace.
-        steps: The task steps that ran.
-        seconds: The virtual seconds that it took.
-        records: The records that were checked.
-        replayed: Those that came again after a restart.
-        restarts: How often the job began anew.
-        calls: The calls to the service, by name.
-        faults: What went wrong, by kind.
-        moments: The count of each coincidence.
-        recovery: The virtual seconds from the repair until everything had arrived.
-        close: The virtual seconds that the slowest close took.
-    """
-
-    seed: int
-    digest: str
-    steps: int
-    seconds: float
-    records: int
-    replayed: int
-    restarts: int
-    calls: Mapping[str, int]
-    faults: Mapping[str, int]
-    moments: Mapping[str, int]
-    recovery: float
-    close: float
 
 
 def run_kafka_seed(seed: int) -> RunOutcome:
@@ -90,6 +58,8 @@ def run_plan(plan: AnyPlan, trace: Trace | None = None) -> RunOutcome:
     Raises:
         SimulationError: If a promise of the library was broken.
     """
+    if isinstance(plan, LandersPlan):
+        return run_landers_plan(plan, trace)
     trace = trace or Trace()
 
     def loop() -> SimLoop:
@@ -101,7 +71,7 @@ def run_plan(plan: AnyPlan, trace: Trace | None = None) -> RunOutcome:
         raise SimulationError(f"{type(error).__name__}: {error}\n{plan.to_json()}") from error
 
 
-def _world_of(plan: AnyPlan, note: Callable[[str], None]) -> SourceWorld:
+def _world_of(plan: KinesisPlan | KafkaPlan, note: Callable[[str], None]) -> SourceWorld:
     match plan:
         case KafkaPlan():
             return KafkaWorld(plan, note)
@@ -111,7 +81,7 @@ def _world_of(plan: AnyPlan, note: Callable[[str], None]) -> SourceWorld:
 
 @final
 class _Run:
-    def __init__(self, plan: AnyPlan, trace: Trace) -> None:
+    def __init__(self, plan: KinesisPlan | KafkaPlan, trace: Trace) -> None:
         self._plan = plan
         self._trace = trace
         self._world = _world_of(plan, self._note)

@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.testing.virtual_time.loop import DeadlockError, LeakError
 from tests.provers.simulation.errors import OracleError, SimulationError
+from tests.provers.simulation.landers.run import run_landers_seed
 from tests.provers.simulation.plans import SourceName
 from tests.provers.simulation.run import run_kafka_seed, run_kinesis_seed
 
 if TYPE_CHECKING:
     from tests.provers.simulation.run import RunOutcome
 
-__all__ = ("FailureKind", "RunFailure", "kind_of", "try_kafka_seed", "try_kinesis_seed")
+__all__ = (
+    "FailureKind",
+    "RunFailure",
+    "kind_of",
+    "try_kafka_seed",
+    "try_kinesis_seed",
+    "try_landers_seed",
+)
 
 # The stacks of a few hundred tasks say no more than those of some.
 _LONGEST: Final = 10_000
@@ -117,5 +125,13 @@ def try_kafka_seed(seed: int) -> RunOutcome | RunFailure:
     """Run a seed over Kafka, and return a failure as a value."""
     try:
         return run_kafka_seed(seed)
+    except SimulationError as error:
+        return RunFailure.of(seed, error)
+
+
+def try_landers_seed(seed: int) -> RunOutcome | RunFailure:
+    """Run a seed of landers, and return a failure as a value."""
+    try:
+        return run_landers_seed(seed)
     except SimulationError as error:
         return RunFailure.of(seed, error)

@@ -28,6 +28,8 @@ __all__ = ("Shrunk", "shrink")
 _NUMBERS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "shards": 1,
+        "splits": 1,
+        "landers": 1,
         "reshards": 0,
         "records": 1,
         "partitions": 1,
@@ -47,6 +49,7 @@ _PLAINEST: Final[Mapping[str, Any]] = MappingProxyType(
         "reading": "iterate",
         "checkpoint_every": 1,
         "schedule": "fifo",
+        "flaky": 0.0,  # of landers alone
         # What follows is of Kafka alone.
         "another": False,
         "transactions": False,

@@ -30,6 +30,7 @@ class EntryOracle:
 
     def __init__(self, logs: Mapping[str, SplitLog], files: Mapping[str, tuple[Row, ...]]) -> None:
         self.records = 0
+        self.named: set[str] = set()
         self._logs = logs
         self._files = files
         self._read = dict.fromkeys(logs, 0)
@@ -67,6 +68,7 @@ class EntryOracle:
                 raise OracleError(f"lost: {segment.name} is in an entry, and was never published")
             if len(rows) != segment.rows:
                 raise OracleError(f"altered: {segment.name} has {len(rows)} rows")
+            self.named.add(segment.name)
             for row in rows:
                 self._take(*row)
         self._check_positions(positions)

@@ -101,6 +101,11 @@ class LanderProcess:
     def told(self, message: bytes) -> None:
         """Take note of a message that has reached the coordinator."""
 
+    @property
+    def held(self) -> list[str]:
+        """The splits of which it holds a subscription."""
+        return [split_id for split_id, count in self.holds.items() if count]
+
     def check(self) -> None:
         """Check that it holds no subscription after its lease.
 
@@ -108,10 +113,9 @@ class LanderProcess:
             OracleError: If it does.
         """
         silence = running_loop().time() - self.heard_at
-        held = [split_id for split_id, count in self.holds.items() if count]
-        if held and silence > _LEASE and not self.dead:
+        if self.held and silence > _LEASE and not self.dead:
             raise OracleError(
-                f"broke a rule: {self} holds {held} after {silence:.1f} s without its coordinator"
+                f"broke a rule: {self} holds {self.held}, {silence:.1f} s without a coordinator"
             )
         if self.task.done() and not self.task.cancelled() and (error := self.task.exception()):
             raise error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 from unittest import mock
@@ -19,8 +20,8 @@ from tests.provers.simulation.landers.process import connect_stand_in
 from tests.provers.simulation.landers.splits import FlakyError
 from tests.provers.simulation.landers.storage import MemorySegmentLog
 from tests.provers.simulation.landers.world import World
+from tests.provers.simulation.outcome import RunOutcome
 from tests.provers.simulation.randomness import happens, stream_of
-from tests.provers.simulation.run import RunOutcome
 
 if TYPE_CHECKING:
     from tests.provers.simulation.landers.plan import LanderFault, LandersPlan
@@ -118,17 +119,18 @@ class _Run:
             await asyncio.wait([driving, striking])
             await self.world.end_all()
         world = self.world
+        world.look_back()
         return RunOutcome(
             seed=self._plan.seed,
             digest=self._trace.digest,
-            steps=0,
+            steps=self._trace.steps,
             seconds=loop.time(),
             records=world.oracle.records,
             replayed=0,
             restarts=self._runs - 1,
             calls={"attempts of landers": world.next_attempt() - 1},
             faults=dict(world.faults),
-            moments={},
+            moments=dict(world.moments),
             recovery=recovered,
             close=0.0,
         )
@@ -174,7 +176,7 @@ class _Run:
             await asyncio.sleep(max(0.0, fault.at - loop.time()))
             loop.note(str(fault))
             self.world.faults[fault.kind] += 1
-            await self._let(fault)
+            await self._let(replace(fault, lander=fault.lander % self._plan.landers))
         await asyncio.sleep(max(0.0, self._plan.seconds - loop.time()))
         loop.note("repaired")
         world = self.world

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from enum import StrEnum
 from typing import TYPE_CHECKING, final
 
 from fanout.testing.virtual_time.loop import running_loop
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
     from tests.provers.simulation.landers.plan import LandersPlan
     from tests.provers.simulation.landers.process import LanderProcess
 
-__all__ = ("World",)
+__all__ = ("LandersSometimes", "World")
+
+
+@final
+class LandersSometimes(StrEnum):
+    """Name a coincidence, and say in a sentence what has happened when it is met."""
+
+    HELD_TWICE = "two processes read one split at the same time"
+    ORPHANED = "a segment is published, and no entry names it"
 
 
 @final
@@ -44,6 +53,7 @@ class World:
         self.excused = 0
         self.entry_written = asyncio.Event()
         self.faults: Counter[str] = Counter()
+        self.moments: Counter[str] = Counter()
         self._attempts = 0
         self._ends: list[asyncio.Task[None]] = []
 
@@ -73,7 +83,14 @@ class World:
         """
         for process in self.processes:
             process.check()
+        held = Counter(split_id for process in self.processes for split_id in process.held)
+        self.moments[LandersSometimes.HELD_TWICE] += any(count > 1 for count in held.values())
         self.processes = [process for process in self.processes if not process.task.done()]
+
+    def look_back(self) -> None:
+        """Count what can be seen at the end."""
+        orphans = self.storage.files.keys() - self.oracle.named
+        self.moments[LandersSometimes.ORPHANED] += bool(orphans)
 
     async def _end(self, process: LanderProcess, seconds: float) -> None:
         await asyncio.sleep(seconds)

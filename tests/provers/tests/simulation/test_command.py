@@ -16,6 +16,7 @@ from tests.provers.simulation.campaign.failures import FailureKind, RunFailure
 from tests.provers.simulation.campaign.replay import replay
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kinesis.plan_draws import draw_kinesis_plan
+from tests.provers.simulation.landers.plan import draw_landers_plan
 from tests.provers.simulation.plans import read_plan
 from tests.provers.tests.simulation.planted_defect import SHOWING, begin_again
 
@@ -221,6 +222,19 @@ def test_seeds_over_kafka_are_run_and_replayed() -> None:
     assert (campaign.exit_code, one.exit_code) == (0, 0)
     assert json.loads(campaign.stdout)["calls"].keys() >= {"Fetch", "Metadata"}
     assert json.loads(one.stdout)["plan"] == json.loads(draw_kafka_plan(7).to_json())
+
+
+def test_seeds_of_landers_are_run_and_replayed(tmp_path: Path) -> None:
+    campaign = run(*HERE, "--source", "landers", "--seeds", "3", "--json")
+    one = run("sim", "replay", "7", "--source", "landers", "--json")
+    kept = tmp_path / "plan.json"
+    kept.write_text(draw_landers_plan(7).to_json())
+    again = run("sim", "replay", "--plan", str(kept), "--json")
+
+    assert (campaign.exit_code, one.exit_code, again.exit_code) == (0, 0, 0)
+    assert json.loads(campaign.stdout)["calls"].keys() == {"attempts of landers"}
+    assert json.loads(one.stdout)["plan"] == json.loads(draw_landers_plan(7).to_json())
+    assert json.loads(again.stdout)["digest"] == json.loads(one.stdout)["digest"]
 
 
 def test_a_failure_over_kafka_names_the_command_that_shows_it() -> None:

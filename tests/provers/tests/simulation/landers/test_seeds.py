@@ -6,11 +6,16 @@ from collections import Counter
 
 from tests.provers.simulation.landers.plan import LanderFaultKind
 from tests.provers.simulation.landers.run import run_landers_seed
+from tests.provers.simulation.landers.world import LandersSometimes
 
 
 def test_two_hundred_seeds_are_clean_and_meet_every_fault() -> None:
     faults: Counter[str] = Counter()
+    moments: Counter[str] = Counter()
     for seed in range(1_000_000, 1_000_200):
-        faults.update(run_landers_seed(seed).faults)
+        outcome = run_landers_seed(seed)
+        faults.update(outcome.faults)
+        moments.update(outcome.moments)
 
     assert not set(LanderFaultKind) - faults.keys()
+    assert all(moments[moment] for moment in LandersSometimes)
