@@ -77,13 +77,16 @@ class Cost:
     peak_rss_bytes: int
 
 
-def run(rounds: int, events: int = EVENTS, many: int = MANY) -> Report:
+def run(
+    rounds: int, events: int = EVENTS, many: int = MANY, max_records: int = MAX_RECORDS
+) -> Report:
     """Measure one process against 1, 2 and 4 landers, with few splits and with many.
 
     Args:
         rounds: How often each is run; figures are medians.
         events: The events of all shards together.
         many: The shards of the stream with many.
+        max_records: The most records in a batch.
     """
     contenders = [(0, FEW), *((landers, FEW) for landers in LANDERS), (2, many)]
     costs: dict[tuple[int, int], list[Cost]] = {contender: [] for contender in contenders}
@@ -96,7 +99,9 @@ def run(rounds: int, events: int = EVENTS, many: int = MANY) -> Report:
         for _ in range(rounds):
             for (landers, shards), taken in costs.items():
                 wanted = int(replays[shards].records * SHARE)
-                taken.append(run_apart(partial(_measure, landers, ports[shards], wanted)))
+                taken.append(
+                    run_apart(partial(_measure, landers, ports[shards], wanted, max_records))
+                )
     rows = [
         row for (landers, shards), taken in costs.items() for row in _rows(landers, shards, taken)
     ]
@@ -133,14 +138,14 @@ def _rows(landers: int, shards: int, costs: list[Cost]) -> list[Row]:
     ]
 
 
-def _measure(landers: int, port: int, wanted: int) -> Cost:
+def _measure(landers: int, port: int, wanted: int, max_records: int) -> Cost:
     # Landers find their credentials where they run.
     os.environ["AWS_ACCESS_KEY_ID"] = CREDENTIALS["aws_access_key_id"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = CREDENTIALS["aws_secret_access_key"]
-    return asyncio.run(_read(landers, port, wanted))
+    return asyncio.run(_read(landers, port, wanted, max_records))
 
 
-async def _read(landers: int, port: int, wanted: int) -> Cost:
+async def _read(landers: int, port: int, wanted: int, max_records: int) -> Cost:
     """Take batches until there were enough records; the clock starts with the first."""
     async with AsyncExitStack() as resources:
         directory = resources.enter_context(tempfile.TemporaryDirectory())
@@ -148,9 +153,9 @@ async def _read(landers: int, port: int, wanted: int) -> Cost:
         ownership = resources.enter_context(claim(storage, ThisProcess("benchmark")))
         ledger = BatchLedger(storage, ownership)
         if landers:
-            opening = _on_landers(landers, port, storage, ownership.run)
+            opening = _on_landers(landers, port, storage, ownership.run, max_records)
         else:
-            opening = _in_process(port, storage, ownership.run)
+            opening = _in_process(port, storage, ownership.run, max_records)
         reading = await resources.enter_async_context(opening)
         read, first, started, before = 0, 0, 0.0, (0.0, 0.0)
         for batch_id in count():
@@ -199,10 +204,12 @@ def _cpu_seconds(process: int) -> float:
 
 
 @asynccontextmanager
-async def _in_process(port: int, storage: LocalStorage, run: int) -> AsyncIterator[_Reading]:
+async def _in_process(
+    port: int, storage: LocalStorage, run: int, max_records: int
+) -> AsyncIterator[_Reading]:
     source = _source(port)
     log = SegmentLog(
-        storage.scratch(), run, source.schema, max_records=MAX_RECORDS, max_bytes=MAX_BYTES
+        storage.scratch(), run, source.schema, max_records=max_records, max_bytes=MAX_BYTES
     )
     async with open_stream(source) as stream:
         filler = SegmentFiller(stream, log, max_wait=1.0, bounded=False)
@@ -221,7 +228,7 @@ async def _in_process(port: int, storage: LocalStorage, run: int) -> AsyncIterat
 
 @asynccontextmanager
 async def _on_landers(
-    landers: int, port: int, storage: LocalStorage, run: int
+    landers: int, port: int, storage: LocalStorage, run: int, max_records: int
 ) -> AsyncIterator[_Reading]:
     source = _source(port)
     secret = secrets.token_bytes(SECRET_BYTES)
@@ -242,7 +249,7 @@ async def _on_landers(
                 location=str(storage.root),
                 storage_options=None,
                 run=run,
-                max_records=MAX_RECORDS // landers,
+                max_records=max_records // landers,
                 max_bytes=MAX_BYTES // landers,
                 max_wait=1.0,
                 available_now=False,
