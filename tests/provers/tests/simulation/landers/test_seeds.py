@@ -9,10 +9,10 @@ from tests.provers.simulation.landers.run import run_landers_seed
 from tests.provers.simulation.landers.world import LandersSometimes
 
 
-def test_two_hundred_seeds_are_clean_and_meet_every_fault() -> None:
+def test_sixty_seeds_are_clean_and_meet_every_fault() -> None:
     faults: Counter[str] = Counter()
     moments: Counter[str] = Counter()
-    for seed in range(1_000_000, 1_000_200):
+    for seed in range(1_000_000, 1_000_060):
         outcome = run_landers_seed(seed)
         faults.update(outcome.faults)
         moments.update(outcome.moments)
