@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
 from unittest import mock
@@ -177,7 +178,50 @@ class _SimStandInThread:
         process.scheduler.start(process, self._target).add_done_callback(process.note_end)
 
 
-def _wait(futures: Iterable[_SimFuture[Any]]) -> None:
+@final
+class _SimWork(Generic[T]):
+    """What a `_SimExecutor` was asked to do.
+
+    Args:
+        done: Its result.
+    """
+
+    def __init__(self, done: asyncio.Future[T]) -> None:
+        self._done = done
+
+    def result(self) -> T:
+        """Block until there is a result."""
+        self.wait()
+        return self._done.result()
+
+    def wait(self) -> None:
+        """Block until it is done."""
+        current_process.get().scheduler.until(self._done)
+
+
+@final
+class _SimExecutor:
+    """A `ThreadPoolExecutor` with one thread, which takes turns with the others."""
+
+    def __init__(self, max_workers: int, name: str) -> None:
+        del name
+        assert max_workers == 1
+        self._submitted: list[_SimWork[Any]] = []
+
+    def submit(self, work: Callable[..., T], *args: Any, **options: Any) -> _SimWork[T]:
+        _wait(self._submitted)
+        process = current_process.get()
+        done = process.scheduler.start(process, partial(work, *args, **options))
+        done.add_done_callback(lambda done: done.cancelled() or done.exception())
+        submitted: _SimWork[T] = _SimWork(done)
+        self._submitted = [submitted]
+        return submitted
+
+    def shutdown(self) -> None:
+        _wait(self._submitted)
+
+
+def _wait(futures: Iterable[_SimFuture[Any] | _SimWork[Any]]) -> None:
     for future in futures:
         future.wait()
 
@@ -224,7 +268,7 @@ def library_stand_ins(
     replaced: list[tuple[Any, dict[str, Any]]] = [
         (local_storage, {"os": DiskOs, "Path": DiskPath}),
         (object_storage, STORAGE_STAND_INS),
-        (segments, {"os": DiskOs, "pq": DiskParquet}),
+        (segments, {"os": DiskOs, "pq": DiskParquet, "ThreadPoolExecutor": _SimExecutor}),
         (storage, {"uuid": unique}),
         (owner, {"uuid": unique}),
         (ownership, {"time": time}),
