@@ -24,7 +24,13 @@ from fanout.core.lending import StreamLending
 from fanout.core.opening import open_stream as open  # noqa: A004 - read as `fanout.open(...)`
 from fanout.core.opening import resolve_start
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Range, Timestamp
-from fanout.core.statistics import LendingStatistics, SplitState, SplitStatistics, Statistics
+from fanout.core.statistics import (
+    LanderStatistics,
+    LendingStatistics,
+    SplitState,
+    SplitStatistics,
+    Statistics,
+)
 from fanout.errors import (
     AcknowledgementError,
     BadFrameError,
@@ -85,6 +91,7 @@ __all__ = (
     "Horizon",
     "LandedEntry",
     "LanderCancelledError",
+    "LanderStatistics",
     "Landing",
     "Latest",
     "LendingStatistics",

@@ -125,6 +125,31 @@ class LendingStatistics:
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanderStatistics:
+    """One connected lander: a Spark task that reads some of the splits.
+
+    Args:
+        lander: Its number.
+        host: The name of its machine.
+        pid: The id of its process there.
+        splits: How many splits it reads.
+        segments: Segments that it has landed since it connected.
+        bytes_per_second: How fast it reads its splits, in bytes of records, averaged over some ten
+            seconds; 0.0 in the first ones.
+        connected: Seconds since it connected.
+    """
+
+    lander: int
+    host: str
+    pid: int
+    splits: int
+    segments: int
+    bytes_per_second: float
+    connected: float
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """A whole stream's counters since it was opened.
@@ -135,6 +160,7 @@ class Statistics:
         commits_succeeded: Requests that stored acknowledged positions.
         commits_failed: Requests that did not, or not of every split; they are tried again.
         lending: What became of acquired records; None where the source locks none.
+        landers: The landers that are connected, by number; empty where the driver reads.
     """
 
     splits: Mapping[str, SplitStatistics]
@@ -142,6 +168,7 @@ class Statistics:
     commits_succeeded: int = 0
     commits_failed: int = 0
     lending: LendingStatistics | None = None
+    landers: tuple[LanderStatistics, ...] = ()
 
     @property
     def records(self) -> int:

@@ -14,7 +14,7 @@ from fanout.core.checkpoint import from_wire, to_wire
 from fanout.core.error_text import text_of
 from fanout.core.events import End, Split
 from fanout.core.progress import Moved
-from fanout.core.statistics import Statistics
+from fanout.core.statistics import LanderStatistics, Statistics
 from fanout.errors import FanOutError, StreamStateError
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
@@ -40,6 +40,8 @@ from fanout.landers.messages import (
 from fanout.landing.segment_filler import NoRecords, Stopped
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.lineage import Lineage
     from fanout.core.progress import Progress
@@ -93,7 +95,8 @@ class _Session:
     def __init__(self, hello: Hello, epoch: int, channel: Channel) -> None:
         self.lander = hello.lander
         self.attempt = hello.attempt
-        self.place = f"process {hello.pid} on {hello.host}"
+        self.host = hello.host
+        self.pid = hello.pid
         self.epoch = epoch
         self.channel = channel
         self.splits: set[str] = set()
@@ -102,9 +105,29 @@ class _Session:
         self.bytes_in_flight = 0
         self.outbox: asyncio.Queue[FromCoordinator] = asyncio.Queue()
         self.receiving: asyncio.Task[str] | None = None
+        self.segments = 0
+        self._time = asyncio.get_running_loop().time
+        self._connected_at = self._time()
 
     def __str__(self) -> str:
-        return f"lander {self.lander} ({self.place})"
+        return f"lander {self.lander} (process {self.pid} on {self.host})"
+
+    def statistics(self, bytes_per_second: Mapping[str, float]) -> LanderStatistics:
+        """Return what the lander does; in any thread.
+
+        Args:
+            bytes_per_second: How fast splits are read, as far as it is known.
+        """
+        splits = tuple(self.splits)
+        return LanderStatistics(
+            lander=self.lander,
+            host=self.host,
+            pid=self.pid,
+            splits=len(splits),
+            segments=self.segments,
+            bytes_per_second=sum((bytes_per_second.get(id_, 0.0) for id_ in splits), 0.0),
+            connected=self._time() - self._connected_at,
+        )
 
 
 @final
@@ -233,10 +256,19 @@ class Coordinator:
         self._changed.set()
 
     def statistics(self) -> Statistics:
-        """Return the counters of the stream and of each split, as the landers told them last."""
-        in_flight = sum(session.bytes_in_flight for session in list(self._sessions.values()))
+        """Return the counters of the stream, its splits and its landers, as these told them last.
+
+        Any thread may call it.
+        """
+        sessions = sorted(self._sessions.values(), key=lambda session: session.lander)
         splits = {state.split.id: self._counters.statistics(state) for state in self._progress}
-        return Statistics(MappingProxyType(splits), in_flight)
+        return Statistics(
+            MappingProxyType(splits),
+            bytes_in_flight=sum(session.bytes_in_flight for session in sessions),
+            landers=tuple(
+                session.statistics(self._counters.bytes_per_second) for session in sessions
+            ),
+        )
 
     # Batches.
 
@@ -432,6 +464,7 @@ class Coordinator:
         session.seq += 1
         if message.segment is not None:
             self._landed.append((session, message.segment))
+            session.segments += 1
             self._progress.count(message.segment.rows, message.segment.size)
         for piece in message.pieces:
             self._advance(session, piece, records=message.segment is not None)

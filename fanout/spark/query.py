@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from fanout.core.statistics import Statistics
+    from fanout.core.statistics import LanderStatistics, Statistics
     from fanout.landing.ledger import BatchLedger, LedgerBatch
     from fanout.landing.ownership import Ownership
     from fanout.spark.batch_runner import BatchRunner
@@ -56,6 +56,7 @@ class QueryProgress:
         total_rows: Records in all batches of this run.
         lag: Seconds behind the newest record, per split; None where the service did not report it.
         resubscriptions: Recoverable ends of subscriptions in this run.
+        landers: The landers that are connected, by number; empty where the driver reads.
     """
 
     batch_id: int | None
@@ -66,6 +67,7 @@ class QueryProgress:
     total_rows: int
     lag: Mapping[str, float | None]
     resubscriptions: int
+    landers: tuple[LanderStatistics, ...] = ()
 
 
 @final
@@ -146,6 +148,7 @@ class FanOutQuery:
             total_rows=self._total_rows,
             lag=MappingProxyType({id_: split.lag for id_, split in statistics.splits.items()}),
             resubscriptions=statistics.resubscriptions,
+            landers=statistics.landers,
         )
 
     def statistics(self) -> Statistics:

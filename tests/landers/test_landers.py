@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fanout.core.checkpoint import to_wire
 from fanout.core.positions import Cursor, Horizon
+from fanout.core.statistics import LanderStatistics
 from fanout.errors import ServiceError, SplitFailedError
 from fanout.landers.messages import Hello, Landed, Piece, Release, encode
 from fanout.landing.segment_filler import NoRecords, Stopped
@@ -51,6 +53,31 @@ async def test_splits_are_spread_over_landers(tmp_path: Path) -> None:
         await until(lambda: len(rig.coordinator._owners) == 4)
         # Those of the first that came were all there was to give, or half of them were.
         assert {s.lander for s in rig.coordinator._owners.values()} <= {0, 1}
+
+
+async def test_statistics_name_each_lander_that_is_connected(tmp_path: Path) -> None:
+    source = ManualSource("a", "b")
+    source.put(*numbered(50))
+    async with Rig(source, tmp_path).running(2) as rig:
+        await rig.read(50)
+        rig.coordinator._counters.bytes_per_second = {"a": 30.0, "c": 100.0}
+        await asyncio.sleep(0.01)
+        (lander,) = rig.coordinator.statistics().landers
+        assert lander.connected > 0.0
+        assert replace(lander, connected=0.0) == LanderStatistics(
+            lander=2,
+            host="here",
+            pid=1,
+            splits=2,
+            segments=1,
+            bytes_per_second=30.0,
+            connected=0.0,
+        )
+        rig.start(1)
+        await until(lambda: len(rig.coordinator.statistics().landers) == 2)
+        assert [each.lander for each in rig.coordinator.statistics().landers] == [1, 2]
+        await rig.kill(2)
+        assert [each.lander for each in rig.coordinator.statistics().landers] == [1]
 
 
 async def test_a_batch_has_the_positions_after_its_segments(tmp_path: Path) -> None:
