@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import fanout.errors
 from fanout.core.error_text import text_of
 from fanout.errors import FanOutError, SplitFailedError
 from fanout.landers.messages import Failed
+
+# Some services put a page of HTML into their errors.
+_MAX_TEXT: Final = 4000
 
 
 class LanderCause(Exception):  # noqa: N818 - it stands for errors of other names
@@ -22,11 +27,16 @@ def describe(error: Exception, *, landed: bool) -> Failed:
     cause = error.__cause__
     return Failed(
         type(error).__name__,
-        str(error),
+        sendable(str(error)),
         "" if cause is None else type(cause).__name__,
-        "" if cause is None else text_of(cause),
+        "" if cause is None else sendable(text_of(cause)),
         landed,
     )
+
+
+def sendable(text: str) -> str:
+    """Return a text that fits into a message, whatever service it comes from."""
+    return text[:_MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def restore(message: Failed) -> FanOutError:
@@ -50,4 +60,7 @@ def _kind(name: str) -> type[FanOutError] | None:
     kind = getattr(fanout.errors, name, None)
     if not (isinstance(kind, type) and issubclass(kind, FanOutError)):
         return None
-    return kind if kind.__init__ is Exception.__init__ else None
+    made_otherwise = any(
+        "__init__" in vars(one) for one in kind.__mro__ if one.__module__ == fanout.errors.__name__
+    )
+    return None if made_otherwise else kind

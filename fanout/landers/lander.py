@@ -19,7 +19,7 @@ from fanout.core.fan_out import FanOut
 from fanout.core.progress import Progress
 from fanout.core.subscribers import Subscribers
 from fanout.landers.channel import ChannelClosedError
-from fanout.landers.failures import describe
+from fanout.landers.failures import describe, sendable
 from fanout.landers.messages import (
     Assign,
     Assigned,
@@ -167,15 +167,18 @@ class Lander:
         for one in splits:
             split, position = Split(one.split, one.parents), from_wire(one.position)
             self._progress.add(split, position, newest=one.newest, watermark=one.watermark)
-            self._landed[split.id] = Piece(split.id, after=one.position, until=one.position)
+            self._landed[split.id] = Piece(
+                split.id, after=one.position, until=one.position, watermark=one.watermark
+            )
             self._subscribers.start(split, position)
 
     async def _release(self, split_id: str) -> None:
         """Close the subscription of a split; no drain is under way."""
         if split_id in self._subscribers.by_split:
             await self._subscribers.stop(split_id)
-            self._releasing.add(split_id)
-            self._filler.hurry()
+            if split_id in self._landed:  # its end may have been told meanwhile
+                self._releasing.add(split_id)
+                self._filler.hurry()
 
     def _has_ended(self, end: End) -> None:
         self._children[end.split.id] = end.children
@@ -305,7 +308,7 @@ class Lander:
                     now.bytes,
                     now.subscriptions,
                     now.resubscriptions,
-                    "" if now.last_cause is None else text_of(now.last_cause),
+                    "" if now.last_cause is None else sendable(text_of(now.last_cause)),
                     now.lag,
                     now.behind,
                     now.gaps,

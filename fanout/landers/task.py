@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
-from fanout.errors import FanOutError, SetupError
+from fanout.errors import SetupError
 from fanout.landers.channel import Channel, ChannelClosedError
 from fanout.landers.control_client import connect
 from fanout.landers.control_tls import lander_tls
@@ -61,7 +61,7 @@ class LanderTask:
 
     source: Source
     location: str
-    storage_options: Mapping[str, str] | None
+    storage_options: Mapping[str, str] | None = field(repr=False)
     run: int
     max_records: int
     max_bytes: int
@@ -91,7 +91,7 @@ class LanderTask:
                 storage = await self._open_storage(resources)
                 opening = self.source.connect(available_now=self.available_now)
                 connection = await resources.enter_async_context(opening)
-            except FanOutError as error:
+            except Exception as error:  # noqa: BLE001 - the query gets any error
                 await self._sessions(hello, partial(_give_up, error))
                 return
             await self._sessions(hello, partial(self._land, connection, storage))
@@ -144,7 +144,7 @@ async def _begin(channel: Channel, hello: Hello) -> int:
     return welcome.epoch
 
 
-async def _give_up(error: FanOutError, channel: Channel, epoch: int) -> bool:
+async def _give_up(error: Exception, channel: Channel, epoch: int) -> bool:
     """Tell why this lander cannot begin, which ends the query."""
     del epoch
     begun = SetupError(f"a lander on {platform.node()} cannot begin: {text_of(error)}")

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 
 _MAX_PORT: Final = 65_535
+_END_SECONDS: Final = 10.0
 
 
 @final
@@ -184,16 +185,22 @@ class LandersStream:
         try:
             return self._loop.call(self._coordinator.next(idle))
         except StreamStateError:
+            # The result of its task has the reason.
+            concurrent.futures.wait([self._serving], _END_SECONDS)
             if (failure := self.failure) is not None:
                 raise failure from None
             raise
 
     def acknowledge(self, positions: Checkpoint) -> None:
         """Acknowledge everything up to `positions` to the service; it was handled."""
+        self._loop.call(self._acknowledge(positions))
+
+    async def _acknowledge(self, positions: Checkpoint) -> None:
+        reached = {id_: state.position for id_, state in positions.splits.items()}
+        moved = self._opened.progress.acknowledge(reached)
         commits = self._opened.connection.capabilities.commits
-        if commits is not None:
-            moved = {id_: state.position for id_, state in positions.splits.items()}
-            self._loop.call(commits.acknowledge(moved))
+        if moved and commits is not None:
+            await commits.acknowledge(moved)
 
     def stop(self) -> None:
         """Let `take` return `Stopped` at once from now on."""
