@@ -196,9 +196,10 @@ class Lander:
                 await self._until_credited()
                 match await self._filler.next(_IDLE_SECONDS):
                     case Filled(segment, positions):
+                        moved = self._moved(positions)  # before the filler drains more
                         file = await in_thread(partial(publish, self._storage, segment))
                         self._credit -= 1
-                        await self._tell(file, self._moved(positions))
+                        await self._tell(file, moved)
                     case NoRecords(positions):
                         if (moved := self._moved(positions)) and self._is_due(moved):
                             await self._tell(None, moved)

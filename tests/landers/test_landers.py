@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -267,6 +268,23 @@ async def test_the_failure_of_a_split_is_the_querys_after_its_records(tmp_path: 
         with pytest.raises(SplitFailedError, match="the consumer is gone") as caught:
             await rig.coordinator.next(1.0)
         assert isinstance(caught.value.__cause__, ServiceError)
+
+
+async def test_what_comes_while_a_segment_is_published_does_not_hide_that_a_split_caught_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ManualSource("a")
+    source.put(*numbered(10))
+
+    def publish_slowly(storage: Storage, segment: OpenSegment) -> SegmentFile:
+        source.put(b"more")
+        time.sleep(0.05)  # the filler drains it meanwhile
+        return publish(storage, segment)
+
+    monkeypatch.setattr("fanout.landers.lander.publish", publish_slowly)
+    async with Rig(source, tmp_path).running(0) as rig:
+        await rig.batch()
+        assert rig.progress["a"].caught_up
 
 
 async def test_a_bounded_run_finishes(tmp_path: Path) -> None:
