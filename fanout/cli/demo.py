@@ -8,6 +8,7 @@ import typer
 
 from fanout.cli.command import ExitCode, fanout_command
 from fanout.demo.options import (
+    MAX_LANDERS,
     MAX_RECORDS,
     MAX_SHARDS,
     MIN_RECORDS,
@@ -66,6 +67,15 @@ def demo(
             "--source kinesis or kafka."
         ),
     ] = _DEFAULTS.storage,
+    landers: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MAX_LANDERS,
+            help="How many landers read, each in a task of Spark, instead of the driver; with "
+            "--kill one of each driver is killed; with --source kinesis or kafka.",
+        ),
+    ] = _DEFAULTS.landers,
     json: Annotated[
         bool, typer.Option("--json", help="Print only the result, as one JSON object.")
     ] = False,
@@ -89,6 +99,9 @@ def demo(
     With `--storage s3` the checkpoint and the output are on an embedded S3, which Spark uses
     through Hadoop's own S3A. Its jars are downloaded once; pyspark 3.5 has too old a Hadoop.
 
+    With `--landers 2` the driver only coordinates, and two tasks of Spark read. `--kill` then also
+    kills the process of a lander while records flow.
+
     The exit code is 0 if no record was lost, duplicated, altered or out of order, and no watermark
     was violated. It is 1 if that was not proven, and 2 if the demo cannot run on this machine.
     """
@@ -100,6 +113,7 @@ def demo(
         kill=kill,
         shuffle=shuffle,
         storage=storage,
+        landers=landers,
     )
     try:
         proven = _run_demo(options, json=json)

@@ -14,6 +14,7 @@ from fanout.demo.queries import (
     BatchWritten,
     DemoQuery,
     Holding,
+    LanderKilled,
     QueryOptions,
     Reading,
     Resubscribed,
@@ -216,7 +217,11 @@ class Conductor:
                 )
             case Resubscribed(split=split, cause=cause, delay=delay):
                 tally.resubscriptions[cause] += 1
-                self._show(f"resubscribe to {split} in {delay:.1f} s after {cause}")
+                when = "" if delay is None else f" in {delay:.1f} s"
+                self._show(f"resubscribe to {split}{when} after {cause}")
+            case LanderKilled(lander=lander, pid=pid, splits=count):
+                tally.landers_killed += 1
+                self._show(f"SIGKILL lander {lander}, process {pid}, which reads {count} splits")
             case Reading(splits=splits):
                 tally.splits.update(splits)
                 self._splits_reported.set()
@@ -254,7 +259,17 @@ def _queries(
     root, s3, settings = str(workspace.root), workspace.s3, service.settings
     most = options.records // _BATCHES
     if not options.shuffle:
-        yield QueryOptions("query", root, s3, settings, None, most, plan.kill)
+        yield QueryOptions(
+            "query",
+            root,
+            s3,
+            settings,
+            None,
+            most,
+            plan.kill,
+            landers=options.landers,
+            kill_lander=plan.kill_lander,
+        )
         return
     assert isinstance(settings, KafkaSettings), "the options say so"
     shuffle = ShuffleSettings(f"{STREAM}-by-key", settings.bootstrap_servers, options.shards)

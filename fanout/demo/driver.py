@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias, final
@@ -12,6 +16,7 @@ import msgspec
 from fanout.demo.queries import (
     BatchWritten,
     Holding,
+    LanderKilled,
     QueryMessage,
     QueryOptions,
     Reading,
@@ -19,7 +24,7 @@ from fanout.demo.queries import (
 )
 from fanout.demo.sources import ShuffleSettings, make_shuffle_sink, make_source
 from fanout.demo.workspace import Workspace
-from fanout.spark import foreach_batch
+from fanout.spark import OnExecutors, foreach_batch
 from fanout.spark.current_batch import current_batch
 from fanout.testing.s3_clients import s3a_jars, s3a_settings
 from fanout.testing.spark.driver_process import DriverStarted, run_driver
@@ -27,11 +32,12 @@ from fanout.testing.spark.session import jvm_pid, short_lived_session
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame
 
     from fanout.core.events import Split
+    from fanout.core.statistics import Statistics
     from fanout.demo.plan import Kill
     from fanout.spark import FanOutQuery
     from fanout.testing.spark.driver_process import DriverLink
@@ -66,7 +72,9 @@ def _run(options: QueryOptions, outbox: _Outbox, link: DriverLink) -> None:
         outbox.put(Resubscribed(split.id, type(cause).__name__, delay))
 
     settings = {} if options.s3 is None else _on_s3(options.s3, workspace.scratch)
-    with short_lived_session("fanout demo", workspace.scratch, **settings) as spark:
+    # The task of a lander that was killed is tried again, as on a cluster.
+    master = f"local[{options.landers + 2},4]" if options.landers else "local[2]"
+    with short_lived_session("fanout demo", workspace.scratch, master=master, **settings) as spark:
         if options.s3 is not None:
             # Spark's own way to write a checkpoint is slow on a local disk only.
             spark.conf.unset("spark.sql.streaming.checkpointFileManagerClass")
@@ -78,9 +86,10 @@ def _run(options: QueryOptions, outbox: _Outbox, link: DriverLink) -> None:
             checkpoint_location=workspace.checkpoint(options.query),
             max_records=options.max_records,
             on_resubscribe=on_resubscribe,
+            landing=OnExecutors(landers=options.landers) if options.landers else None,
         )
         link.send(DriverStarted(jvm_pid(spark)))
-        _report(query, outbox, link)
+        _report(query, outbox, link, options.kill_lander)
 
 
 def _on_s3(endpoint: str, scratch: Path) -> dict[str, str]:
@@ -91,15 +100,29 @@ def _on_s3(endpoint: str, scratch: Path) -> dict[str, str]:
     return {"spark.jars": ",".join(map(str, s3a_jars())), **hadoop}
 
 
-def _report(query: FanOutQuery, outbox: _Outbox, link: DriverLink) -> None:
+def _report(query: FanOutQuery, outbox: _Outbox, link: DriverLink, kill_lander: int | None) -> None:
     """Send messages until the demo stops the driver, then stop the query.
+
+    Args:
+        query: The query.
+        outbox: The messages of other threads.
+        link: Sends messages.
+        kill_lander: The number of records after which a lander is killed; None for never.
 
     Raises:
         FanOutError: If the query has failed.
     """
-    running = True
+    running, rows, told = True, 0, Counter[str]()
     while running and query.is_active:
-        link.send(Reading(tuple(query.statistics().splits)))
+        statistics = query.statistics()
+        link.send(Reading(tuple(statistics.splits)))
+        if statistics.landers:
+            for resubscribed in _resubscribed_by_landers(statistics, told):
+                link.send(resubscribed)
+            # Before the driver is killed: that waits for a message which this loop has not sent.
+            if kill_lander is not None and rows >= kill_lander:
+                kill_lander = None
+                link.send(_kill_lander(statistics))
         try:
             message = outbox.get(timeout=_REPORT_EVERY)
         except Empty:
@@ -108,11 +131,30 @@ def _report(query: FanOutQuery, outbox: _Outbox, link: DriverLink) -> None:
             running = False
         else:
             link.send(message)
+        if isinstance(message, BatchWritten):
+            rows += message.rows
     query.stop()
     while not outbox.empty():
         if (message := outbox.get()) is not None:
             link.send(message)
     query.await_termination()
+
+
+def _resubscribed_by_landers(statistics: Statistics, told: Counter[str]) -> Iterator[Resubscribed]:
+    """Yield what landers count, because they call no function of the driver."""
+    for id_, split in statistics.splits.items():
+        cause = str(split.last_cause).partition(":")[0]
+        for _ in range(told[id_], split.resubscriptions):
+            yield Resubscribed(id_, cause, None)
+        told[id_] = split.resubscriptions
+
+
+def _kill_lander(statistics: Statistics) -> LanderKilled:
+    """Kill the lander that reads most."""
+    lander = max(statistics.landers, key=lambda lander: lander.splits)
+    with suppress(ProcessLookupError):
+        os.kill(lander.pid, signal.SIGKILL)
+    return LanderKilled(lander.lander, lander.pid, lander.splits)
 
 
 Write: TypeAlias = "Callable[[DataFrame, int], int]"

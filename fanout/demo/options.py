@@ -17,6 +17,8 @@ MIN_RECORDS: Final = 1_000
 # The proof holds every record in memory.
 MAX_RECORDS: Final = 1_000_000
 MAX_SHARDS: Final = 50
+# Each holds a core, and a Python process.
+MAX_LANDERS: Final = 8
 # With fewer, a shard that is created late in a run could get none.
 _MIN_RECORDS_PER_SHARD = 100
 
@@ -67,10 +69,12 @@ class DemoOptions:
         shuffle: Whether the records are distributed by key over the partitions of another topic,
             which a second query reads.
         storage: The place of the checkpoints and the output.
+        landers: How many landers read, in Python workers of Spark; 0 for the driver itself.
 
     Raises:
         OptionError: If a number is out of its range, there are too few records for the shards, a
-            shuffle is set without Kafka, or S3 with a shuffle or a share group.
+            shuffle is set without Kafka, S3 with a shuffle or a share group, or landers with any of
+            the three.
     """
 
     source: ServiceName = ServiceName.KINESIS
@@ -80,6 +84,7 @@ class DemoOptions:
     kill: bool = False
     shuffle: bool = False
     storage: StorageName = StorageName.DISK
+    landers: int = 0
 
     def __post_init__(self) -> None:
         if not MIN_RECORDS <= self.records <= MAX_RECORDS:
@@ -96,11 +101,27 @@ class DemoOptions:
             raise OptionError(
                 "storage='s3' is for source='kinesis' and source='kafka' without a shuffle"
             )
+        self._check_landers()
         least = _MIN_RECORDS_PER_SHARD * self.shards
         if self.records < least:
             raise OptionError(
                 f"records={self.records} must be at least {least:,} for {self.shards} shards"
             )
+
+    def _check_landers(self) -> None:
+        if not 0 <= self.landers <= MAX_LANDERS:
+            raise OptionError(f"landers={self.landers} must be between 0 and {MAX_LANDERS}")
+        if not self.landers:
+            return
+        if self.source is ServiceName.KAFKA_SHARE:
+            raise OptionError(
+                f"landers={self.landers} cannot read source='kafka-share': a share group locks "
+                f"records for one stream"
+            )
+        if self.shuffle:
+            raise OptionError(f"landers={self.landers} cannot read a shuffle; leave shuffle out")
+        if self.storage is not StorageName.DISK:
+            raise OptionError(f"landers={self.landers} need storage='disk'")
 
 
 _KAFKA_MODULES = {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"}

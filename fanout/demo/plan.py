@@ -124,12 +124,15 @@ class DemoPlan:
         kill_reader: The kill of the driver that reads the shuffle; None for none.
         while_down: The actions on the stream while the killed driver that reads it is down, at
             any number of records sent; none without a kill.
+        kill_lander: The number of records that each driver writes before one of its landers is
+            killed; less than before its own kill. None for none.
     """
 
     actions: tuple[Action, ...]
     kill: Kill | None
     kill_reader: Kill | None
     while_down: tuple[Action, ...]
+    kill_lander: int | None = None
 
 
 def draw_plan(options: DemoOptions) -> DemoPlan:
@@ -157,4 +160,11 @@ def draw_plan(options: DemoOptions) -> DemoPlan:
         return DemoPlan(actions, None, None, ())
     # The second driver is killed later, and at the other step of its batch.
     reader = Kill(int(options.records * random.uniform(0.65, 0.8)), not kill.written)
-    return DemoPlan(actions, kill, reader if options.shuffle else None, while_down)
+    kill_lander = int(options.records * random.uniform(0.05, 0.2))
+    return DemoPlan(
+        actions,
+        kill,
+        reader if options.shuffle else None,
+        while_down,
+        kill_lander if options.landers else None,
+    )

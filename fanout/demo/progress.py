@@ -26,6 +26,7 @@ class RunProgress:
         resubscriptions: By the error that ended the subscription before.
         restarts: The number of drivers that were killed and replaced.
         replayed: The batches that a new driver has handled again.
+        landers_killed: The number of landers that were killed.
     """
 
     sent: int = 0
@@ -34,6 +35,7 @@ class RunProgress:
     resubscriptions: Counter[str] = field(default_factory=Counter)
     restarts: int = 0
     replayed: list[int] = field(default_factory=list)
+    landers_killed: int = 0
 
     @property
     def read(self) -> int:

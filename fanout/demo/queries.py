@@ -30,6 +30,8 @@ class QueryOptions(msgspec.Struct, frozen=True):
         shuffle: The shuffle that it writes the records to, by key; None if it writes Parquet.
         max_records: The most records in a batch.
         kill: The batch in which the driver waits to be killed; None for none.
+        landers: How many landers read; 0 for the driver itself.
+        kill_lander: The number of records after which the driver kills a lander; None for never.
     """
 
     query: str
@@ -38,7 +40,9 @@ class QueryOptions(msgspec.Struct, frozen=True):
     source: SourceSettings
     shuffle: ShuffleSettings | None
     max_records: int
-    kill: Kill | None
+    kill: Kill | None = None
+    landers: int = 0
+    kill_lander: int | None = None
 
 
 @final
@@ -74,12 +78,12 @@ class Resubscribed(msgspec.Struct, frozen=True, tag=True):
     Args:
         split: Its split.
         cause: The class of the error that ended the one before.
-        delay: Seconds until the next attempt.
+        delay: Seconds until the next attempt; None where a lander did not report it.
     """
 
     split: str
     cause: str
-    delay: float
+    delay: float | None
 
 
 @final
@@ -93,7 +97,22 @@ class Reading(msgspec.Struct, frozen=True, tag=True):
     splits: tuple[str, ...]
 
 
-QueryMessage: TypeAlias = Message | BatchWritten | Holding | Resubscribed | Reading
+@final
+class LanderKilled(msgspec.Struct, frozen=True, tag=True):
+    """The driver has killed the process of a lander.
+
+    Args:
+        lander: Its number.
+        pid: The id of the process.
+        splits: How many splits it has read.
+    """
+
+    lander: int
+    pid: int
+    splits: int
+
+
+QueryMessage: TypeAlias = Message | BatchWritten | Holding | Resubscribed | Reading | LanderKilled
 
 MESSAGES: Final[msgspec.json.Decoder[QueryMessage]] = msgspec.json.Decoder(QueryMessage)
 

@@ -49,6 +49,7 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
             before.
         faults: The number of injected faults, by kind.
         restarts: The number of Spark drivers that were killed and replaced.
+        landers_killed: The number of landers that were killed; None without landers.
         replayed: The batches that a new driver has handled again.
         second_reshard: The change of splits between the kill and the restart; None without a kill.
         seconds: The duration of the run.
@@ -61,6 +62,7 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     resubscriptions: Mapping[str, int]
     faults: Mapping[str, int]
     restarts: int
+    landers_killed: int | None
     replayed: tuple[int, ...]
     second_reshard: Resharded | None
     seconds: float
@@ -76,6 +78,7 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
                 "splits_seen": self.splits_seen,
                 "faults": self.faults,
                 "restarts": self.restarts,
+                "landers_killed": self.landers_killed,
                 "replayed": self.replayed,
                 "second_reshard": self.second_reshard,
                 "seconds": round(self.seconds, 1),
@@ -93,6 +96,8 @@ def faults_table(report: DemoReport) -> Table:
     for cause, times in sorted(report.resubscriptions.items()):
         table.add_row(f"resubscribed after {cause}", str(times))
     table.add_row("Spark drivers killed and replaced", str(report.restarts))
+    if report.landers_killed is not None:
+        table.add_row("landers killed", str(report.landers_killed))
     table.add_row("batches replayed", str(len(report.replayed)))
     if (resharded := report.second_reshard) is not None:
         splits = _SPLITS[report.source]

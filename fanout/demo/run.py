@@ -81,6 +81,7 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
         resubscriptions=tally.resubscriptions,
         faults=faults,
         restarts=tally.restarts,
+        landers_killed=tally.landers_killed if options.landers else None,
         replayed=tuple(tally.replayed),
         second_reshard=conductor.second_reshard,
         seconds=time.perf_counter() - begun,

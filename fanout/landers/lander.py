@@ -309,7 +309,7 @@ class Lander:
                     now.bytes,
                     now.subscriptions,
                     now.resubscriptions,
-                    "" if now.last_cause is None else sendable(text_of(now.last_cause)),
+                    "" if now.last_cause is None else _cause(now.last_cause),
                     now.lag,
                     now.behind,
                     now.gaps,
@@ -318,6 +318,10 @@ class Lander:
 
     async def _send(self, message: FromLander) -> None:
         await self._channel.send(encode(message))
+
+
+def _cause(error: Exception) -> str:
+    return sendable(f"{type(error).__name__}: {text_of(error)}")
 
 
 def _place(piece: Piece) -> tuple[object, bool, bool]:

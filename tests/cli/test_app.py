@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -38,6 +39,7 @@ def report(
     source: ServiceName = ServiceName.KINESIS,
     second_reshard: Resharded | None = None,
     watermark_violations: int | None = None,
+    landers_killed: int | None = None,
 ) -> DemoReport:
     return DemoReport(
         source=source,
@@ -57,6 +59,7 @@ def report(
         resubscriptions={"RemoteError": 1, "SubscriptionSilentError": 2},
         faults={"Stall": 1},
         restarts=0,
+        landers_killed=landers_killed,
         replayed=(),
         second_reshard=second_reshard,
         seconds=1.25,
@@ -79,6 +82,7 @@ def test_help_names_every_option_of_the_demo(run: CliRunner) -> None:
             "--kill",
             "--shuffle",
             "--storage",
+            "--landers",
             "--json",
         )
         if option not in text
@@ -109,6 +113,7 @@ def test_the_version_is_that_of_the_distribution(run: CliRunner) -> None:
         ["--storage", "gcs"],
         ["--records", "0"],
         ["--shards", "0"],
+        ["--landers", "9"],
         ["--seed", "x"],
         ["--fast"],
         ["--records"],
@@ -139,6 +144,37 @@ def test_a_proof_that_holds_exits_with_0(run: CliRunner, monkeypatch: pytest.Mon
     result = run.invoke(app, ["demo"])
     assert result.exit_code == 0
     assert "compared by another process" in result.stdout
+
+
+@pytest.mark.parametrize(("killed", "shown"), [(None, False), (0, True), (2, True)])
+def test_landers_that_were_killed_are_counted(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch, killed: int | None, *, shown: bool
+) -> None:
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report(landers_killed=killed))
+    text = run.invoke(app, ["demo"]).stdout
+    assert bool(re.search(rf"landers killed +│ +{killed} │", text)) is shown
+    result = json.loads(run.invoke(app, ["demo", "--json"]).stdout)
+    assert result["landers_killed"] == killed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--source", "kafka-share"], "a share group locks records"),
+        (
+            ["--source", "kafka", "--shuffle"],
+            "--landers 2 cannot read a shuffle; leave --shuffle out",
+        ),
+        (["--storage", "s3"], "--landers 2 need --storage disk"),
+    ],
+    ids=str,
+)
+def test_what_landers_do_not_read_is_refused(
+    run: CliRunner, arguments: list[str], why: str
+) -> None:
+    result = run.invoke(app, ["demo", "--landers", "2", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert why in result.stderr
 
 
 def test_a_proof_that_fails_exits_with_1(run: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +286,6 @@ def test_json_is_one_flat_object_and_nothing_else(
     assert run.invoke(app, ["demo", "--json"]).stdout == (
         '{"source":"kinesis","seed":1,"records_sent":9,"records_read":9,"batches":2,"lost":0,'
         '"duplicated":0,"altered":0,"out_of_order":0,"second_generation":null,'
-        '"watermark_violations":null,"watermark_passed":null,"resubscriptions":3,"splits_seen":7,"faults":{"Stall":1},"restarts":0,"replayed":[],'
+        '"watermark_violations":null,"watermark_passed":null,"resubscriptions":3,"splits_seen":7,"faults":{"Stall":1},"restarts":0,"landers_killed":null,"replayed":[],'
         '"second_reshard":null,"seconds":1.2}\n'
     )

@@ -10,7 +10,7 @@ from fanout.demo.conductor import Conductor
 from fanout.demo.options import DemoFailedError, DemoOptions
 from fanout.demo.plan import draw_plan
 from fanout.demo.progress import ProgressDisplay
-from fanout.demo.queries import BatchWritten
+from fanout.demo.queries import BatchWritten, LanderKilled
 from fanout.demo.run import run_demo
 from fanout.demo.sources import KinesisSettings
 from fanout.demo.workspace import Workspace
@@ -70,7 +70,9 @@ async def test_a_new_driver_that_begins_again_fails_the_demo(tmp_path: Path) -> 
         job.killed_in = 5
         conductor._patience = asyncio.Timeout(None)
         async with conductor._patience:
+            conductor._on_message(job, LanderKilled(2, 4711, 3))
             with pytest.raises(DemoFailedError, match=r"begun with batch 4, .* killed in batch 5"):
                 conductor._on_message(job, BatchWritten(4, 100))
             conductor._on_message(job, BatchWritten(5, 100))
     assert conductor.tally.replayed == [5]
+    assert conductor.tally.landers_killed == 1

@@ -167,6 +167,62 @@ def test_nothing_is_lost_in_a_shuffle_although_both_of_its_sides_are_killed(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.prove
+@pytest.mark.spark
+@pytest.mark.timeout(240)  # three JVMs start in it, and their Python workers
+def test_nothing_is_lost_although_landers_and_the_driver_are_killed(tmp_path: Path) -> None:
+    arguments = ("--landers", "2", "--records", "4000", "--kill", "--json")
+    with demo(tmp_path, *arguments) as (process, mark):
+        output, errors = process.communicate()
+        assert (process.returncode, errors) == (0, "")
+        assert running_with(mark) == {}
+    result = json.loads(output)
+    assert {
+        "source": "kinesis",
+        "records_sent": 4000,
+        "records_read": 4000,
+        "lost": 0,
+        "duplicated": 0,
+        "altered": 0,
+        "out_of_order": 0,
+        "restarts": 1,
+        "landers_killed": 2,  # one of each driver
+        "faults": {"CutConnection": 2, "RaiseInStream": 1, "Stall": 1},
+    }.items() <= result.items()
+    assert len(result["replayed"]) == 1
+    assert 0 < result["second_generation"] < 4000
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(240)  # four JVMs start in it, and Python workers
+@pytest.mark.usefixtures("_kafka_jars")
+def test_nothing_of_kafka_is_lost_although_landers_and_the_driver_are_killed(
+    tmp_path: Path,
+) -> None:
+    arguments = ("--source", "kafka", "--landers", "2", "--records", "4000", "--kill", "--json")
+    with demo(tmp_path, *arguments) as (process, mark):
+        output, errors = process.communicate()
+        assert (process.returncode, errors) == (0, "")
+        assert running_with(mark) == {}
+    result = json.loads(output)
+    assert {
+        "source": "kafka",
+        "records_sent": 4000,
+        "records_read": 4000,
+        "lost": 0,
+        "duplicated": 0,
+        "altered": 0,
+        "out_of_order": 0,
+        "restarts": 1,
+        "landers_killed": 2,
+        "faults": {"AbortTransaction": 2, "KillBroker": 1},
+    }.items() <= result.items()
+    assert len(result["replayed"]) == 1
+    assert 0 < result["second_generation"] < 4000
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_demo_that_is_ended_as_spark_starts_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as (process, mark):
         while not any("java" in command for command in running_with(mark).values()):

@@ -8,6 +8,7 @@ from fanout.demo.queries import (
     MESSAGES,
     BatchWritten,
     Holding,
+    LanderKilled,
     QueryMessage,
     QueryOptions,
     Reading,
@@ -27,6 +28,8 @@ EVERY_KIND: list[QueryMessage] = [
     BatchWritten(3, 250),
     Holding(4, written=True),
     Resubscribed("shardId-000000000000", "SubscriptionSilentError", 1.5),
+    Resubscribed("shardId-000000000000", "SubscriptionSilentError", None),
+    LanderKilled(2, 4711, 3),
     Reading(("shardId-000000000000",)),
     DriverFailed("ServiceError", "the stream 'orders' does not exist"),
 ]
@@ -62,5 +65,7 @@ SHUFFLE = ShuffleSettings("orders-by-key", "127.0.0.1:1", 4)
 )
 def test_options_survive_the_command_line(source: SourceSettings, s3: str | None) -> None:
     kill = Kill(5, written=True)
-    options = QueryOptions("query", "/r", s3, source, SHUFFLE, 10, kill)
+    options = QueryOptions(
+        "query", "/r", s3, source, SHUFFLE, 10, kill=kill, landers=2, kill_lander=3
+    )
     assert msgspec.json.decode(msgspec.json.encode(options), type=QueryOptions) == options

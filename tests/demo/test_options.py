@@ -35,6 +35,32 @@ def test_the_storage_may_be_s3(source: ServiceName) -> None:
     assert DemoOptions(source=source).storage is StorageName.DISK
 
 
+@pytest.mark.parametrize("landers", [-1, 9])
+def test_a_number_of_landers_out_of_range_is_refused(landers: int) -> None:
+    with pytest.raises(OptionError, match=f"landers={landers} must be between 0 and 8"):
+        DemoOptions(landers=landers)
+
+
+@pytest.mark.parametrize("source", [ServiceName.KINESIS, ServiceName.KAFKA])
+def test_landers_may_read_kinesis_and_kafka(source: ServiceName) -> None:
+    assert DemoOptions(source=source, landers=2).landers == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "shuffle", "storage", "why"),
+    [
+        (ServiceName.KAFKA_SHARE, False, StorageName.DISK, "a share group locks records"),
+        (ServiceName.KAFKA, True, StorageName.DISK, "a shuffle; leave shuffle out"),
+        (ServiceName.KAFKA, False, StorageName.S3, "need storage='disk'"),
+    ],
+)
+def test_landers_are_not_for_all_else(
+    source: ServiceName, *, shuffle: bool, storage: StorageName, why: str
+) -> None:
+    with pytest.raises(OptionError, match=f"landers=2 .*{why}"):
+        DemoOptions(source=source, shuffle=shuffle, storage=storage, landers=2)
+
+
 @pytest.mark.parametrize(
     ("source", "shuffle"), [(ServiceName.KAFKA, True), (ServiceName.KAFKA_SHARE, False)]
 )

@@ -25,6 +25,24 @@ def test_another_seed_draws_another_plan() -> None:
     assert draw_plan(options(1)) != draw_plan(options(2))
 
 
+@every_source
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_lander_is_killed_before_its_driver_and_changes_nothing_else(
+    seed: int, source: ServiceName
+) -> None:
+    alone = options(seed, source=source)
+    plan = draw_plan(alone)
+    assert plan.kill_lander is None
+    if source is KAFKA_SHARE:
+        return
+    with_landers = draw_plan(replace(alone, landers=2))
+    assert with_landers.kill_lander is not None
+    assert plan.kill is not None
+    assert 500 <= with_landers.kill_lander < plan.kill.after
+    assert plan == replace(with_landers, kill_lander=None)
+    assert draw_plan(replace(alone, landers=2, kill=False)).kill_lander is None
+
+
 def test_the_kill_changes_nothing_else() -> None:
     assert draw_plan(options(kill=True)).actions == draw_plan(options(kill=False)).actions
 
