@@ -23,9 +23,12 @@ import pytest
 from fanout.testing.spark.class_archive import java_options
 from tests.process_list import running_with
 from tests.spark.harness import eventually
+from tests.spark.hosts import HERE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tests.spark.hosts import Host
 
 __all__ = ("SPARK_ON_THIS_MACHINE", "StandaloneCluster", "standalone_cluster", "start_cluster")
 
@@ -73,7 +76,13 @@ class StandaloneCluster:
 
 @contextmanager
 def start_cluster(
-    directory: Path, *, workers: int = 2, cores: int = 2, memory: str = "1g"
+    directory: Path,
+    *,
+    workers: int = 2,
+    cores: int = 2,
+    memory: str = "1g",
+    hosts: Sequence[Host] = (HERE,),
+    java: str = "",
 ) -> Iterator[StandaloneCluster]:
     """Run a standalone cluster on free ports in the block.
 
@@ -82,38 +91,44 @@ def start_cluster(
         workers: How many workers.
         cores: The cores of each worker.
         memory: What the executors of each worker may have together.
+        hosts: Where the master runs, and then where each worker does; the last is for all others.
+        java: Options of the JVMs of master and workers, such as Spark's settings of theirs.
     """
     mark = f"fanout-test-cluster-{uuid.uuid4().hex}"
     environment = {
         **os.environ,
         **SPARK_ON_THIS_MACHINE,
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": java_options(),
+        "SPARK_DAEMON_JAVA_OPTS": f"{java_options()} {java}".rstrip(),
         "FANOUT_TEST_CLUSTER": mark,
     }
     with ExitStack() as processes:
 
-        def start(name: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
+        def start(name: str, host: Host, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
             log = directory / f"{name}.log"
             spark_class = Path(SPARK_ON_THIS_MACHINE["SPARK_HOME"], "bin", "spark-class")
             with log.open("wb") as output:
                 process = subprocess.Popen(  # noqa: S603 - Spark's own script
-                    [spark_class, *arguments, "--host", "127.0.0.1", "--port", "0"],
+                    host.command(
+                        str(spark_class), *arguments, "--host", host.address, "--port", "0"
+                    ),
                     cwd=directory,
-                    env=environment,
+                    env={**environment, "SPARK_LOCAL_IP": host.address},
                     stdout=output,
                     stderr=output,
                 )
             processes.callback(_end, process)
             return process, log
 
-        _, log = start("master", _MASTER, "--webui-port", "0")
+        _, log = start("master", hosts[0], _MASTER, "--webui-port", "0")
         master = _found(log, r"Starting Spark master at (spark://\S+)")
         options = ("--webui-port", "0", "--cores", str(cores), "--memory", memory, master)
         started = []
         for number in range(workers):
             work = directory / f"work-{number}"
-            started.append(start(f"worker-{number}", _WORKER, "--work-dir", str(work), *options))
+            host = hosts[min(1 + number, len(hosts) - 1)]
+            name = f"worker-{number}"
+            started.append(start(name, host, _WORKER, "--work-dir", str(work), *options))
         for _, log in started:
             _found(log, r"(Successfully registered with master)")
         yield StandaloneCluster(master, [worker for worker, _ in started], mark)
