@@ -1,7 +1,8 @@
 """A driver whose query reads by two landers, and does what it reads from its input, line by line.
 
 Its arguments: Spark's master, the cores of an executor, the service and its address, and the
-directory of the checkpoint and the output. What landers have connected is in its log.
+directory of the checkpoint and the output. What landers have connected is in its log. More settings
+of its session are in its environment, and its host's address.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 NAME = "orders"
 """The stream, or the topic."""
+
+SETTINGS = "FANOUT_TEST_SETTINGS"
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
 
@@ -104,6 +107,9 @@ def main(output: TextIO, master: str, cores: str, *job: str) -> None:
     spark = (
         SparkSession.builder.master(master)
         .config(map=small_settings())
+        .config("spark.driver.host", os.environ["SPARK_LOCAL_IP"])
+        .config("spark.driver.bindAddress", os.environ["SPARK_LOCAL_IP"])
+        .config(map=json.loads(os.environ[SETTINGS]))
         .config(map={f"spark.executorEnv.{name}": value for name, value in CREDENTIALS.items()})
         .config("spark.driver.memory", "512m")
         .config("spark.executor.memory", "512m")
