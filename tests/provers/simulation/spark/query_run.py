@@ -170,7 +170,7 @@ class QueryRun:
         refusals = {DiskRefusal} if self._plan.objects else {DiskRefusal, LostAnswer}
         if kinds & refusals or driver.raced or self._damaged or self._behind:
             expected.add(CheckpointError)
-        late = LateList in kinds and re.search("has gone from|Spark asks for batch", str(error))
+        late = LateList in kinds and re.search("has gone from|the list lags behind", str(error))
         if late:  # the list of the entries was too old to begin with
             expected.add(CheckpointError)
         if kinds & {
