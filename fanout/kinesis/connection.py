@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from datetime import UTC
 from typing import TYPE_CHECKING, final
@@ -71,6 +72,7 @@ class KinesisConnection:
         )
         self._damaged_frames = DamagedFrames(options.on_bad_frame)
         self._deaggregator = Deaggregator(options.on_bad_aggregate)
+        self._listing = asyncio.Lock()
         self._reader: EnhancedFanOut | Poller
         if registration is None:
             self._reader = Poller(
@@ -125,9 +127,16 @@ class KinesisConnection:
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
         """Open one subscription to a shard: for up to five minutes, or in polling until it ends.
 
+        The shards are listed first where this connection has not listed a child of a reshard: its
+        hash keys say which sub-records are its own.
+
         Raises:
             Exception: Any error of the service or the network.
         """
+        if split.parents and not self._deaggregator.has_hash_range(split.id):
+            async with self._listing:
+                if not self._deaggregator.has_hash_range(split.id):
+                    await self.splits()
         self._credential_refresh.calling(split.id)
         wait = self._closed_shards.wait(split)
         async with self._reader.open(split, position, wait.excluding(reserve)) as events:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import math
@@ -11,18 +12,20 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.events import Batch, Split
-from fanout.core.positions import Cursor, Range, reaches
+from fanout.core.positions import Cursor, Horizon, Range, reaches
 from fanout.errors import MalformedEventError, SplitFailedError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.aws.api import HashRange
 from fanout.kinesis.reading.deaggregation import MAGIC, Deaggregator
 from fanout.kinesis.reading.decode import SCHEMA
+from fanout.kinesis.shards import ShardCatalog
 from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 from tests.kinesis.reading import FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fanout.kinesis.connection import KinesisConnection
     from tests.kinesis.reading import Stream
 
 PAIRS = [("a", b"1"), ("b", b""), ("a", b"\x00\xff")]
@@ -347,6 +350,38 @@ async def test_a_position_inside_an_aggregate_counts_the_sub_records_that_are_dr
     async with stream.open() as opened:
         drained = await opened.drain(max_records=1, first_wait=math.inf)
         assert drained.positions.splits[left].position == Cursor(int(number), 3)
+
+
+async def test_a_child_that_was_never_listed_here_drops_what_is_of_its_sibling(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A lander lists no shards: the coordinator does.
+    listings: list[ShardCatalog] = []
+    refresh = ShardCatalog.refresh
+    monkeypatch.setattr(
+        ShardCatalog, "refresh", lambda catalog: listings.append(catalog) or refresh(catalog)
+    )
+    expected = put_after_reshard(stream)
+    left, right = (Split(f"shardId-{number:012}", (FIRST,)) for number in (1, 2))
+
+    async def read_child(connection: KinesisConnection, child: Split, count: int) -> list[bytes]:
+        data: list[bytes] = []
+        async with connection.subscribe(child, Horizon(), reserve=_at_once) as events:
+            while len(data) < count:
+                event = await anext(events)
+                assert isinstance(event, Batch)
+                data += event.records["data"].to_pylist()
+        return data
+
+    async with stream.source().connect() as connection, asyncio.TaskGroup() as tasks:
+        lefts = tasks.create_task(read_child(connection, left, len(expected) - 1))
+        rights = tasks.create_task(read_child(connection, right, 1))
+    assert [*lefts.result(), *rights.result()] == expected
+    assert len(listings) == 1
+
+
+async def _at_once(_nbytes: int) -> None:
+    pass
 
 
 async def test_a_position_moves_past_an_aggregate_of_which_nothing_is_left(stream: Stream) -> None:

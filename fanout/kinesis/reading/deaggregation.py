@@ -114,6 +114,10 @@ class Deaggregator:
         """Set the hash keys of a shard; without them no sub-record of the shard is dropped."""
         self._hash_ranges[shard_id] = hash_range
 
+    def has_hash_range(self, shard_id: str) -> bool:
+        """Return whether the hash keys of a shard were set."""
+        return shard_id in self._hash_ranges
+
     def deaggregate(self, records: pa.RecordBatch, split: Split) -> SubRecords:
         """Put the sub-records of each aggregated record in its place.
 
