@@ -99,6 +99,8 @@ class Pacing:
         silence_timeout: How long a live subscription may send nothing.
         discovery_interval: The time between two listings of the splits; None lists them only when
             the stream is opened and when a split has ended, as is always done in a bounded stream.
+        handover: The least time from the last call about a split in one process to the first one in
+            another process.
         slow: The wait after an error that only a person can end.
         backoff: How waits grow.
         max_retries: Failures in a row without progress before a split fails; None for no limit.
@@ -111,6 +113,7 @@ class Pacing:
     subscribe_timeout: float
     silence_timeout: float
     discovery_interval: float | None
+    handover: float = 0.0
     slow: float = 60.0
     backoff: Backoff = field(default_factory=Backoff)
     max_retries: int | None = None

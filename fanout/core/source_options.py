@@ -49,6 +49,7 @@ class SourceOptions:
         floor: float,
         slow: float,
         spacing: float = 0.0,
+        handover: float = 0.0,
         subscribe_timeout: float,
         silence_timeout: float,
     ) -> Pacing:
@@ -58,12 +59,14 @@ class SourceOptions:
             floor: The least time between two subscribe calls of one split.
             slow: The wait after an error that only a person can end.
             spacing: The least time after a successful subscribe call.
+            handover: The least time between calls of two processes about one split.
             subscribe_timeout: How long a subscribe call may take.
             silence_timeout: How long a live subscription may send nothing.
         """
         return Pacing(
             floor=floor,
             spacing=spacing,
+            handover=handover,
             slow=slow,
             subscribe_timeout=subscribe_timeout,
             silence_timeout=silence_timeout,

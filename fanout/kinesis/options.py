@@ -158,6 +158,8 @@ class KinesisOptions(SourceOptions):
         return self.make_pacing(
             floor=intervals.poll if polling else intervals.subscribe,
             spacing=0.0 if polling else intervals.takeover,
+            # What another process has just read of a polled shard is not known here.
+            handover=intervals.longest_rest if polling else intervals.subscribe,
             slow=intervals.manual,
             subscribe_timeout=self.subscribe_timeout + rest,
             silence_timeout=self.silence_timeout + rest,

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
+from tenacity import AsyncRetrying, retry_if_exception
+
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.positions import Cursor
 from fanout.errors import ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client
-from fanout.kinesis.aws.error_hints import explained
+from fanout.kinesis.aws.error_hints import code_of, explained
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.open_files import check_open_files
 from fanout.kinesis.options import KinesisOptions
 from fanout.kinesis.reading.decode import SCHEMA
-from fanout.kinesis.registration import ConsumerRegistration
+from fanout.kinesis.registration import ACTIVATION_TIMEOUT, ConsumerRegistration
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch
     from fanout.kinesis.aws.api import KinesisClient, StreamDescription
 
+# Twenty calls a second in an account may describe a stream (AWS API reference,
+# DescribeStreamSummary), and many landers or queries may begin together.
+_TOO_MANY_CALLS: Final = frozenset({"LimitExceededException", "ThrottlingException"})
 # The service creates a consumer within seconds; the user's backoff may be made for outages.
 _CONSUMER_POLLING: Final = Backoff(base=1.0, cap=5.0)
 
@@ -104,12 +110,12 @@ async def open_kinesis_connection(
         client: The calls of the stream.
         random: The random source of the waits until a consumer is ACTIVE.
     """
-    stream = await _usable_stream(client, options.stream)
+    jitter = FullJitter(_CONSUMER_POLLING, random)
+    stream = await _usable_stream(client, options.stream, jitter)
     check_open_files(stream.open_shards)
     async with AsyncExitStack() as stack:
         registration = None
         if options.mode == "efo" and options.consumer is not None:
-            jitter = FullJitter(_CONSUMER_POLLING, random)
             registration = ConsumerRegistration(
                 client, stream.arn, options.consumer, jitter=jitter, tags=options.tags
             )
@@ -117,25 +123,34 @@ async def open_kinesis_connection(
                 stack.push_async_callback(registration.undo)
             await registration.ensure()
             if registration.registered is not None:
-                await _check_same(client, stream)
+                await _check_same(client, stream, jitter)
         yield KinesisConnection(options, client, stream, registration)
 
 
-async def _check_same(client: KinesisClient, stream: StreamDescription) -> None:
+async def _check_same(client: KinesisClient, stream: StreamDescription, jitter: FullJitter) -> None:
     """Check that a new consumer belongs to the stream that was described before.
 
     A consumer is deleted with its stream, so an existing one shows that the stream is the same.
     """
-    if (await _usable_stream(client, stream.name)).created != stream.created:
+    if (await _usable_stream(client, stream.name, jitter)).created != stream.created:
         raise ServiceError(
             f"the stream {stream.name!r} was deleted, and another one was created by its name, "
             f"while it was opened; open it again"
         )
 
 
-async def _usable_stream(client: KinesisClient, name: str) -> StreamDescription:
+async def _usable_stream(client: KinesisClient, name: str, jitter: FullJitter) -> StreamDescription:
+    """Describe a stream that can be read; while the service refuses for its rate, for a minute."""
+    time = asyncio.get_running_loop().time
+    deadline = time() + ACTIVATION_TIMEOUT
+    retrying = AsyncRetrying(
+        wait=jitter,
+        stop=lambda _: time() >= deadline,
+        retry=retry_if_exception(lambda error: code_of(error) in _TOO_MANY_CALLS),
+        reraise=True,
+    )
     with explained(f"the stream {name!r} cannot be described"):
-        stream = await client.describe_stream()
+        stream: StreamDescription = await retrying(client.describe_stream)
     if stream.status not in {"ACTIVE", "UPDATING"}:
         raise ServiceError(f"the stream {name!r} is {stream.status}; it must be ACTIVE to be read")
     return stream

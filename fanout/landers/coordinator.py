@@ -163,7 +163,8 @@ class Coordinator:
         self._sessions: dict[int, _Session] = {}
         self._owners: dict[str, _Session] = {}
         self._not_before: dict[str, float] = {}
-        self._leased: dict[str, int] = {}  # the lost landers that may still read a split
+        # The lost lander that may still read a split, and when it was subscribed to at the latest.
+        self._leased: dict[str, tuple[int, float]] = {}
         self._epochs = 0
         self._landed: deque[tuple[_Session, SegmentFile]] = deque()
         self._counters = Counters()
@@ -397,10 +398,15 @@ class Coordinator:
     def _release_leases(self, lander: int) -> None:
         """Free what a lander had: it connects again when it has closed its subscriptions.
 
-        A new attempt of it means that Spark has ended the one before.
+        A new attempt of it means that Spark has ended the one before. Its splits are read on as
+        soon as the service allows after the last calls that it may have made.
         """
-        for split_id in [id_ for id_, of in self._leased.items() if of == lander]:
-            del self._leased[split_id], self._not_before[split_id]
+        now, pacing = asyncio.get_running_loop().time(), self._connection.pacing
+        for split_id, (former, subscribed) in list(self._leased.items()):
+            if former == lander:
+                del self._leased[split_id]
+                free_at = max(subscribed + pacing.spacing, now + pacing.handover)
+                self._not_before[split_id] = min(self._not_before[split_id], free_at)
 
     async def _attend(self, session: _Session) -> None:
         """Receive and send until the session is over."""
@@ -440,11 +446,12 @@ class Coordinator:
             case Released(split_ids):
                 for split_id in split_ids:
                     if self._owners.get(split_id) is session:
-                        self._free(session, split_id, self._connection.pacing.spacing)
+                        pacing = self._connection.pacing
+                        self._free(session, split_id, max(pacing.spacing, pacing.handover))
                 self._assign()
             case Report():
                 session.bytes_in_flight = message.bytes_in_flight
-                self._counters.take_in(message)
+                self._counters.take_in(message, asyncio.get_running_loop().time())
             case Failed():
                 self.failure = self.failure or restore(message)
                 if message.landed:
@@ -505,9 +512,11 @@ class Coordinator:
                 session.receiving.cancel()
             if not self._closed:
                 log.warning("%s is gone: %s", session, reason)
+        now = asyncio.get_running_loop().time()
         for split_id in list(session.splits):
+            subscribed = self._counters.subscribed(split_id, now)
             self._free(session, split_id, _LEASE_SECONDS)
-            self._leased[split_id] = session.lander
+            self._leased[split_id] = session.lander, subscribed
         self._assign()
 
     def fail(self, error: FanOutError) -> None:

@@ -30,11 +30,31 @@ class Counters:
         self._before: dict[str, SplitReport] = {}
         self._measured: dict[str, int] = {}
         self._measured_at = 0.0
+        self._subscribed: dict[str, float] = {}
 
-    def take_in(self, report: Report) -> None:
-        """Take in a lander's report of splits that are its own."""
+    def take_in(self, report: Report, now: float) -> None:
+        """Take in a lander's report of splits that are its own.
+
+        Args:
+            report: The report.
+            now: The loop's clock, in seconds.
+        """
         for split in report.splits:
+            before = self._reports.get(split.split)
+            if before is None or before.subscriptions != split.subscriptions:
+                self._subscribed[split.split] = now
             self._reports[split.split] = split
+
+    def subscribed(self, split_id: str, now: float) -> float:
+        """Return when a split was subscribed to at the latest: now, unless it is known to be live.
+
+        Args:
+            split_id: The split.
+            now: The loop's clock, in seconds.
+        """
+        report = self._reports.get(split_id)
+        is_live = report is not None and report.state is SplitState.LIVE
+        return self._subscribed[split_id] if is_live else now
 
     def released(self, split_id: str) -> None:
         """Keep what was counted of a split: its next owner begins to count anew."""

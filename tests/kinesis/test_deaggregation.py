@@ -23,7 +23,7 @@ from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 from tests.kinesis.reading import FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from fanout.kinesis.connection import KinesisConnection
     from tests.kinesis.reading import Stream
@@ -358,9 +358,12 @@ async def test_a_child_that_was_never_listed_here_drops_what_is_of_its_sibling(
     # A lander lists no shards: the coordinator does.
     listings: list[ShardCatalog] = []
     refresh = ShardCatalog.refresh
-    monkeypatch.setattr(
-        ShardCatalog, "refresh", lambda catalog: listings.append(catalog) or refresh(catalog)
-    )
+
+    def counted(catalog: ShardCatalog) -> Awaitable[Sequence[Split]]:
+        listings.append(catalog)
+        return refresh(catalog)
+
+    monkeypatch.setattr(ShardCatalog, "refresh", counted)
     expected = put_after_reshard(stream)
     left, right = (Split(f"shardId-{number:012}", (FIRST,)) for number in (1, 2))
 
@@ -380,7 +383,7 @@ async def test_a_child_that_was_never_listed_here_drops_what_is_of_its_sibling(
     assert len(listings) == 1
 
 
-async def _at_once(_nbytes: int) -> None:
+async def _at_once(nbytes: int) -> None:
     pass
 
 

@@ -152,9 +152,8 @@ class ManualSource:
 
 
 class ManualConnection:
-    pacing = PACING
-
     def __init__(self, source: ManualSource) -> None:
+        self.pacing = PACING
         self._source = source
         self.identity = source.identity
         self.capabilities = Capabilities(bounded=source.bounded, commits=self)

@@ -1,0 +1,33 @@
+"""When the jobs of landers begin."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from fanout.spark.lander_jobs import LanderJobs
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_jobs_begin_a_tenth_of_a_second_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[int, float]] = []
+    all_begun = threading.Event()
+
+    def run_job(jobs: LanderJobs, lander: int) -> None:
+        begun.append((lander, time.monotonic()))
+        if len(begun) == 4:
+            all_begun.set()
+        jobs._closing.wait()
+
+    monkeypatch.setattr(LanderJobs, "_run_job", run_job)
+    stopped: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    before = time.monotonic()
+    with LanderJobs(stopped, lambda *_: None, landers=4, on_end=lambda *_: None):
+        assert all_begun.wait(20)
+    assert sorted(lander for lander, _ in begun) == [0, 1, 2, 3]
+    for lander, at in begun:
+        assert at - before >= 0.1 * lander
