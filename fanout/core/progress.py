@@ -41,7 +41,8 @@ class Moved:
         caught_up: Whether it was once read to its newest record.
         newest: See `SplitPosition.newest`.
         watermark: The split's watermark there.
-        records: Whether there were records.
+        records: How many records there were.
+        idle: Whether the split is idle after them; see `Watermarks`.
     """
 
     until: Position
@@ -49,7 +50,8 @@ class Moved:
     caught_up: bool = False
     newest: int | None = None
     watermark: int | None = None
-    records: bool = True
+    records: int = 0
+    idle: bool = False
 
 
 @final
@@ -126,6 +128,7 @@ class SplitProgress:
     def advance(self, moved: Moved) -> None:
         """Take in how far another process has read the split."""
         self.delivered = self.records_until = moved.until
+        self.records += moved.records
         self.ended = moved.ended
         self.caught_up = self.caught_up or moved.caught_up or moved.ended
         self.newest = moved.newest
@@ -145,7 +148,8 @@ class SplitProgress:
         return replace(batch, gaps=gaps, watermark=self.watermark)
 
     def _rise(self, watermark: int | None) -> None:
-        if watermark is not None:
+        # The next process that reads the split has not seen the records before.
+        if watermark is not None and (self.watermark is None or watermark > self.watermark):
             self.watermark = watermark
 
     def _begin_anew(self, position: Cursor) -> None:
@@ -261,6 +265,8 @@ class Progress:
     def remove(self, split_id: str) -> None:
         """Follow a split no longer."""
         del self._splits[split_id]
+        if self.watermarks is not None:
+            self.watermarks.leave(split_id)
 
     def advance(self, split_id: str, moved: Moved) -> None:
         """Take in how far another process has read a split.
@@ -269,11 +275,13 @@ class Progress:
             split_id: The split.
             moved: Where it stands.
         """
-        self._splits[split_id].advance(moved)
-        if self.watermarks is not None:
-            self.watermarks.advance(split_id, moved.watermark, records=moved.records)
-            if moved.ended:
-                self.watermarks.leave(split_id)
+        split, watermarks = self._splits[split_id], self.watermarks
+        split.advance(moved)
+        if watermarks is not None:
+            records = bool(moved.records)
+            watermarks.advance(split_id, split.watermark, records=records, idle=moved.idle)
+            if moved.ended or (moved.caught_up and watermarks.bounded):
+                watermarks.leave(split_id)
 
     def count(self, records: int, nbytes: int) -> None:
         """Count a batch that another process has read.

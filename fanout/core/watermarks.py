@@ -18,11 +18,13 @@ class _Member:
     """A split that takes part.
 
     `since` is when its last record came, or when it began to count, on the clock of the wait.
+    `idle` is whether another process that reads it says that it is idle.
     """
 
     split: Split
     since: float
     watermark: int | None = None
+    idle: bool = False
 
 
 @final
@@ -41,6 +43,8 @@ class Watermarks:
     `stream` is the stream's watermark in milliseconds since the Unix epoch; None as long as there
     is none.
 
+    Where other processes read the splits, they wait for records, and say which splits are idle.
+
     Args:
         idleness: Seconds after which a split without a record is idle; None for never.
         bounded: Whether a batch without lag is the last one of its split.
@@ -48,8 +52,8 @@ class Watermarks:
 
     def __init__(self, *, idleness: float | None, bounded: bool) -> None:
         self.stream: int | None = None
+        self.bounded = bounded
         self._idleness = math.inf if idleness is None else idleness
-        self._bounded = bounded
         self._members: dict[str, _Member] = {}
         self._clock = 0.0
         self._waiting_since: float | None = None
@@ -71,20 +75,24 @@ class Watermarks:
                 self.leave(event.split.id)
             case Batch():
                 self.advance(event.split.id, watermark, records=bool(event.num_records))
-                if self._bounded and event.lag == 0:
+                if self.bounded and event.lag == 0:
                     self.leave(event.split.id)
 
-    def advance(self, split_id: str, watermark: int | None, *, records: bool) -> None:
+    def advance(
+        self, split_id: str, watermark: int | None, *, records: bool, idle: bool = False
+    ) -> None:
         """Take in the watermark of a split, and whether it had records; one that left is ignored.
 
         Args:
             split_id: The split.
             watermark: Its watermark, in milliseconds since the Unix epoch.
             records: Whether it had records.
+            idle: Whether another process says that it is idle after them.
         """
         if (member := self._members.get(split_id)) is not None:
             if records:
                 member.since = self._clock
+            member.idle = idle or (member.idle and not records)
             member.watermark = watermark
             self._advance()
 
@@ -93,6 +101,17 @@ class Watermarks:
         if (member := self._members.get(split_id)) is not None:
             self._leave(member)
             self._advance()
+
+    def is_idle(self, split_id: str, now: float) -> bool:
+        """Return whether a split that takes part has had no record for long.
+
+        Args:
+            split_id: The split.
+            now: The loop's clock, in seconds, as the consumer may wait since long.
+        """
+        member = self._members.get(split_id)
+        waited = 0.0 if self._waiting_since is None else now - self._waiting_since
+        return member is not None and self._is_idle(member, waited)
 
     def begin_wait(self, now: float) -> None:
         """Note that the consumer waits and that nothing is ready for it.
@@ -134,9 +153,12 @@ class Watermarks:
     def _counts(self, member: _Member) -> bool:
         return (
             member.split.id in self._members
-            and self._clock - member.since < self._idleness
+            and not self._is_idle(member)
             and not any(parent in self._members for parent in member.split.parents)
         )
+
+    def _is_idle(self, member: _Member, waited: float = 0.0) -> bool:
+        return member.idle or self._clock + waited - member.since >= self._idleness
 
 
 def _height(member: _Member) -> float:

@@ -274,18 +274,11 @@ class Coordinator:
     # Batches.
 
     async def _wait_for_records(self, idle: float) -> None:
-        watermarks, time = self._progress.watermarks, asyncio.get_running_loop().time
-        if watermarks is not None:
-            watermarks.begin_wait(time())
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(idle):
-                    while not (self._landed or self._over):
-                        self._changed.clear()
-                        await self._changed.wait()
-        finally:
-            if watermarks is not None:
-                watermarks.end_wait(time())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(idle):
+                while not (self._landed or self._over):
+                    self._changed.clear()
+                    await self._changed.wait()
 
     @property
     def _over(self) -> bool:
@@ -468,16 +461,23 @@ class Coordinator:
                 raise MessageError(f"{session} has landed {piece.split}, which is not its split")
             if to_wire(self._progress[piece.split].delivered) != piece.after:
                 raise MessageError(f"{session} has landed {piece.split} from another position")
+        rows = 0 if message.segment is None else message.segment.rows
+        if sum(piece.records for piece in message.pieces) != rows:
+            raise MessageError(f"{session} has not said which splits its {rows} records are of")
         session.seq += 1
         if message.segment is not None:
             self._landed.append((session, message.segment))
             session.segments += 1
             self._progress.count(message.segment.rows, message.segment.size)
         for piece in message.pieces:
-            self._advance(session, piece, records=message.segment is not None)
+            self._advance(session, piece)
         self._changed.set()
 
-    def _advance(self, session: _Session, piece: Piece, *, records: bool) -> None:
+    def _advance(self, session: _Session, piece: Piece) -> None:
+        if piece.ended:
+            # Its children hold the watermark back before it does no longer.
+            children = tuple(Split(child.id, child.parents) for child in piece.children)
+            self._lineage.finish(End(self._progress[piece.split].split, children))
         self._progress.advance(
             piece.split,
             Moved(
@@ -486,13 +486,12 @@ class Coordinator:
                 caught_up=piece.caught_up,
                 newest=piece.newest,
                 watermark=piece.watermark,
-                records=records,
+                records=piece.records,
+                idle=piece.idle,
             ),
         )
         if piece.ended:
             self._free(session, piece.split, 0.0)
-            children = tuple(Split(child.id, child.parents) for child in piece.children)
-            self._lineage.finish(End(self._progress[piece.split].split, children))
             self._assign()
 
     def _free(self, session: _Session, split_id: str, pause: float) -> None:

@@ -89,12 +89,12 @@ class Counters:
         report = self._reports.get(split_id)
         total = self._before.get(split_id) if report is None else self._total(report)
         if total is None:
-            total = SplitReport(split_id, SplitState.WAITING, 0, 0)
+            total = SplitReport(split_id, SplitState.WAITING, 0)
         now = SplitState.WAITING if report is None else report.state
         return SplitStatistics(
             state=SplitState.ENDED if state.ended else now,
             position=state.delivered,
-            records=total.records,
+            records=state.records,
             bytes=total.bytes,
             subscriptions=total.subscriptions,
             resubscriptions=total.resubscriptions,
@@ -114,7 +114,6 @@ class Counters:
         return SplitReport(
             report.split,
             report.state,
-            before.records + report.records,
             before.bytes + report.bytes,
             before.subscriptions + report.subscriptions,
             before.resubscriptions + report.resubscriptions,

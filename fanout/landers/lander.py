@@ -7,6 +7,7 @@ import logging
 from contextlib import suppress
 from functools import partial
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import FullJitter
@@ -18,6 +19,7 @@ from fanout.core.events import Split
 from fanout.core.fan_out import FanOut
 from fanout.core.progress import Progress
 from fanout.core.subscribers import Subscribers
+from fanout.core.watermarks import Watermarks
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.failures import describe, sendable
 from fanout.landers.messages import (
@@ -42,7 +44,7 @@ from fanout.landing.segment_filler import NoRecords, SegmentFiller
 from fanout.landing.segments import Filled, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.events import End
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, FromLander
     from fanout.landing.entries import SegmentFile
-    from fanout.landing.segments import SegmentLog
+    from fanout.landing.segments import SegmentLog, SplitPart
     from fanout.landing.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ _REPORT_SECONDS: Final = 1.0
 _IDLE_SECONDS: Final = 0.5
 # How often positions of splits without records are told, where nothing else is to be told.
 _POSITIONS_SECONDS: Final = 60.0
+_NO_PARTS: Final[Mapping[str, SplitPart]] = MappingProxyType({})
 
 
 @final
@@ -92,12 +95,18 @@ class Lander:
     ) -> None:
         self._channel = channel
         self._storage = storage
-        self._progress = Progress(connection.identity, source.arrival)
+        event_time = source.event_time if isinstance(source.event_time, EventTime) else None
+        # The watermark is the coordinator's. Which splits are idle is known where they are read.
+        idleness = None if event_time is None else event_time.idleness
+        self._watermarks = (
+            None if idleness is None else Watermarks(idleness=idleness, bounded=False)
+        )
+        self._progress = Progress(connection.identity, source.arrival, watermarks=self._watermarks)
         self._subscribers = Subscribers(
             connection,
             jitter=FullJitter(connection.pacing.backoff, random or Random()),  # noqa: S311 - jitter
             on_resubscribe=lambda *_: None,
-            event_time=source.event_time if isinstance(source.event_time, EventTime) else None,
+            event_time=event_time,
         )
         self._stream = FanOut(source, connection, self._progress, self._subscribers)
         self._filler = SegmentFiller(
@@ -196,13 +205,13 @@ class Lander:
                 await self._until_credited()
                 match await self._filler.next(_IDLE_SECONDS):
                     case Filled(segment, positions):
-                        moved = self._moved(positions)  # before the filler drains more
+                        # Before the filler drains more.
+                        moved = self._moved(positions, segment.parts)
                         file = await in_thread(partial(publish, self._storage, segment))
                         self._credit -= 1
                         await self._tell(file, moved)
                     case NoRecords(positions):
-                        if (moved := self._moved(positions)) and self._is_due(moved):
-                            await self._tell(None, moved)
+                        await self._tell_without_records(self._moved(positions))
                     case _:
                         return
                 await self._tell_released()
@@ -214,15 +223,31 @@ class Lander:
                 await self._send(describe(error, landed=True))
 
     async def _until_credited(self) -> None:
+        """Wait for credit, and tell meanwhile of splits of which no records wait for it."""
         while self._credit < 1:
             self._credited.clear()
-            await self._credited.wait()
+            waiting = self._filler.waiting
+            moved = self._moved(self._stream.delivered)
+            await self._tell_without_records(
+                tuple(piece for piece in moved if piece.split not in waiting)
+            )
+            await self._tell_released()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_IDLE_SECONDS):
+                    await self._credited.wait()
 
-    def _moved(self, positions: Checkpoint) -> tuple[Piece, ...]:
-        """Return the splits that have moved on since they were told last."""
+    def _moved(
+        self, positions: Checkpoint, parts: Mapping[str, SplitPart] = _NO_PARTS
+    ) -> tuple[Piece, ...]:
+        """Return the splits that have moved on since they were told last.
+
+        Args:
+            positions: Where they are.
+            parts: What is landed of each split with that.
+        """
         # Positions may be from before a split was released, and perhaps assigned once more.
         pieces = (
-            self._piece(split_id, positions)
+            self._piece(split_id, positions, parts.get(split_id))
             for split_id, state in positions.splits.items()
             if split_id in self._landed and state.split is self._progress[split_id].split
         )
@@ -230,11 +255,12 @@ class Lander:
             piece for piece in pieces if _place(piece) != _place(self._landed[piece.split])
         )
 
-    def _piece(self, split_id: str, positions: Checkpoint) -> Piece:
+    def _piece(self, split_id: str, positions: Checkpoint, part: SplitPart | None) -> Piece:
         stored, now = positions.splits[split_id], self._progress[split_id]
         until, last = to_wire(stored.position), self._landed[split_id]
         # Records behind the positions may be in the next segment.
         exact = to_wire(now.delivered) == until
+        landed = last.watermark if part is None else part.watermark
         return Piece(
             split_id,
             after=last.until,
@@ -243,19 +269,30 @@ class Lander:
             children=tuple(SplitWire(c.id, c.parents) for c in self._children.get(split_id, ())),
             caught_up=last.caught_up or (exact and now.caught_up),
             newest=stored.newest,
-            watermark=now.watermark if exact else last.watermark,
+            watermark=now.watermark if exact else landed,
+            records=0 if part is None else part.records,
+            idle=exact and self._is_idle(split_id),
         )
+
+    def _is_idle(self, split_id: str) -> bool:
+        now = asyncio.get_running_loop().time()
+        return self._watermarks is not None and self._watermarks.is_idle(split_id, now)
 
     def _is_due(self, moved: Iterable[Piece]) -> bool:
         """Return whether progress without records is to be told now."""
         if any(
             piece.ended
             or piece.caught_up != self._landed[piece.split].caught_up
+            or piece.idle != self._landed[piece.split].idle
             or piece.split in self._releasing
             for piece in moved
         ):
             return True
         return asyncio.get_running_loop().time() - self._landed_at >= _POSITIONS_SECONDS
+
+    async def _tell_without_records(self, moved: tuple[Piece, ...]) -> None:
+        if moved and self._is_due(moved):
+            await self._tell(None, moved)
 
     async def _tell(self, file: SegmentFile | None, moved: tuple[Piece, ...]) -> None:
         await self._send(Landed(self._seq, file, moved))
@@ -305,7 +342,6 @@ class Lander:
                 yield SplitReport(
                     split_id,
                     now.state,
-                    now.records,
                     now.bytes,
                     now.subscriptions,
                     now.resubscriptions,
@@ -324,5 +360,5 @@ def _cause(error: Exception) -> str:
     return sendable(f"{type(error).__name__}: {text_of(error)}")
 
 
-def _place(piece: Piece) -> tuple[object, bool, bool]:
-    return piece.until, piece.ended, piece.caught_up
+def _place(piece: Piece) -> tuple[object, bool, bool, bool]:
+    return piece.until, piece.ended, piece.caught_up, piece.idle

@@ -55,6 +55,8 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         caught_up: Whether it was once read to its newest record.
         newest: When its last record arrived at the service, in milliseconds since the Unix epoch.
         watermark: Its watermark, in milliseconds since the Unix epoch.
+        records: How many records of it are in the segment.
+        idle: Whether it has had no record for long; see `EventTime.idleness`.
     """
 
     split: Name
@@ -65,6 +67,8 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     caught_up: bool = False
     newest: int | None = None
     watermark: int | None = None
+    records: _Count = 0
+    idle: bool = False
 
 
 class Landed(msgspec.Struct, frozen=True, tag="landed", forbid_unknown_fields=True):
@@ -111,7 +115,6 @@ class SplitReport(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
     split: Name
     state: SplitState
-    records: _Count
     bytes: _Count
     subscriptions: _Count = 0
     resubscriptions: _Count = 0

@@ -169,6 +169,12 @@ class SegmentFiller:
         finally:
             self._request = None
 
+    @property
+    def waiting(self) -> set[str]:
+        """The splits of which records wait to be handed over."""
+        carried = () if self._carried is None else self._carried.batches
+        return {*self._segment.parts, *(batch.split.id for batch in carried)}
+
     def hurry(self) -> None:
         """Hand the open segment, or the next one, over as soon as no record has come for 10 ms."""
         self._hurried = True

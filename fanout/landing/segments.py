@@ -54,6 +54,20 @@ class Segment:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class SplitPart:
+    """What a segment has of a split.
+
+    Args:
+        records: How many records.
+        watermark: The split's watermark after them; None for none.
+    """
+
+    records: int
+    watermark: int | None
+
+
+@final
 class OpenSegment:
     """A file that is being filled. One task or thread uses it at a time.
 
@@ -81,6 +95,7 @@ class OpenSegment:
         self.nbytes = 0
         self.positions: Checkpoint | None = None
         self.watermark: int | None = None
+        self.parts: dict[str, SplitPart] = {}
         self._path = path
         self._schema = schema
         self._max_records = max_records
@@ -121,7 +136,11 @@ class OpenSegment:
         """Take records in, in memory, with the positions and the watermark after them."""
         assert self._sealed is None, "a sealed segment never changes"
         rows, nbytes = drained.num_records, drained.nbytes
-        self._unwritten.extend(batch.records for batch in drained.batches)
+        for batch in drained.batches:
+            self._unwritten.append(batch.records)
+            before = self.parts.get(batch.split.id)
+            records = batch.num_records + (0 if before is None else before.records)
+            self.parts[batch.split.id] = SplitPart(records, batch.watermark)
         self._unwritten_rows += rows
         self._unwritten_bytes += nbytes
         self.rows += rows

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Batch, End, Gap, Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Range, Timestamp, reaches
-from fanout.core.progress import ABSENCES, Progress
+from fanout.core.progress import ABSENCES, Moved, Progress
 from fanout.core.watermarks import Watermarks
 from fanout.errors import StreamStateError
 from tests.core.scripted import Log, ScriptedSource, record_batch
@@ -132,6 +132,37 @@ def test_watermarks_that_were_stored_count_once_every_split_is_known() -> None:
     assert made.watermarks.stream is None
     made.deliver([batch(1)])
     assert made.watermarks.stream == 20
+
+
+def test_a_split_that_another_process_calls_idle_counts_again_with_its_next_record() -> None:
+    watermarks = Watermarks(idleness=10.0, bounded=False)
+    made = Progress("s", ScriptedSource(logs=[]).arrival, (), watermarks)
+    made.add(A, Cursor(0))
+    made.add(B, Cursor(0))
+    made.advance("a", Moved(until=Cursor(1), watermark=5, records=1))
+    made.advance("b", Moved(until=Cursor(1), watermark=10, records=1))
+    assert watermarks.stream == 5
+    made.advance("a", Moved(until=Cursor(2), watermark=5, idle=True))
+    assert watermarks.stream == 10
+    # It moves on without records, perhaps at another process that does not know of it.
+    made.advance("a", Moved(until=Cursor(3), watermark=5))
+    made.advance("b", Moved(until=Cursor(2), watermark=20, records=1))
+    assert watermarks.stream == 20
+    made.advance("a", Moved(until=Cursor(4), watermark=25, records=2))
+    made.advance("b", Moved(until=Cursor(3), watermark=30, records=1))
+    assert watermarks.stream == 25
+    assert made["a"].records == 3
+
+
+def test_a_split_that_another_process_has_read_to_its_stop_holds_nothing_back() -> None:
+    watermarks = Watermarks(idleness=None, bounded=True)
+    made = Progress("s", ScriptedSource(logs=[]).arrival, (), watermarks)
+    made.add(A, Cursor(0))
+    made.add(B, Cursor(0))
+    made.advance("a", Moved(until=Cursor(1), watermark=5, records=1))
+    made.advance("b", Moved(until=Cursor(1), watermark=10, records=1))
+    made.advance("a", Moved(until=Cursor(1), watermark=5, caught_up=True))
+    assert watermarks.stream == 10
 
 
 def test_acknowledging_the_last_records_acknowledges_the_idle_progress_after_them() -> None:

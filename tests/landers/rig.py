@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from fanout.core.backoff import FullJitter
-from fanout.core.lifecycle_log import LifecycleLog
-from fanout.core.lineage import Lineage
-from fanout.core.progress import Progress
-from fanout.core.watermarks import Watermarks
+from fanout.core.opening import open_lineage
 from fanout.landers.assignment import Assignment
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.coordinator import Coordinator, LandedBatch
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from fanout.core.source import Connection, Source
+    from fanout.core.source import Source
 
 
 class MemoryChannel:
@@ -96,26 +92,15 @@ class Rig:
     async def running(self, *landers: int) -> AsyncIterator[Rig]:
         """Run a coordinator and landers."""
         self.storage = await asyncio.to_thread(LocalStorage, self._directory)
-        async with self.source.connect(available_now=self._bounded) as connection:
-            self.connection: Connection = connection
-            listed = await connection.splits()
-            watermarks = None
-            if self.source.event_time is not None:
-                watermarks = Watermarks(idleness=None, bounded=False)
-            self.progress = Progress(
-                connection.identity, self.source.arrival, watermarks=watermarks
-            )
-            for split_id, position in (await connection.resolve(listed)).items():
-                self.progress.add(next(s for s in listed if s.id == split_id), position)
-            lineage = Lineage(
-                connection,
-                self.progress,
-                jitter=FullJitter(connection.pacing.backoff, Random(1)),
-                listed=listed,
-                lifecycle=LifecycleLog(self.progress, connection.capabilities.terms),
-            )
+        opening = open_lineage(self.source, available_now=self._bounded, random=Random(1))
+        async with opening as opened:
+            self.connection, self.progress = opened.connection, opened.progress
             self.coordinator = Coordinator(
-                connection, self.progress, lineage, Assignment(), bounded=self._bounded
+                opened.connection,
+                opened.progress,
+                opened.lineage,
+                Assignment(),
+                bounded=self._bounded,
             )
             async with asyncio.TaskGroup() as self._tasks:
                 running = self._tasks.create_task(self.coordinator.run())

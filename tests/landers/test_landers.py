@@ -182,6 +182,24 @@ async def test_a_lander_stops_at_its_credit(tmp_path: Path) -> None:
         await until(lambda: position_of(rig, "a") == Cursor(200))
 
 
+async def test_an_end_and_a_move_wait_for_no_batch(tmp_path: Path) -> None:
+    source = ManualSource("a", "b", "c")
+    source.put(*numbered(10))
+    async with asyncio.timeout(20.0), Rig(source, tmp_path).running(0) as rig:
+        await until(lambda: position_of(rig, "a") == Cursor(10))
+        owner = rig.coordinator._owners["c"]
+        source.put(b"c", split="c")  # waits for credit
+        source.end("a", "left")
+        await until(lambda: "left" in rig.coordinator._owners)
+        for split in "bc":
+            owner.releasing.add(split)
+            owner.outbox.put_nowait(Release((split,)))
+        await until(lambda: "b" not in owner.releasing)
+        assert "c" in owner.releasing
+        assert await rig.rows(await rig.batch()) == all_of("a", 10)
+        assert await rig.rows(await rig.batch()) == all_of("c", 1)
+
+
 async def test_a_message_of_a_session_that_is_over_counts_for_nothing(tmp_path: Path) -> None:
     source = ManualSource("a")
     source.put(*numbered(10))
@@ -202,8 +220,9 @@ async def test_a_message_of_a_session_that_is_over_counts_for_nothing(tmp_path: 
         Landed(7, None, ()),
         Landed(0, None, (Piece("a", to_wire(Cursor(3)), to_wire(Cursor(5))),)),
         Landed(0, None, (Piece("z", to_wire(Horizon()), to_wire(Cursor(5))),)),
+        Landed(0, None, (Piece("a", to_wire(Horizon()), to_wire(Cursor(5)), records=5),)),
     ],
-    ids=["another number", "another position", "another split"],
+    ids=["another number", "another position", "another split", "records without a segment"],
 )
 async def test_a_message_that_does_not_fit_ends_the_session(
     tmp_path: Path, message: Landed

@@ -66,7 +66,7 @@ class FakeLander:
 
     async def report(self, state: SplitState, subscriptions: int) -> None:
         """Tell the state of the split."""
-        split = SplitReport("a", state, 0, 0, subscriptions=subscriptions)
+        split = SplitReport("a", state, 0, subscriptions=subscriptions)
         await self._channel.send(encode(Report((split,), 0)))
 
     async def release(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from fanout.landing.segments import Segment
+from fanout.landing.segments import Segment, SplitPart
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.randomness import happens, stream_of
 
@@ -108,6 +108,7 @@ class _MemorySegment:
     rows: int = 0
     positions: Checkpoint | None = None
     watermark: int | None = None
+    parts: dict[str, SplitPart] = field(default_factory=dict)
     _rows: list[Row] = field(default_factory=list)
 
     room_bytes = 1 << 30
@@ -125,6 +126,9 @@ class _MemorySegment:
         for batch in drained.batches:
             columns = batch.records.to_pydict()
             self._rows += zip(columns["split"], columns["sequence"], strict=True)
+            split_id, count = batch.split.id, batch.num_records
+            before = self.parts.get(split_id, SplitPart(0, None))
+            self.parts[split_id] = SplitPart(before.records + count, None)
         self.rows = len(self._rows)
         self.positions = drained.positions
 
