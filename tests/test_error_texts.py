@@ -13,7 +13,7 @@ from fanout.core.error_text import text_of
 from fanout.core.events import Split
 from fanout.core.lineage import listing_failure
 from fanout.core.policy import Fatal
-from fanout.core.subscriber import _pill
+from fanout.core.subscriber import split_failure
 from fanout.kinesis.aws.error_hints import explain
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_a_text_that_ends_in_a_colon_goes_on_with_the_cause() -> None:
 def test_what_ends_a_stream_has_a_text(error: Exception) -> None:
     name = type(error).__name__
     assert str(listing_failure(error, Fatal())) == f"the splits cannot be listed: {name}"
-    assert str(_pill(Split("a"), error)) == f"a cannot go on: {name}"
+    assert str(split_failure(Split("a"), error)) == f"a cannot go on: {name}"
     assert f"the endpoint does not answer ({name})" in str(explain(error, "it failed"))
 
 

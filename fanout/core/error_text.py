@@ -1,4 +1,4 @@
-"""The text of an error, which is never empty."""
+"""What users see of an error: the error itself, and its text, which is never empty."""
 
 from __future__ import annotations
 
@@ -16,3 +16,14 @@ def text_of(error: BaseException) -> str:
     if text or cause is None:
         return text or name
     return f"{name} after {text_of(cause)}"
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return the first error of a group, as task groups raise it, or the error itself.
+
+    Args:
+        error: An error, or a group of errors and groups.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

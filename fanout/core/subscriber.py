@@ -116,7 +116,7 @@ class Subscriber:
                     case Retry():
                         delay = self._retry(cause, verdict)
                     case Fatal(hint):
-                        self._fail(_pill(self.split, cause, hint))
+                        self._fail(split_failure(self.split, cause, hint))
                         return
                 self.resubscriptions += 1
                 self._on_resubscribe(self.split, cause, delay)
@@ -133,7 +133,7 @@ class Subscriber:
 
     def _fail(self, error: Exception) -> None:
         self.state = SplitState.FAILED
-        self.slot.fail(Failure(self.split, _pill(self.split, error)))
+        self.slot.fail(Failure(self.split, split_failure(self.split, error)))
 
     async def _subscription(self) -> _Interruption | None:
         """Run one subscription: None at the split's end or stop, else why it is over."""
@@ -219,7 +219,7 @@ class Subscriber:
             SplitFailedError: If there is no next attempt.
         """
         if reason := self._retries.failed(cause, verdict):
-            raise _pill(self.split, cause, "; ".join(filter(None, (reason, verdict.hint))))
+            raise split_failure(self.split, cause, "; ".join(filter(None, (reason, verdict.hint))))
         delay = self._retries.wait(verdict.pace)
         if verdict.pace is Pace.SLOW:
             log.error(
@@ -245,8 +245,14 @@ def _forget_locals(error: BaseException) -> None:
         seen = seen.__cause__ or seen.__context__
 
 
-def _pill(split: Split, cause: Exception, hint: str = "") -> SplitFailedError:
-    """Build the error that the consumer gets, with its cause."""
+def split_failure(split: Split, cause: Exception, hint: str = "") -> SplitFailedError:
+    """Return the error that the consumer gets when a split cannot go on.
+
+    Args:
+        split: The split.
+        cause: Why; it is the cause of what is returned, unless that is what it is already.
+        hint: What to do.
+    """
     if isinstance(cause, SplitFailedError):
         return cause
     text = f"{split} cannot go on: {text_of(cause)}"

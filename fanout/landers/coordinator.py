@@ -14,11 +14,12 @@ from fanout.core.checkpoint import from_wire, to_wire
 from fanout.core.error_text import text_of
 from fanout.core.events import End, Split
 from fanout.core.progress import Moved
-from fanout.core.statistics import LanderStatistics, Statistics
-from fanout.errors import FanOutError, StreamStateError
+from fanout.core.statistics import CommitStatistics, LanderStatistics, Statistics
+from fanout.core.subscriber import split_failure
+from fanout.errors import FanOutError, SetupError, StreamStateError
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
-from fanout.landers.failures import restore
+from fanout.landers.failures import restore, restore_cause
 from fanout.landers.messages import (
     Assign,
     Assigned,
@@ -46,9 +47,10 @@ if TYPE_CHECKING:
     from fanout.core.lineage import Lineage
     from fanout.core.progress import Progress
     from fanout.core.source import Connection
+    from fanout.core.statistics import OnResubscribe
     from fanout.landers.assignment import Assignment
     from fanout.landers.channel import Channel
-    from fanout.landers.messages import FromCoordinator, Piece
+    from fanout.landers.messages import FromCoordinator, Piece, Resubscription
     from fanout.landing.entries import SegmentFile
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,10 @@ _CLOSE_SECONDS: Final = 2.0
 _ASSIGN_SECONDS: Final = 1.0
 # After how many such looks the rates of splits are measured.
 _MEASURE_EVERY: Final = 10
+# A lander that fails so often in a row, and lands nothing, ends the query.
+_FAILURES: Final = 4
+# One that was connected for so long was well, although it may have had nothing to land.
+_WELL_SECONDS: Final = 60.0
 
 
 @final
@@ -106,8 +112,14 @@ class _Session:
         self.outbox: asyncio.Queue[FromCoordinator] = asyncio.Queue()
         self.receiving: asyncio.Task[str] | None = None
         self.segments = 0
+        self.failure: FanOutError | None = None
         self._time = asyncio.get_running_loop().time
         self._connected_at = self._time()
+
+    @property
+    def connected(self) -> float:
+        """For how many seconds it lasts."""
+        return self._time() - self._connected_at
 
     def __str__(self) -> str:
         return f"lander {self.lander} (process {self.pid} on {self.host})"
@@ -126,7 +138,7 @@ class _Session:
             splits=len(splits),
             segments=self.segments,
             bytes_per_second=sum((bytes_per_second.get(id_, 0.0) for id_ in splits), 0.0),
-            connected=self._time() - self._connected_at,
+            connected=self.connected,
         )
 
 
@@ -143,6 +155,8 @@ class Coordinator:
         lineage: Discovers splits, and says which may be read.
         assignment: Says which lander reads what.
         bounded: Finish when every split has once reached its newest record.
+        on_resubscribe: Called for each recoverable end of a subscription that a lander tells of.
+            What it raises ends the stream.
     """
 
     def __init__(
@@ -153,6 +167,7 @@ class Coordinator:
         assignment: Assignment,
         *,
         bounded: bool = False,
+        on_resubscribe: OnResubscribe | None = None,
     ) -> None:
         self.failure: FanOutError | None = None
         self._connection = connection
@@ -160,11 +175,13 @@ class Coordinator:
         self._lineage = lineage
         self._assignment = assignment
         self._bounded = bounded
+        self._on_resubscribe = on_resubscribe
         self._sessions: dict[int, _Session] = {}
         self._owners: dict[str, _Session] = {}
         self._not_before: dict[str, float] = {}
         # The lost lander that may still read a split, and when it was subscribed to at the latest.
         self._leased: dict[str, tuple[int, float]] = {}
+        self._failures: dict[int, int] = {}  # of each lander, in a row
         self._epochs = 0
         self._landed: deque[tuple[_Session, SegmentFile]] = deque()
         self._counters = Counters()
@@ -204,6 +221,8 @@ class Coordinator:
     def task_ended(self, lander: int, error: BaseException | None) -> None:
         """Take in that Spark's job of a lander has ended: its splits are free at once.
 
+        A lander that fails again and again, and lands nothing meanwhile, ends the stream.
+
         Args:
             lander: The lander.
             error: Why it has ended, where it was not told to stop.
@@ -212,6 +231,8 @@ class Coordinator:
         if session is not None:
             self._end(session, "its task has ended" if error is None else text_of(error))
         self._release_leases(lander)
+        if error is not None:
+            self._count_failure(lander, error)
         self._assign()
 
     async def next(self, idle: float) -> LandedBatch | NoRecords | Stopped:
@@ -262,10 +283,17 @@ class Coordinator:
         Any thread may call it.
         """
         sessions = sorted(self._sessions.values(), key=lambda session: session.lander)
-        splits = {state.split.id: self._counters.statistics(state) for state in self._progress}
+        offered = self._connection.capabilities.commits
+        commits = CommitStatistics() if offered is None else offered.statistics
+        splits = {
+            state.split.id: self._counters.statistics(state, commits.positions.get(state.split.id))
+            for state in self._progress
+        }
         return Statistics(
             MappingProxyType(splits),
             bytes_in_flight=sum(session.bytes_in_flight for session in sessions),
+            commits_succeeded=commits.succeeded,
+            commits_failed=commits.failed,
             landers=tuple(
                 session.statistics(self._counters.bytes_per_second) for session in sessions
             ),
@@ -305,9 +333,13 @@ class Coordinator:
 
     async def _discover(self) -> None:
         try:
-            await self._lineage.discover(self._assign)
+            await self._lineage.discover(self._listed)
         except FanOutError as error:
             self.fail(error)
+
+    def _listed(self) -> None:
+        self._counters.forget_others({state.split.id for state in self._progress})
+        self._assign()
 
     async def _keep_assigning(self) -> None:
         while True:
@@ -444,13 +476,26 @@ class Coordinator:
                 self._assign()
             case Report():
                 session.bytes_in_flight = message.bytes_in_flight
-                self._counters.take_in(message, asyncio.get_running_loop().time())
+                own = [one for one in message.splits if self._owners.get(one.split) is session]
+                self._counters.take_in(own, asyncio.get_running_loop().time())
+                for resubscribed in message.resubscribed:
+                    self._resubscribes(resubscribed)
             case Failed():
-                self.failure = self.failure or restore(message)
+                session.failure = restore(message)
+                self.failure = self.failure or session.failure
                 if message.landed:
-                    self.fail(self.failure)
+                    self.fail(session.failure)
             case _:
                 raise MessageError(f"{session} sent a message at the wrong time")
+
+    def _resubscribes(self, told: Resubscription) -> None:
+        if self._on_resubscribe is None or self._failed or told.split not in self._progress:
+            return
+        split = self._progress[told.split].split
+        try:
+            self._on_resubscribe(split, restore_cause(told.cause, told.text), told.delay)
+        except Exception as error:  # noqa: BLE001 - it is the user's function
+            self.fail(split_failure(split, error))
 
     def _take_landed(self, session: _Session, message: Landed) -> None:
         """Accept all of a message, or raise MessageError and nothing has happened."""
@@ -465,6 +510,7 @@ class Coordinator:
         if sum(piece.records for piece in message.pieces) != rows:
             raise MessageError(f"{session} has not said which splits its {rows} records are of")
         session.seq += 1
+        self._failures.pop(session.lander, None)
         if message.segment is not None:
             self._landed.append((session, message.segment))
             session.segments += 1
@@ -491,16 +537,18 @@ class Coordinator:
             ),
         )
         if piece.ended:
-            self._free(session, piece.split, 0.0)
+            self._free(session, piece.split)
+            self._counters.ended(piece.split)
             self._assign()
 
-    def _free(self, session: _Session, split_id: str, pause: float) -> None:
-        """Take a split from a session; another one may have it after the pause."""
+    def _free(self, session: _Session, split_id: str, pause: float | None = None) -> None:
+        """Take a split from a session; another one may have it after the pause, if there is one."""
         session.splits.discard(split_id)
         session.releasing.discard(split_id)
         del self._owners[split_id]
         self._counters.released(split_id)
-        self._not_before[split_id] = asyncio.get_running_loop().time() + pause
+        if pause is not None:
+            self._not_before[split_id] = asyncio.get_running_loop().time() + pause
 
     def _end(self, session: _Session, reason: str) -> None:
         """End a session: nothing of it counts any more, and its splits are free after its lease."""
@@ -516,7 +564,22 @@ class Coordinator:
             subscribed = self._counters.subscribed(split_id, now)
             self._free(session, split_id, _LEASE_SECONDS)
             self._leased[split_id] = session.lander, subscribed
+        if session.connected >= _WELL_SECONDS:
+            self._failures.pop(session.lander, None)
+        if session.failure is not None:
+            self.fail(session.failure)  # what it has not landed comes again in the next run
         self._assign()
+
+    def _count_failure(self, lander: int, error: BaseException) -> None:
+        failures = self._failures[lander] = self._failures.get(lander, 0) + 1
+        if failures >= _FAILURES:
+            failure = SetupError(
+                f"lander {lander} has failed {failures} times in a row and has landed nothing: "
+                f"{text_of(error)}; mend that on its executor, whose log says more, and start the "
+                f"query again on the same checkpoint"
+            )
+            failure.__cause__ = error
+            self.fail(failure)
 
     def fail(self, error: FanOutError) -> None:
         """End the stream with an error, after what has landed; the first error counts."""

@@ -9,8 +9,10 @@ from fanout.landers.failures import LanderCause
 from fanout.landers.messages import SplitReport
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from fanout.core.positions import Position
     from fanout.core.progress import SplitProgress
-    from fanout.landers.messages import Report
 
 # How much a new measurement of a rate counts.
 _WEIGHT: Final = 0.5
@@ -32,14 +34,14 @@ class Counters:
         self._measured_at = 0.0
         self._subscribed: dict[str, float] = {}
 
-    def take_in(self, report: Report, now: float) -> None:
-        """Take in a lander's report of splits that are its own.
+    def take_in(self, reports: Iterable[SplitReport], now: float) -> None:
+        """Take in what a lander reports of splits that are its own.
 
         Args:
-            report: The report.
+            reports: The reports.
             now: The loop's clock, in seconds.
         """
-        for split in report.splits:
+        for split in reports:
             before = self._reports.get(split.split)
             if before is None or before.subscriptions != split.subscriptions:
                 self._subscribed[split.split] = now
@@ -63,6 +65,20 @@ class Counters:
             self._before[split_id] = self._total(report)
             del self._reports[split_id]
 
+    def ended(self, split_id: str) -> None:
+        """Forget the rate of a split that was read to its end."""
+        for known in (self.bytes_per_second, self._measured, self._subscribed):
+            known.pop(split_id, None)
+
+    def forget_others(self, split_ids: Collection[str]) -> None:
+        """Forget what was counted of splits that are known no longer.
+
+        Args:
+            split_ids: Those that are known.
+        """
+        for split_id in self._before.keys() - split_ids:
+            del self._before[split_id]
+
     def measure(self, now: float) -> None:
         """Measure the rate of each split since the last call.
 
@@ -79,11 +95,12 @@ class Counters:
             self._measured[split_id] = total
         self._measured_at = now
 
-    def statistics(self, state: SplitProgress) -> SplitStatistics:
+    def statistics(self, state: SplitProgress, committed: Position | None) -> SplitStatistics:
         """Return the counters of a split.
 
         Args:
             state: Where the split stands.
+            committed: The acknowledged position that the service has stored.
         """
         split_id = state.split.id
         report = self._reports.get(split_id)
@@ -104,6 +121,7 @@ class Counters:
             gaps=total.gaps,
             gap_seconds=total.gap_seconds,
             behind=None if report is None else report.behind,
+            committed=committed,
             watermark=state.watermark,
         )
 

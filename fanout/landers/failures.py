@@ -6,7 +6,7 @@ from typing import Final
 
 import fanout.errors
 from fanout.core.error_text import text_of
-from fanout.errors import FanOutError, SplitFailedError
+from fanout.errors import FanOutError, RemoteError, SplitFailedError
 from fanout.landers.messages import Failed
 
 # Some services put a page of HTML into their errors.
@@ -15,6 +15,11 @@ _MAX_TEXT: Final = 4000
 
 class LanderCause(Exception):  # noqa: N818 - it stands for errors of other names
     """An error that a lander met; its text begins with its name there."""
+
+    @property
+    def name(self) -> str:
+        """The name of its class there."""
+        return str(self).partition(":")[0]
 
 
 def describe(error: Exception, *, landed: bool) -> Failed:
@@ -41,26 +46,30 @@ def sendable(text: str) -> str:
 
 def restore(message: Failed) -> FanOutError:
     """Return the error that a message tells of, with its cause."""
-    kind = _kind(message.error)
-    if kind is None:
-        error: FanOutError = SplitFailedError(f"a lander failed: {message.error}: {message.text}")
-    else:
-        error = kind(message.text)
+    error = _restore(message.error, message.text)
+    if error is None:
+        error = SplitFailedError(f"a lander failed: {message.error}: {message.text}")
     if message.cause:
-        cause = _kind(message.cause)
-        if cause is None:
-            error.__cause__ = LanderCause(f"{message.cause}: {message.cause_text}")
-        else:
-            error.__cause__ = cause(message.cause_text)
+        error.__cause__ = restore_cause(message.cause, message.cause_text)
     return error
 
 
-def _kind(name: str) -> type[FanOutError] | None:
-    """Return the error of the library that has a name, if a text alone makes it."""
+def restore_cause(name: str, text: str) -> Exception:
+    """Return an error of the library as it is, and another one as a LanderCause.
+
+    Args:
+        name: The name of its class.
+        text: Its message.
+    """
+    return _restore(name, text) or LanderCause(f"{name}: {text}")
+
+
+def _restore(name: str, text: str) -> FanOutError | None:
+    """Return the error of the library that has a name; None where there is none."""
     kind = getattr(fanout.errors, name, None)
     if not (isinstance(kind, type) and issubclass(kind, FanOutError)):
         return None
-    made_otherwise = any(
-        "__init__" in vars(one) for one in kind.__mro__ if one.__module__ == fanout.errors.__name__
-    )
-    return None if made_otherwise else kind
+    if kind is RemoteError:
+        code, _, message = text.partition(": ")
+        return RemoteError(code, message)
+    return kind(text)

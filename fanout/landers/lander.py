@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -33,6 +34,7 @@ from fanout.landers.messages import (
     Release,
     Released,
     Report,
+    Resubscription,
     SplitReport,
     SplitWire,
     Stop,
@@ -66,6 +68,9 @@ _REPORT_SECONDS: Final = 1.0
 _IDLE_SECONDS: Final = 0.5
 # How often positions of splits without records are told, where nothing else is to be told.
 _POSITIONS_SECONDS: Final = 60.0
+# So many resubscriptions are told of in a report, with so many characters of their causes.
+_MAX_RESUBSCRIBED: Final = 1000
+_MAX_CAUSE: Final = 500
 _NO_PARTS: Final[Mapping[str, SplitPart]] = MappingProxyType({})
 
 
@@ -105,7 +110,7 @@ class Lander:
         self._subscribers = Subscribers(
             connection,
             jitter=FullJitter(connection.pacing.backoff, random or Random()),  # noqa: S311 - jitter
-            on_resubscribe=lambda *_: None,
+            on_resubscribe=self._resubscribes,
             event_time=event_time,
         )
         self._stream = FanOut(source, connection, self._progress, self._subscribers)
@@ -120,6 +125,7 @@ class Lander:
         self._credit = 1
         self._credited = asyncio.Event()
         self._reported: dict[str, SplitStatistics] = {}
+        self._resubscribed: deque[Resubscription] = deque(maxlen=_MAX_RESUBSCRIBED)
 
     async def run(self) -> bool:
         """Read and land until the coordinator says stop, or is lost.
@@ -321,6 +327,11 @@ class Lander:
         self._releasing.discard(split_id)
         del self._landed[split_id]
         self._children.pop(split_id, None)
+        self._reported.pop(split_id, None)
+
+    def _resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
+        text = sendable(text_of(cause))[:_MAX_CAUSE]
+        self._resubscribed.append(Resubscription(split.id, type(cause).__name__, text, delay))
 
     async def _report(self) -> None:
         """Tell the coordinator once a second that this lander is there, and what has changed."""
@@ -329,7 +340,9 @@ class Lander:
             while True:
                 statistics = self._stream.statistics()
                 splits = tuple(self._changed(statistics.splits.items()))
-                await self._send(Report(splits, statistics.bytes_in_flight))
+                resubscribed = tuple(self._resubscribed)
+                self._resubscribed.clear()
+                await self._send(Report(splits, statistics.bytes_in_flight, resubscribed))
                 if self._stream.failure is not None and not told:
                     await self._send(describe(self._stream.failure, landed=False))
                     told = True

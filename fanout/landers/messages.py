@@ -125,16 +125,34 @@ class SplitReport(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     gap_seconds: float = 0.0
 
 
+class Resubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A subscription is to be opened again; see `OnResubscribe`.
+
+    Args:
+        split: Its split.
+        cause: The name of the class of the error that ended the one before.
+        text: The beginning of its message.
+        delay: Seconds until the next attempt.
+    """
+
+    split: Name
+    cause: _Text
+    text: _Text
+    delay: float
+
+
 class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=True):
     """The lander's counters; it sends one each second, also as a sign of life.
 
     Args:
         splits: The splits that have changed since the last report.
         bytes_in_flight: Bytes of events that wait for the lander.
+        resubscribed: The newest resubscriptions since the last report.
     """
 
     splits: tuple[SplitReport, ...]
     bytes_in_flight: _Count
+    resubscribed: tuple[Resubscription, ...] = ()
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):

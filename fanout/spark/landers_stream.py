@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from pyspark import cloudpickle
 
-from fanout.core.error_text import text_of
+from fanout.core.error_text import first_error, text_of
 from fanout.core.opening import open_lineage
 from fanout.core.option_checks import whole
 from fanout.errors import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.opening import Opened
     from fanout.core.source import Source
-    from fanout.core.statistics import Statistics
+    from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landers.channel import Channel
     from fanout.landers.coordinator import LandedBatch
     from fanout.landing.segment_filler import NoRecords, Stopped
@@ -93,6 +93,7 @@ class LandersStream:
         landing: How many landers, and how they connect.
         max_wait: Seconds from the first record of a segment until it may be landed.
         bounded: Finish when every split has reached its newest record.
+        on_resubscribe: Called in the loop thread for each recoverable end of a subscription.
 
     Raises:
         OptionError: If the source locks its records, or Spark has too few cores.
@@ -114,11 +115,13 @@ class LandersStream:
         run: int,
         max_wait: float,
         bounded: bool,
+        on_resubscribe: OnResubscribe | None = None,
     ) -> None:
         self._loop = loop
         self._source = source
         self._positions = positions
         self._bounded = bounded
+        self._on_resubscribe = on_resubscribe
         location = check_landers(
             spark,
             storage,
@@ -170,7 +173,8 @@ class LandersStream:
             return self._coordinator.failure
         if not self._serving.done() or self._serving.cancelled():
             return None
-        return self._serving.exception()
+        error = self._serving.exception()
+        return None if error is None else first_error(error)
 
     def statistics(self) -> Statistics:
         """Return the counters of all landers together."""
@@ -232,6 +236,7 @@ class LandersStream:
                     opened.lineage,
                     Assignment(),
                     bounded=self._bounded,
+                    on_resubscribe=self._on_resubscribe,
                 )
                 try:
                     async with control(coordinator.serve) as server:
@@ -241,7 +246,7 @@ class LandersStream:
                     opened.lifecycle.stopped(coordinator.failure)
         except BaseException as error:
             if not listening.done():
-                listening.set_exception(error)
+                listening.set_exception(first_error(error))
             raise
 
 

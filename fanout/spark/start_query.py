@@ -74,7 +74,9 @@ def foreach_batch(
             query.
         query_name: Spark's name of the query.
         on_resubscribe: Called with the split, the cause and the delay in seconds each time a
-            subscription is to be opened again. It must not block. Landers do not call it.
+            subscription is to be opened again. It must not block; what it raises ends the query.
+            Landers tell of their resubscriptions once a second, of 1,000 each at most. An error of
+            theirs that is not of the library is a `LanderCause`, whose text begins with its name.
         landing: Where records are read: `OnExecutors(landers=8)` for landers on Spark's executors;
             None for the driver.
 
@@ -153,6 +155,7 @@ def foreach_batch(
                     run=ownership.run,
                     max_wait=max_wait,
                     bounded=available_now,
+                    on_resubscribe=on_resubscribe,
                 )
                 resources.callback(stream.close)
         except PositionError as error:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.core.source import Source
+    from fanout.core.statistics import OnResubscribe
 
 
 class MemoryChannel:
@@ -75,16 +76,25 @@ class Rig:
         directory: Where segments are.
         bounded: Whether what is there now is read alone.
         max_records: The most records in a segment.
+        on_resubscribe: Called with each resubscription.
     """
 
     def __init__(
-        self, source: Source, directory: Path, *, bounded: bool = False, max_records: int = 100
+        self,
+        source: Source,
+        directory: Path,
+        *,
+        bounded: bool = False,
+        max_records: int = 100,
+        on_resubscribe: OnResubscribe | None = None,
     ) -> None:
         self.source = source
         self._directory = directory
         self.max_records = max_records
         self.channels: dict[int, MemoryChannel] = {}
+        self.landers: dict[int, Lander] = {}
         self._bounded = bounded
+        self._on_resubscribe = on_resubscribe
         self._landers: dict[int, asyncio.Task[bool]] = {}
         self._attempts = 0
 
@@ -101,6 +111,7 @@ class Rig:
                 opened.lineage,
                 Assignment(),
                 bounded=self._bounded,
+                on_resubscribe=self._on_resubscribe,
             )
             async with asyncio.TaskGroup() as self._tasks:
                 running = self._tasks.create_task(self.coordinator.run())
@@ -123,11 +134,11 @@ class Rig:
         self.channels[lander] = ours
         self._landers[lander] = self._tasks.create_task(self._land(lander, ours, self._attempts))
 
-    async def kill(self, lander: int) -> None:
+    async def kill(self, lander: int, error: Exception | None = None) -> None:
         """End a lander at once, as SIGKILL does: it says nothing more, and Spark notices."""
         self.channels[lander].cut = True
         await self._end(lander)
-        self.coordinator.task_ended(lander, None)
+        self.coordinator.task_ended(lander, error)
 
     async def break_off(self, lander: int) -> None:
         """End a lander at once; its connection breaks, and Spark has not noticed yet."""
@@ -152,9 +163,10 @@ class Rig:
                 max_records=self.max_records,
                 max_bytes=1 << 20,
             )
-            return await Lander(
+            self.landers[lander] = Lander(
                 channel, self.source, connection, self.storage, segments, max_wait=0.05
-            ).run()
+            )
+            return await self.landers[lander].run()
 
     async def batch(self, idle: float = 20.0) -> LandedBatch:
         """Take the next batch."""

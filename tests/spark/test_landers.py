@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
+from concurrent.futures import Future
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import TaskContext
 
 from fanout.errors import CheckpointError, OptionError, SetupError, SplitFailedError
 from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.kinesis import KinesisSource
+from fanout.landers.failures import LanderCause
 from fanout.landers.task import LanderTask
 from fanout.spark import OnExecutors
-from fanout.spark.landers_stream import _check_travels
+from fanout.spark.lander_jobs import LanderFailedError
+from fanout.spark.landers_stream import LandersStream, _check_travels
 from fanout.testing.faults import CutConnection
 from tests.spark.harness import Recorder, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from fanout.core.events import Split
     from fanout.spark import FanOutQuery
     from fanout.testing.kinesis.server import KinesisServer
 
@@ -64,15 +73,21 @@ def numbers(recorder: Recorder) -> list[int]:
 def test_a_query_goes_on_where_the_one_before_has_stopped(
     start: Start, kinesis: KinesisServer, source: KinesisSource, tmp_path: Path
 ) -> None:
+    kinesis.inject(CutConnection(shard="shardId-000000000000", event=1))
     kinesis.put_records("orders", numbered(0, 1000))
     first, second = Recorder(), Recorder()
-    query = start(source, first, landing=LANDING)
+    told: list[tuple[Split, Exception, float]] = []
+    query = start(source, first, landing=LANDING, on_resubscribe=lambda *call: told.append(call))
     first.wait_for_rows(1000)
-    kinesis.inject(CutConnection())
     kinesis.put_records("orders", numbered(1000, 500))
     first.wait_for_rows(1500)
     statistics = query.statistics()
-    assert sum(split.records for split in statistics.splits.values()) <= 1500
+    assert statistics.records == 1500
+    eventually(lambda: told)
+    ((split, cause, delay),) = told
+    assert split.id == "shardId-000000000000"
+    assert isinstance(cause, LanderCause)
+    assert delay >= 1.0
     query.stop()
     assert query.exception() is None
     kinesis.put_records("orders", numbered(1500, 500))
@@ -139,6 +154,34 @@ def test_the_failure_of_a_split_is_the_querys(
     query = start(source, recorder, landing=LANDING)
     with pytest.raises(SplitFailedError, match="past the stream's retention; on_data_loss="):
         query.await_termination(30)
+
+
+class FullDisk(KinesisSource):  # type: ignore[misc]
+    """A source with which no lander can open a segment."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        if TaskContext.get() is not None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().schema
+
+
+@pytest.mark.prove
+def test_a_lander_that_always_fails_ends_the_query(start: Start, source: KinesisSource) -> None:
+    options = {one.name: getattr(source, one.name) for one in fields(source) if one.init}
+    query = start(FullDisk(**options), Recorder(), landing=LANDING)
+    with pytest.raises(SetupError, match="lander 0 has failed 4 times in a row") as caught:
+        query.await_termination(60)
+    assert "lander 0 failed: OSError: [Errno 28] No space left on device; " in str(caught.value)
+    assert isinstance(caught.value.__cause__, LanderFailedError)
+
+
+def test_a_defect_of_the_coordinator_is_the_error_itself() -> None:
+    serving: Future[None] = Future()
+    serving.set_exception(ExceptionGroup("tasks", [ExceptionGroup("", [KeyError("split")])]))
+    stream = object.__new__(LandersStream)
+    stream.__dict__.update(_serving=serving, _coordinator=SimpleNamespace(failure=None))
+    assert isinstance(stream.failure, KeyError)
 
 
 def test_a_source_that_cannot_travel_is_refused(start: Start, orders: KinesisSource) -> None:

@@ -1,0 +1,140 @@
+"""What the coordinator knows of splits, and how long it keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.core.policy import Retry
+from fanout.core.positions import Cursor
+from fanout.core.progress import ABSENCES
+from fanout.core.statistics import CommitStatistics, SplitState
+from fanout.errors import RemoteError, ServiceError, SplitFailedError
+from fanout.landers.failures import LanderCause
+from fanout.landers.messages import Report, SplitReport, encode
+from tests.landers.rig import Rig, until
+from tests.spark.manual import ManualConnection, ManualSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fanout.core.events import Split
+
+
+def numbered(count: int) -> list[bytes]:
+    return [str(n).encode() for n in range(count)]
+
+
+async def test_what_was_known_of_a_split_is_forgotten_after_its_end(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    source.put(*numbered(10))
+    async with Rig(source, tmp_path).running(0) as rig:
+        coordinator, counters = rig.coordinator, rig.coordinator._counters
+        await rig.read(10)
+        await until(lambda: "a" in counters._reports)
+        for now in (10.0, 20.0):
+            counters.measure(now)
+        assert "a" in counters.bytes_per_second
+        source.end("a", "left")
+        await until(lambda: "left" in coordinator._owners)
+        assert "a" not in coordinator._not_before
+        assert "a" not in counters.bytes_per_second
+        assert "a" not in counters._measured
+        assert "a" not in counters._subscribed
+        assert "a" not in rig.landers[0]._reported
+        # The statistics have it until the service does not list it any more.
+        statistics = coordinator.statistics().splits["a"]
+        assert (statistics.state, statistics.records) == (SplitState.ENDED, 10)
+        rig.progress.acknowledge({"a": Cursor(10)})
+        for _ in range(ABSENCES):
+            rig.progress.forget_expired(["left"])
+        coordinator._listed()
+        assert "a" not in counters._before
+
+
+async def test_a_late_report_of_a_split_that_has_gone_counts_for_nothing(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    async with Rig(source, tmp_path).running(0) as rig:
+        await until(lambda: "a" in rig.coordinator._owners)
+        source.end("a", "left")
+        await until(lambda: "left" in rig.coordinator._owners)
+        late = SplitReport("a", SplitState.LIVE, 1000, subscriptions=1000)
+        await rig.channels[0].send(encode(Report((late,), 17)))
+        await until(lambda: rig.coordinator._sessions[0].bytes_in_flight == 17)
+        assert rig.coordinator.statistics().splits["a"].subscriptions <= 1
+
+
+async def test_records_are_counted_once_although_they_are_read_twice(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    source.put(*numbered(30))
+    async with Rig(source, tmp_path, max_records=10).running(0) as rig:
+        rows = await rig.rows(await rig.batch())
+        await until(lambda: rig.progress["a"].delivered == Cursor(20))
+        await rig.kill(0)
+        rig.start(0)
+        rows += await rig.read(20)
+        assert len(rows) == 30
+        assert rig.coordinator.statistics().records == 30
+
+
+async def test_statistics_have_what_the_service_has_stored(tmp_path: Path) -> None:
+    async with Rig(ManualSource("a"), tmp_path).running(0) as rig:
+        assert isinstance(rig.connection, ManualConnection)
+        rig.connection.statistics = CommitStatistics({"a": Cursor(3)}, 2, 1)
+        statistics = rig.coordinator.statistics()
+        assert (statistics.commits_succeeded, statistics.commits_failed) == (2, 1)
+        assert statistics.splits["a"].committed == Cursor(3)
+
+
+async def retry(*_: object) -> Retry:
+    return Retry()
+
+
+async def test_each_resubscription_of_a_lander_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ManualConnection, "verdict", retry)
+    told: list[tuple[Split, Exception, float]] = []
+    source = ManualSource("a")
+    rig = Rig(source, tmp_path, on_resubscribe=lambda *call: told.append(call))
+    async with asyncio.timeout(20.0), rig.running(0):
+        for error in (RemoteError("InternalFailure", "again"), OSError("reset")):
+            await until(lambda: source.subscriptions == 1)
+            source.fail(error)
+            await until(lambda: rig.landers[0]._resubscribed)
+            source._failure = None
+            await until(lambda: not rig.landers[0]._resubscribed)
+        await until(lambda: told and isinstance(told[-1][1], LanderCause))
+    first, last = told[0], told[-1]
+    assert (first[0].id, str(first[1])) == ("a", "InternalFailure: again")
+    assert isinstance(first[1], RemoteError)
+    assert first[1].code == "InternalFailure"
+    assert first[2] >= 0.0
+    assert isinstance(last[1], LanderCause)
+    assert (str(last[1]), last[1].name) == ("OSError: reset", "OSError")
+
+
+async def test_resubscriptions_that_wait_are_bounded(tmp_path: Path) -> None:
+    async with Rig(ManualSource("a"), tmp_path).running(0) as rig:
+        await until(lambda: 0 in rig.landers)
+        split = rig.progress["a"].split
+        for number in range(2000):
+            rig.landers[0]._resubscribes(split, ServiceError("x" * 5000), float(number))
+        assert len(rig.landers[0]._resubscribed) == 1000
+        assert rig.landers[0]._resubscribed[-1].delay == 1999.0
+        assert len(encode(Report((), 0, tuple(rig.landers[0]._resubscribed)))) < 1 << 20
+
+
+async def test_what_the_hook_raises_ends_the_query_as_in_one_process(tmp_path: Path) -> None:
+    def hook(*_: object) -> None:
+        raise KeyError("mistake")
+
+    rig = Rig(ManualSource("a"), tmp_path, on_resubscribe=hook)
+    async with asyncio.timeout(20.0), rig.running(0):
+        await until(lambda: 0 in rig.landers)
+        rig.landers[0]._resubscribes(rig.progress["a"].split, ServiceError("gone"), 1.0)
+        with pytest.raises(SplitFailedError, match="a cannot go on: 'mistake'") as caught:
+            await rig.coordinator.next(20.0)
+    assert isinstance(caught.value.__cause__, KeyError)
