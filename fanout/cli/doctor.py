@@ -114,6 +114,15 @@ def doctor(
             "consumer.",
         ),
     ] = False,
+    landers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="NUMBER",
+            help="Check a query with so many landers, OnExecutors(landers=...): whether they suit "
+            "what is read, and the checkpoint suits them.",
+        ),
+    ] = None,
     aws: AwsOptions,
     needs: NeedsOptions,
     kafka: ClusterOptions,
@@ -130,6 +139,8 @@ def doctor(
 
     `fanout doctor orders orders-etl --checkpoint /var/lib/orders/checkpoint`
 
+    `fanout doctor orders orders-etl --landers 8 --checkpoint s3a://lake/_chk/orders`
+
     `fanout doctor --topic orders --sink-topic billed --bootstrap-servers broker-1:9093`
 
     `fanout doctor --checkpoint s3a://lake/_chk/orders`
@@ -137,13 +148,7 @@ def doctor(
     The exit code is 1 if there is a problem, and 2 if a path or an option cannot be used; warnings
     and unknown findings leave it at 0.
     """
-    if subscribe and consumer is None:
-        raise OptionError("--subscribe needs a consumer: name one, or leave --subscribe out")
-    if stream is not None and needs.given:
-        raise OptionError(
-            "name a stream of Kinesis, or topics and groups of Kafka with --topic, --group, "
-            "--share-group and --sink-topic, not both"
-        )
+    _check_options(stream, consumer, needs, subscribe=subscribe, landers=landers)
     options = None if stream is None else aws.stream(stream, consumer)
     cluster = kafka.cluster() if needs.given else None
     if options is None and cluster is None and checkpoint is None:
@@ -155,15 +160,18 @@ def doctor(
         stored, findings = (None, []) if checkpoint is None else _examine_stored(checkpoint)
         if stored is not None and options is None and cluster is None:
             findings.append(_unasked(stored))
+        if landers is not None:
+            findings.append(_place_of_landers(checkpoint))
         if options is not None:
             from fanout.kinesis.doctor.diagnose import diagnose  # noqa: PLC0415 - loads the AWS SDK
 
-            found = asyncio.run(diagnose(options, checkpoint=stored, subscribe=subscribe))
-            findings = [*found, *findings]
+            diagnosing = diagnose(options, checkpoint=stored, subscribe=subscribe, landers=landers)
+            findings = [*asyncio.run(diagnosing), *findings]
         if cluster is not None:
             from fanout.kafka.doctor.diagnose import diagnose_cluster  # noqa: PLC0415 - for help
 
-            checking = diagnose_cluster(cluster, needs.needs(), checkpoint=stored)
+            needed = replace(needs.needs(), landers=landers)
+            checking = diagnose_cluster(cluster, needed, checkpoint=stored)
             findings = [*asyncio.run(checking), *findings]
     findings = [
         replace(
@@ -182,11 +190,53 @@ def doctor(
         raise typer.Exit(ExitCode.FOUND)
 
 
+def _check_options(
+    stream: str | None,
+    consumer: str | None,
+    needs: NeedsOptions,
+    *,
+    subscribe: bool,
+    landers: int | None,
+) -> None:
+    """Refuse options that contradict each other."""
+    if subscribe and consumer is None:
+        raise OptionError("--subscribe needs a consumer: name one, or leave --subscribe out")
+    if stream is not None and needs.given:
+        raise OptionError(
+            "name a stream of Kinesis, or topics and groups of Kafka with --topic, --group, "
+            "--share-group and --sink-topic, not both"
+        )
+    if landers is not None and not (stream or needs.topic or needs.share_group):
+        raise OptionError(
+            "--landers needs what the landers read: name a stream of Kinesis, or a --topic"
+        )
+
+
 def _unasked(stored: Checkpoint) -> Finding:
     from fanout.core.findings import unknown  # noqa: PLC0415 - for help
 
     detail = f"{len(stored.splits)} splits of {stored.source}, which was not asked"
     return unknown("lag", detail, "name the stream, or a topic or group of Kafka, to find out")
+
+
+def _place_of_landers(location: str | None) -> Finding:
+    """Check whether executors on other machines can reach a checkpoint, and without a JVM."""
+    from fanout.core.findings import fine, problem, unknown, warning  # noqa: PLC0415 - for help
+    from fanout.landing.object_location import is_object_location  # noqa: PLC0415 - for help
+
+    check = "checkpoint of landers"
+    move = (
+        "put the checkpoint on object storage (s3a://, gs://, abfss://), or in a directory that "
+        "all machines of the cluster have mounted"
+    )
+    if location is None:
+        return unknown(check, "not named", "name it with --checkpoint to have it checked")
+    if is_local(location):
+        detail = f"{location} is a path, which may be another disk on each machine"
+        return warning(check, detail, f"{move}; the query compares both sides when it starts")
+    if is_object_location(location):
+        return fine(check, f"executors write to {location} themselves, with their own credentials")
+    return problem(check, f"landers have no JVM and cannot write to {location}", move)
 
 
 def _examine_stored(location: str) -> tuple[Checkpoint | None, list[Finding]]:

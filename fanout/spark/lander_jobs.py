@@ -17,6 +17,7 @@ from pyspark import InheritableThread, TaskContext
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.error_text import text_of
+from fanout.core.lander_plan import LANDERS_APART
 from fanout.errors import FanOutError, LanderCancelledError, SparkLostError
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
 from fanout.spark.sink.worker_check import python_error
@@ -37,9 +38,6 @@ log = logging.getLogger(__name__)
 # In a session that schedules fairly, jobs of one pool wait for each other. Landers have their own.
 _POOL: Final = "fanout landers"
 _BACKOFF: Final = Backoff(base=1.0, cap=30.0)
-# Landers begin so many seconds apart: each describes the stream and its consumer, and Kinesis takes
-# 20 of either call a second in an account.
-_APART: Final = 0.1
 # A lander that has run for so long was well: the next failure is a first one.
 _WELL: Final = 60.0
 # Seconds for the end of all jobs, and then of their tasks. Spark looks every two seconds whether a
@@ -131,7 +129,7 @@ class LanderJobs:
     def _keep(self, lander: int) -> None:
         """Run the job of a lander again and again, until the block ends or Spark refuses."""
         failures = -1
-        self._closing.wait(lander * _APART)
+        self._closing.wait(lander * LANDERS_APART)
         while not self._closing.is_set():
             began = time.monotonic()
             error = self._run_job(lander)

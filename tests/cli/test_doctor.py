@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
+from fanout.cli.doctor import _place_of_landers
 from fanout.core.checkpoint import Checkpoint
 from fanout.testing.faults import RefuseCall
 
@@ -203,3 +204,54 @@ def test_the_checkpoint_of_a_query_is_read_without_pyspark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.usefixtures("server")
+def test_a_plan_for_landers_is_examined() -> None:
+    result = run(*ORDERS, "--landers", "2", "--json")
+    assert result.exit_code == 0
+    found = {each["check"]: each for each in answer(result)["findings"]}
+    assert found["landers"]["status"] == "ok"
+    assert found["landers"]["detail"].startswith("2 for 2 open shards: 1 at most for each lander")
+    assert found["calls of landers"]["detail"].startswith(
+        "2 subscriptions of the consumer, one for each open shard, whichever lander has it"
+    )
+    assert found["cores for landers"]["detail"].endswith("give Spark 3 cores at least")
+    assert (found["checkpoint of landers"]["status"], found["checkpoint of landers"]["advice"]) == (
+        "unknown",
+        "name it with --checkpoint to have it checked",
+    )
+
+
+@pytest.mark.usefixtures("server")
+def test_more_landers_than_shards_and_a_local_checkpoint_are_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "positions.json"
+    path.write_text(Checkpoint("kinesis:another").to_json())
+    result = run("doctor", "orders", "--landers", "8", "--checkpoint", str(path), "--json")
+    found = {each["check"]: each for each in answer(result)["findings"]}
+    assert found["landers"]["status"] == "warning"
+    assert found["landers"]["detail"].startswith("8 for 2 open shards: 6 would have nothing")
+    assert found["calls of landers"]["detail"].startswith("each shard is polled by one lander")
+    place = found["checkpoint of landers"]
+    assert place["status"] == "warning"
+    assert place["detail"] == f"{path} is a path, which may be another disk on each machine"
+
+
+@pytest.mark.parametrize(
+    ("location", "status"),
+    [
+        ("s3a://lake/_chk", "ok"),
+        ("abfss://c@a.dfs.core.windows.net/chk", "ok"),
+        ("hdfs://n/c", "problem"),
+    ],
+)
+def test_landers_reach_object_storage_and_no_place_that_takes_a_jvm(
+    location: str, status: str
+) -> None:
+    assert _place_of_landers(location).status == status
+
+
+def test_landers_alone_are_no_plan() -> None:
+    result = run("doctor", "--landers", "8")
+    assert result.exit_code == 2
+    assert "--landers needs what the landers read" in " ".join(result.stderr.split())

@@ -52,7 +52,12 @@ def test_a_source_and_a_sink_are_examined(kafka_broker: KafkaBroker, tmp_path: P
     stored(tmp_path, at(f"kafka:{cluster}", **{f"{topic}-0": 0}))
     needs = ["--topic", topic, "--group", "g", "--sink-topic", topic, "--transaction-timeout", "60"]
     servers = ["--bootstrap-servers", kafka_broker.bootstrap_servers]
-    found = findings(run(*needs, *servers, "--checkpoint", str(tmp_path), "--json"), 0)
+    landers = ["--landers", "2"]
+    found = findings(run(*needs, *servers, *landers, "--checkpoint", str(tmp_path), "--json"), 0)
+    assert found["landers"]["status"] == "warning"
+    assert found["landers"]["detail"].startswith("2 for 1 partitions: 1 would have nothing to read")
+    assert found["cores for landers"]["status"] == "ok"
+    assert found["checkpoint of landers"]["status"] == "warning"
     assert found["lag"]["detail"].startswith("2 records; the oldest unread record is ")
     assert found["owner"]["detail"].startswith("run 1, application 'job', process ")
     assert found["transaction limits"]["status"] == "ok"

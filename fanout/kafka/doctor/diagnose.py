@@ -7,11 +7,12 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backlog import Backlog
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.findings import fine, problem, unknown
+from fanout.core.lander_plan import lander_cores, lander_count
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Server
@@ -56,6 +57,13 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.transport import KafkaTransport
 
 
+_NO_LANDERS: Final = problem(
+    "landers",
+    "a share group locks records for one stream, so landers cannot read it",
+    "leave --landers out, or start more queries on the group",
+)
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaNeeds:
@@ -68,6 +76,7 @@ class KafkaNeeds:
         sink_topics: The topics that are written to.
         transactional_id_prefix: The beginning of the sink's transactional ids.
         transaction_timeout: The sink's, in seconds; None for the most that brokers allow.
+        landers: How many landers are to read the topics; None for the driver.
     """
 
     topics: Sequence[str] = ()
@@ -76,6 +85,7 @@ class KafkaNeeds:
     sink_topics: Sequence[str] = ()
     transactional_id_prefix: str = "fanout"
     transaction_timeout: float | None = None
+    landers: int | None = None
 
 
 async def diagnose_cluster(
@@ -186,10 +196,18 @@ async def _examine_reading(
         for topic in counts:
             finding, retention[topic] = await examine_retention(calls, topic)
             findings.append(finding)
+        if needs.landers is not None:
+            partitions = sum(counts.values())
+            findings += [
+                lander_count(needs.landers, partitions, "partitions"),
+                lander_cores(needs.landers),
+            ]
     if needs.group is not None:
         findings += await examine_group(calls, needs.group)
     if needs.share_group is not None:
         findings += await examine_share_group(calls, needs.share_group, levels)
+        if needs.landers is not None:
+            findings.append(_NO_LANDERS)
     return retention
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fanout.core.findings import Finding, fine, problem, unknown, warning
+from fanout.core.lander_plan import LANDERS_APART, lander_cores, lander_count
 from fanout.kinesis.aws.api import MAX_SHARDS
 from fanout.kinesis.consumers import ConsumerPrice
 from fanout.kinesis.open_files import open_files_needed
@@ -30,6 +31,11 @@ _NOTABLE_SKEW: Final = timedelta(minutes=1)
 # guide, "Develop enhanced fan-out consumers").
 _CONSUMERS: Final = 20
 _CONSUMERS_ADVANTAGE: Final = 50
+
+# DescribeStreamSummary calls a second in an account, and bytes a second that a shard sends to a
+# consumer (AWS API reference, DescribeStreamSummary; developer guide, "Quotas and limits").
+_DESCRIPTIONS: Final = 20
+_SHARD_RATE: Final = 2 << 20
 
 _MANY_SHARDS: Final = MAX_SHARDS * 4 // 5
 
@@ -146,6 +152,34 @@ def consumer_quota(stream: StreamDescription, *, exists: bool) -> Finding:
     if stream.consumers < _CONSUMERS_ADVANTAGE:
         return warning(check, detail, advice)
     return problem(check, detail, advice)
+
+
+def landers(options: KinesisOptions, number: int, open_shards: int) -> list[Finding]:
+    """Judge a number of landers: for the shards, the calls that the service takes, and the cores.
+
+    Args:
+        options: What they read, and how.
+        number: How many landers.
+        open_shards: The open shards.
+    """
+    if options.mode == "polling":
+        shared = (
+            "each shard is polled by one lander at a time, within the 5 calls and 2 MiB a second "
+            "that all pollers of the shard share"
+        )
+    else:
+        shared = (
+            f"{open_shards} subscriptions of the consumer, one for each open shard, whichever "
+            f"lander has it: as many subscribe calls as without landers"
+        )
+    begin = number * LANDERS_APART
+    calls = fine(
+        "calls of landers",
+        f"{shared}; {number} landers begin within {begin:.1f} s, as each describes the stream, "
+        f"which an account may do {_DESCRIPTIONS} times a second",
+    )
+    count = lander_count(number, open_shards, "open shards", bytes_per_second=_SHARD_RATE)
+    return [count, calls, lander_cores(number)]
 
 
 def price(shards: int) -> Finding:

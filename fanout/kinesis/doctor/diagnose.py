@@ -25,6 +25,7 @@ from fanout.kinesis.doctor.checks import (
     shard_count,
     stream_state,
 )
+from fanout.kinesis.doctor.checks import landers as examine_landers
 from fanout.kinesis.doctor.probes import READING, Probe, probe, probe_consumer, probe_polling
 from fanout.kinesis.open_files import open_files_limit
 
@@ -40,7 +41,11 @@ _NOT_FOUND = "ResourceNotFoundException"
 
 
 async def diagnose(
-    options: KinesisOptions, *, checkpoint: Checkpoint | None = None, subscribe: bool = False
+    options: KinesisOptions,
+    *,
+    checkpoint: Checkpoint | None = None,
+    subscribe: bool = False,
+    landers: int | None = None,
 ) -> list[Finding]:
     """Check everything that reading a stream requires, and advise what to do about each problem.
 
@@ -54,6 +59,7 @@ async def diagnose(
         subscribe: Call SubscribeToShard on one open shard. That takes the shard over from a
             running reader of the same consumer, which takes it back within seconds. It has no
             effect in polling.
+        landers: How many landers are to read the stream; None for the driver.
 
     Returns:
         The findings, in the order of the checks. A failure is a finding, not an exception.
@@ -73,7 +79,7 @@ async def diagnose(
         if described.answer is None and described.code not in ACCESS_DENIED:
             return findings
         return findings + await _examine(
-            options, client, described.answer, checkpoint, subscribe=subscribe
+            options, client, described.answer, checkpoint, subscribe=subscribe, landers=landers
         )
 
 
@@ -168,6 +174,7 @@ async def _examine(
     checkpoint: Checkpoint | None,
     *,
     subscribe: bool,
+    landers: int | None,
 ) -> list[Finding]:
     """Make the other checks of a stream that exists; it is None if it may not be described."""
     listed = await probe("ListShards", client.list_shards())
@@ -179,6 +186,8 @@ async def _examine(
         findings += await probe_consumer(options, client, stream, open_shards, subscribe=subscribe)
     if listed.answer is not None:
         findings.append(shard_count(len(listed.answer), len(open_shards)))
+        if landers is not None:
+            findings += examine_landers(options, landers, len(open_shards))
     if stream is not None:
         was_read = any(each.check in READING and each.status == "ok" for each in findings)
         findings += [
