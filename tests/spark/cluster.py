@@ -14,7 +14,9 @@ import sys
 import uuid
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
 import pyspark
@@ -26,7 +28,7 @@ from tests.spark.harness import eventually
 from tests.spark.hosts import HERE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tests.spark.hosts import Host
 
@@ -60,6 +62,7 @@ class StandaloneCluster:
     master: str
     workers: list[subprocess.Popen[bytes]] = field(repr=False)
     mark: str
+    _start_worker: Callable[[], subprocess.Popen[bytes]] = field(repr=False)
 
     def kill_worker_of(self, executor: int) -> None:
         """Kill the worker that has started an executor, without a chance to clean up.
@@ -73,6 +76,12 @@ class StandaloneCluster:
         worker.send_signal(signal.SIGKILL)
         worker.wait()
 
+    def restart_workers(self) -> None:
+        """Start another worker for each one that has ended."""
+        for place, worker in enumerate(self.workers):
+            if worker.poll() is not None:
+                self.workers[place] = self._start_worker()
+
 
 @contextmanager
 def start_cluster(
@@ -83,6 +92,7 @@ def start_cluster(
     memory: str = "1g",
     hosts: Sequence[Host] = (HERE,),
     java: str = "",
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[StandaloneCluster]:
     """Run a standalone cluster on free ports in the block.
 
@@ -93,11 +103,13 @@ def start_cluster(
         memory: What the executors of each worker may have together.
         hosts: Where the master runs, and then where each worker does; the last is for all others.
         java: Options of the JVMs of master and workers, such as Spark's settings of theirs.
+        environment: What is added to the environment of all of its processes, executors too.
     """
     mark = f"fanout-test-cluster-{uuid.uuid4().hex}"
     environment = {
         **os.environ,
         **SPARK_ON_THIS_MACHINE,
+        **environment,
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": f"{java_options()} {java}".rstrip(),
         "FANOUT_TEST_CLUSTER": mark,
@@ -123,15 +135,24 @@ def start_cluster(
         _, log = start("master", hosts[0], _MASTER, "--webui-port", "0")
         master = _found(log, r"Starting Spark master at (spark://\S+)")
         options = ("--webui-port", "0", "--cores", str(cores), "--memory", memory, master)
-        started = []
-        for number in range(workers):
+        numbers = count()
+
+        def start_worker() -> tuple[subprocess.Popen[bytes], Path]:
+            number = next(numbers)
             work = directory / f"work-{number}"
             host = hosts[min(1 + number, len(hosts) - 1)]
             name = f"worker-{number}"
-            started.append(start(name, host, _WORKER, "--work-dir", str(work), *options))
+            return start(name, host, _WORKER, "--work-dir", str(work), *options)
+
+        def start_another() -> subprocess.Popen[bytes]:
+            worker, log = start_worker()
+            _found(log, r"(Successfully registered with master)")
+            return worker
+
+        started = [start_worker() for _ in range(workers)]
         for _, log in started:
             _found(log, r"(Successfully registered with master)")
-        yield StandaloneCluster(master, [worker for worker, _ in started], mark)
+        yield StandaloneCluster(master, [worker for worker, _ in started], mark, start_another)
     # An executor ends itself when its worker has gone.
     eventually(lambda: not running_with(mark), "the end of all processes of the cluster")
 

@@ -17,26 +17,29 @@ import msgspec
 from fanout.testing.kafka.broker import KafkaBroker
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.provers.crash.control import Control
+from tests.provers.crash.control import CONTROL, Control
 from tests.provers.crash.final_comparison import PARTITIONS, compare
 from tests.provers.crash.inputs import KinesisInput, keep_producing, open_kafka_input
-from tests.provers.crash.job import CrashJob, JobOptions
+from tests.provers.crash.job import CLUSTER_CORES, CrashJob, JobOptions
 from tests.provers.crash.kinesis_proxy import open_kinesis_proxy
-from tests.provers.crash.moments import Pipeline, input_of, output_of
+from tests.provers.crash.moments import input_of, output_of
 from tests.provers.crash.oracle import OutputOracle
 from tests.provers.crash.plan import CampaignFailedError, draw_crash_plan
 from tests.provers.crash.reader import open_reader
 from tests.provers.crash.records import RecordProducer
 from tests.provers.crash.report import CrashReport
 from tests.provers.crash.rounds import Rounds, Services
+from tests.spark.cluster import start_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from tests.provers.crash.inputs import Input
     from tests.provers.crash.kinesis_proxy import KinesisProxy
+    from tests.provers.crash.moments import Pipeline
     from tests.provers.crash.plan import CrashOptions, Round
     from tests.provers.crash.report import RoundResult
+    from tests.spark.cluster import StandaloneCluster
 
 __all__ = ("LOG", "run_campaign")
 
@@ -80,12 +83,15 @@ def run_campaign(
             (root / LOG).open("wb") as log,
             KafkaBroker() as broker,
             _kinesis(options) as kinesis,
+            _cluster(options, root, kinesis) as cluster,
         ):
             for pipeline in options.pipelines:
                 broker.create_topic(output_of(pipeline), PARTITIONS)
-            if Pipeline.KAFKA in options.pipelines:
-                broker.create_topic(input_of(Pipeline.KAFKA), PARTITIONS)
-            campaign = _Campaign(options, root, log, broker=broker, kinesis=kinesis)
+                if not pipeline.of_kinesis:
+                    broker.create_topic(input_of(pipeline), PARTITIONS)
+            campaign = _Campaign(
+                options, root, log, broker=broker, kinesis=kinesis, cluster=cluster
+            )
             rounds = _run(campaign.run(plan or draw_crash_plan(options), on_round))
             comparison = compare(campaign.producers, campaign.oracles, broker.bootstrap_servers)
         report = CrashReport(
@@ -119,12 +125,30 @@ def _run(rounds: Coroutine[Any, Any, list[RoundResult]]) -> list[RoundResult]:
 
 @contextmanager
 def _kinesis(options: CrashOptions) -> Iterator[KinesisProcess | None]:
-    if Pipeline.KINESIS not in options.pipelines:
+    inputs = [input_of(pipeline) for pipeline in options.pipelines if pipeline.of_kinesis]
+    if not inputs:
         yield None
         return
     with KinesisProcess(KinesisRules.fast()) as server:
-        server.create_stream(input_of(Pipeline.KINESIS), _SHARDS)
+        for stream in inputs:
+            server.create_stream(stream, _SHARDS)
         yield server
+
+
+@contextmanager
+def _cluster(
+    options: CrashOptions, root: Path, kinesis: KinesisProcess | None
+) -> Iterator[StandaloneCluster | None]:
+    if not options.by_landers:
+        yield None
+        return
+    directory = root / "cluster"
+    directory.mkdir()
+    java = f"-Djava.io.tmpdir={root}/scratch -Dspark.local.dir={root}/scratch"
+    environment = {CONTROL: str(root)} | ({} if kinesis is None else dict(kinesis.environment))
+    opening = start_cluster(directory, cores=CLUSTER_CORES, java=java, environment=environment)
+    with opening as cluster:
+        yield cluster
 
 
 @final
@@ -139,12 +163,14 @@ class _Campaign:
         *,
         broker: KafkaBroker,
         kinesis: KinesisProcess | None,
+        cluster: StandaloneCluster | None,
     ) -> None:
         self._options = options
         self._root = root
         self._log = log
         self._broker = broker
         self._kinesis = kinesis
+        self._cluster = cluster
         random = Random(options.seed)
         self.producers = {name: RecordProducer(name, random) for name in options.pipelines}
         self.oracles = {name: OutputOracle(name) for name in options.pipelines}
@@ -177,7 +203,7 @@ class _Campaign:
             rounds = Rounds(
                 job,
                 Control(self._root),
-                Services(self._broker, front),
+                Services(self._broker, front, self._cluster),
                 self.producers,
                 self.oracles,
             )
@@ -209,6 +235,8 @@ class _Campaign:
             bootstrap_servers=self._broker.bootstrap_servers,
             max_records=_MAX_RECORDS,
             at_least_once=self._options.at_least_once,
+            master="" if self._cluster is None else self._cluster.master,
+            unguarded=self._options.unguarded,
         )
         environment = {} if self._kinesis is None else self._kinesis.environment
         return CrashJob(options, environment, self._log, tasks)
@@ -221,11 +249,9 @@ class _Campaign:
         return await scope.enter_async_context(open_kinesis_proxy("127.0.0.1", port))
 
     async def _open_input(self, scope: AsyncExitStack, pipeline: Pipeline) -> Input:
-        match pipeline:
-            case Pipeline.KINESIS:
-                assert self._kinesis is not None
-                return KinesisInput(self._kinesis, input_of(pipeline))
-            case Pipeline.KAFKA:
-                return await scope.enter_async_context(
-                    open_kafka_input(self._broker.bootstrap_servers, input_of(pipeline))
-                )
+        if pipeline.of_kinesis:
+            assert self._kinesis is not None
+            return KinesisInput(self._kinesis, input_of(pipeline))
+        return await scope.enter_async_context(
+            open_kafka_input(self._broker.bootstrap_servers, input_of(pipeline))
+        )

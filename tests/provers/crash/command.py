@@ -39,7 +39,7 @@ def crash(
     ] = _DEFAULTS.seed,
     pipeline: Annotated[
         list[Pipeline] | None,
-        typer.Option(help="What runs; name it twice for both.", show_default="both"),
+        typer.Option(help="What runs; name it several times for several.", show_default="all"),
     ] = None,
     json: Annotated[
         bool,
@@ -54,6 +54,9 @@ def crash(
     steps, such as after the commit token and before EndTxn, or at a random moment, or twice in a
     row; a Python worker dies; the broker dies or hangs; Kinesis goes away. Then the job is started
     again on its checkpoint, and a round ends when its output has caught up.
+
+    Two of the pipelines are read by landers on a Spark cluster of separate processes: a lander, its
+    executor, or the Spark worker of both dies as it publishes a segment or tells of it.
 
     Another client reads the output, read_committed, all the time, and a second one at the end. Both
     must find exactly what was produced: by key, order and count. For example, one round for each

@@ -11,14 +11,12 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from pathlib import Path
+from typing import final
 
 import msgspec
 
 from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ("CONTROL", "Control")
 
@@ -91,8 +89,12 @@ class Control:
                 for pid in msgspec.json.decode(self._pids.read_bytes(), type=list[int]):
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-            case StrikeKind.KILL_WORKER:
+            case StrikeKind.KILL_WORKER | StrikeKind.KILL_LANDER:
                 os.kill(os.getpid(), signal.SIGKILL)
+            case StrikeKind.KILL_EXECUTOR:
+                os.kill(_executor(), signal.SIGKILL)
+            case StrikeKind.KILL_SPARK_WORKER:
+                os.kill(_parent(_executor()), signal.SIGKILL)
             case _:
                 self._wait()
 
@@ -112,3 +114,12 @@ class Control:
     @property
     def _pids(self) -> Path:
         return self.root / "pids"
+
+
+def _executor() -> int:
+    """Return the executor of this Python worker; Spark's daemon is between them."""
+    return _parent(os.getppid())
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])

@@ -16,18 +16,18 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from fanout.kafka import Security
 from fanout.kafka.cluster import Cluster
-from fanout.spark import KafkaSink, foreach_batch
+from fanout.spark import KafkaSink, OnExecutors, foreach_batch
+from fanout.testing.spark.class_archive import java_options
 from fanout.testing.spark.driver_process import DriverStarted, run_driver
 from fanout.testing.spark.session import jvm_pid, short_lived_session
 from tests.provers.crash.control import CONTROL, Control
 from tests.provers.crash.hooks import install_in_driver
-from tests.provers.crash.job import JobOptions
+from tests.provers.crash.job import CLUSTER_CORES, JobOptions
 from tests.provers.crash.moments import Pipeline, input_of, output_of
 from tests.provers.crash.records import SUFFIX
+from tests.provers.planted.lander_bugs import UNGUARDED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import DataFrame, SparkSession
 
     from fanout.core.source import Source
@@ -39,6 +39,13 @@ __all__ = ("main",)
 _LOOK = 0.1
 # As on a cluster: a task that fails is tried again, which the sink has to refuse.
 _MASTER = "local[2,4]"
+_LANDERS = 2
+_CLUSTER = {
+    "spark.executor.cores": str(CLUSTER_CORES),
+    "spark.executor.memory": "512m",
+    # The check of the cores waits for executors that the settings promise.
+    "spark.cores.max": str(2 * CLUSTER_CORES),
+}
 _PLAINTEXT = Security(protocol="PLAINTEXT")
 
 
@@ -54,18 +61,26 @@ def main(arguments: str) -> int:
     options = msgspec.json.decode(arguments, type=JobOptions)
     control = Control(Path(os.environ[CONTROL]))
     install_in_driver(control)
-    return run_driver(lambda link: _run(options, control, link))
+    with ExitStack() as planted:
+        for edit in UNGUARDED if options.unguarded else ():
+            planted.enter_context(edit.made())
+        return run_driver(lambda link: _run(options, control, link))
 
 
 def _run(options: JobOptions, control: Control, link: DriverLink) -> None:
-    settings: Mapping[str, str] = {
-        "spark_python_daemon_module": "tests.provers.crash.daemon",
-        "spark_sql_shuffle_partitions": "2",
+    settings = {
+        "spark.python.daemon.module": "tests.provers.crash.daemon",
+        "spark.sql.shuffle.partitions": "2",
     }
+    if options.master:
+        settings |= _CLUSTER | {"spark.executor.extraJavaOptions": java_options()}
     scratch = Path(options.root, "scratch")
     with (
         short_lived_session(
-            "python -m tests.provers crash", scratch, master=_MASTER, **settings
+            "python -m tests.provers crash",
+            scratch,
+            master=options.master or _MASTER,
+            **{name.replace(".", "_"): value for name, value in settings.items()},
         ) as spark,
         ExitStack() as running,
     ):
@@ -96,12 +111,13 @@ def _start(spark: SparkSession, pipeline: Pipeline, options: JobOptions) -> FanO
         sink,
         checkpoint_location=str(Path(options.root, pipeline)),
         max_records=options.max_records,
+        landing=OnExecutors(landers=_LANDERS) if pipeline.by_landers else None,
     )
 
 
 def _source(pipeline: Pipeline, options: JobOptions) -> Source:
     match pipeline:
-        case Pipeline.KINESIS:
+        case Pipeline.KINESIS | Pipeline.KINESIS_LANDERS:
             from fanout.kinesis import KinesisSource  # noqa: PLC0415 - for readers of this example
 
             return KinesisSource(
@@ -110,7 +126,7 @@ def _source(pipeline: Pipeline, options: JobOptions) -> Source:
                 start="TRIM_HORIZON",
                 endpoint_url=options.endpoint_url,
             )
-        case Pipeline.KAFKA:
+        case Pipeline.KAFKA | Pipeline.KAFKA_LANDERS:
             from fanout.kafka import KafkaSource  # noqa: PLC0415 - the same
 
             return KafkaSource(
@@ -131,7 +147,9 @@ def _transformed(column: str) -> Any:
     return F.concat(F.col(column).cast("string"), F.lit(SUFFIX)).alias("value")
 
 
-_TRANSFORMS = {Pipeline.KINESIS: _from_kinesis, Pipeline.KAFKA: _from_kafka}
+_TRANSFORMS = {
+    pipeline: _from_kinesis if pipeline.of_kinesis else _from_kafka for pipeline in Pipeline
+}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
-from tests.provers.crash.moments import Pipeline, input_of, output_of
+from tests.provers.crash.moments import input_of, output_of
 from tests.provers.crash.oracle import OutputOracle, OutputVerdict
 from tests.provers.crash.plan import CampaignFailedError
 from tests.provers.crash.reader import end_offsets, read_again
@@ -14,6 +14,7 @@ from tests.provers.crash.reader import end_offsets, read_again
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tests.provers.crash.moments import Pipeline
     from tests.provers.crash.records import RecordProducer
 
 __all__ = ("PARTITIONS", "Comparison", "compare")
@@ -56,8 +57,9 @@ def compare(
         CampaignFailedError: If an input is not what was produced, so that nothing follows from the
             output, or a topic cannot be read.
     """
-    if Pipeline.KAFKA in producers:
-        _check_input(producers[Pipeline.KAFKA], bootstrap_servers)
+    for pipeline, producer in producers.items():
+        if not pipeline.of_kinesis:
+            _check_input(producer, bootstrap_servers)
     verdicts = {}
     held_up = 0
     for pipeline, oracle in oracles.items():

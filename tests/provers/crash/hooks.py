@@ -24,6 +24,8 @@ __all__ = ("install_in_driver", "install_in_worker")
 
 # Whose batch runs, or recovery: what is called from there, also on an event loop, inherits it.
 _pipeline: ContextVar[Pipeline | None] = ContextVar("pipeline", default=None)
+# What the lander of this process reads: its threads inherit no context.
+_lander_reads: list[Pipeline] = []
 
 
 def install_in_driver(control: Control) -> None:
@@ -78,15 +80,28 @@ def install_in_worker(control: Control) -> None:
         control: Where strikes are taken from.
     """
     from fanout.kafka.writing.writer import KafkaWriter  # noqa: PLC0415 - not for the driver
+    from fanout.landers.lander import Lander  # noqa: PLC0415 - the same
+    from fanout.landers.task import LanderTask  # noqa: PLC0415 - the same
+    from fanout.landing.local_storage import LocalStorage  # noqa: PLC0415 - the same
 
     reach = functools.partial(_reach, control)
+    landing = (CrashMoment.BEFORE_LANDING, CrashMoment.AFTER_LANDING)
+    _wrap(LocalStorage, "publish", reach, landing, SEGMENTS)
+    _wrap(Lander, "_tell", reach, (None, CrashMoment.AFTER_TELLING))
+    run = LanderTask.__call__
+
+    def know_pipeline(task: LanderTask, lander: int, attempt: int) -> None:
+        _lander_reads[:] = [Pipeline(Path(task.location).parent.name)]
+        run(task, lander, attempt)
+
+    setattr(LanderTask, "__call__", know_pipeline)  # noqa: B010 - mypy refuses the assignment
     _wrap(KafkaWriter, "write", reach, (CrashMoment.BEFORE_WRITE, None))
     _wrap(KafkaWriter, "flush", reach, (CrashMoment.BEFORE_FLUSH, CrashMoment.AFTER_FLUSH))
 
 
 def _reach(control: Control, moment: CrashMoment | None) -> None:
     if moment is not None:
-        control.reach(moment, _pipeline.get())
+        control.reach(moment, _lander_reads[0] if _lander_reads else _pipeline.get())
 
 
 def _know_pipeline(owner: Any, name: str, location: Callable[..., str]) -> None:
@@ -108,7 +123,7 @@ def _wrap(
     owner: Any,
     name: str,
     reach: Callable[[CrashMoment | None], None],
-    moments: tuple[CrashMoment, CrashMoment | None],
+    moments: tuple[CrashMoment | None, CrashMoment | None],
     directory: str | None = None,
 ) -> None:
     """Come to moments before and after each call of a method.

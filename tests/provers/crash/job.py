@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, final
+from typing import TYPE_CHECKING, BinaryIO, Final, final
 
 import msgspec
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from fanout.testing.spark.driver_process import DriverProcess
 
-__all__ = ("CrashJob", "JobOptions")
+__all__ = ("CLUSTER_CORES", "CrashJob", "JobOptions")
+
+# Of each worker of the cluster: four landers, and batches.
+CLUSTER_CORES: Final = 6
 
 _MODULE = "tests.provers.crash.driver"
 
@@ -36,6 +39,9 @@ class JobOptions(msgspec.Struct, frozen=True):
         bootstrap_servers: The addresses of Kafka.
         max_records: The most records in a batch.
         at_least_once: The pipelines that write at least once instead of exactly once.
+        master: Spark's master; empty for a session in the driver's process alone.
+        unguarded: Whether the coordinator takes what landers tell from any position, and assigns
+            splits where their first lander began.
     """
 
     root: str
@@ -44,6 +50,8 @@ class JobOptions(msgspec.Struct, frozen=True):
     bootstrap_servers: str
     max_records: int
     at_least_once: tuple[Pipeline, ...] = ()
+    master: str = ""
+    unguarded: bool = False
 
 
 @final

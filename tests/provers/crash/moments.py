@@ -16,12 +16,27 @@ class Pipeline(StrEnum):
 
     KINESIS = "kinesis"
     KAFKA = "kafka"
+    KINESIS_LANDERS = "kinesis-landers"
+    KAFKA_LANDERS = "kafka-landers"
+
+    @property
+    def by_landers(self) -> bool:
+        """Whether landers on a cluster read it, and not the driver."""
+        return self in {Pipeline.KINESIS_LANDERS, Pipeline.KAFKA_LANDERS}
+
+    @property
+    def of_kinesis(self) -> bool:
+        """Whether its input is a stream of Kinesis, and not a topic."""
+        return self in {Pipeline.KINESIS, Pipeline.KINESIS_LANDERS}
 
 
 @final
 class CrashMoment(StrEnum):
     """A step of a batch, in the order in which a batch takes them, or any moment."""
 
+    BEFORE_LANDING = "before a lander publishes"
+    AFTER_LANDING = "after a lander has published"
+    AFTER_TELLING = "after a lander has told of it"
     BEFORE_SEGMENT = "before the segment is published"
     AFTER_SEGMENT = "after the segment is published"
     BEFORE_ENTRY = "before the ledger entry"
@@ -58,6 +73,9 @@ class StrikeKind(StrEnum):
 
     KILL_DRIVER = "driver killed"
     KILL_WORKER = "Python worker killed"
+    KILL_LANDER = "lander killed"
+    KILL_EXECUTOR = "executor killed"
+    KILL_SPARK_WORKER = "Spark worker killed"
     KILL_BROKER = "broker killed"
     PAUSE_BROKER = "broker paused"
     KILL_KINESIS = "Kinesis killed"

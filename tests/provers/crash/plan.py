@@ -38,6 +38,21 @@ _OF_KINESIS = (
     (CrashMoment.RANDOM, StrikeKind.KILL_KINESIS),
     (CrashMoment.RANDOM, StrikeKind.CUT_KINESIS),
 )
+# In the process of a lander.
+_OF_LANDERS = (
+    (CrashMoment.BEFORE_LANDING, StrikeKind.KILL_LANDER),
+    (CrashMoment.AFTER_LANDING, StrikeKind.KILL_LANDER),
+    (CrashMoment.AFTER_TELLING, StrikeKind.KILL_LANDER),
+    (CrashMoment.BEFORE_LANDING, StrikeKind.KILL_EXECUTOR),
+    (CrashMoment.AFTER_LANDING, StrikeKind.KILL_EXECUTOR),
+    (CrashMoment.AFTER_TELLING, StrikeKind.KILL_EXECUTOR),
+    (CrashMoment.AFTER_LANDING, StrikeKind.KILL_SPARK_WORKER),
+    (CrashMoment.BEFORE_LANDING, StrikeKind.KILL_DRIVER),
+    (CrashMoment.AFTER_LANDING, StrikeKind.KILL_DRIVER),
+    (CrashMoment.AFTER_TELLING, StrikeKind.KILL_DRIVER),
+)
+# A lander publishes the segments of a pipeline that it reads.
+_OF_READING_DRIVERS = {CrashMoment.BEFORE_SEGMENT, CrashMoment.AFTER_SEGMENT}
 _NOT_IN_A_BATCH = {CrashMoment.BEFORE_RECOVERY, CrashMoment.AFTER_RECOVERY}
 
 
@@ -57,6 +72,7 @@ class CrashOptions:
         pipelines: What runs.
         at_least_once: Those that write at least once instead of exactly once, so that a campaign
             has something to find: records that come twice.
+        unguarded: Whether the coordinator checks no position, for the same.
 
     Raises:
         OptionError: If there is no round, too many, or no pipeline.
@@ -66,6 +82,12 @@ class CrashOptions:
     seed: int = 1
     pipelines: tuple[Pipeline, ...] = tuple(Pipeline)
     at_least_once: tuple[Pipeline, ...] = ()
+    unguarded: bool = False
+
+    @property
+    def by_landers(self) -> bool:
+        """Whether landers read one of the pipelines, which takes a cluster."""
+        return any(pipeline.by_landers for pipeline in self.pipelines)
 
     def __post_init__(self) -> None:
         if not 1 <= self.rounds <= MAX_ROUNDS:
@@ -105,20 +127,40 @@ def draw_crash_plan(options: CrashOptions) -> Sequence[Round]:
 
 
 def _strikes(pipelines: Sequence[Pipeline], random: Random) -> Iterator[tuple[Strike, ...]]:
+    by_landers = [pipeline for pipeline in pipelines if pipeline.by_landers]
+    by_driver = [pipeline for pipeline in pipelines if not pipeline.by_landers]
+    apart = _NOT_IN_A_BATCH | {moment for moment, _ in _OF_LANDERS}
     catalogue: list[tuple[tuple[CrashMoment, StrikeKind], ...]] = [
         ((moment, StrikeKind.KILL_DRIVER),)
         for moment in CrashMoment
-        if moment not in _NOT_IN_A_BATCH
+        if moment not in apart and (by_driver or moment not in _OF_READING_DRIVERS)
     ]
     catalogue += [tuple((each, StrikeKind.KILL_DRIVER) for each in both) for both in _TWICE]
     catalogue += [(other,) for other in _OTHERS]
-    if Pipeline.KINESIS in pipelines:
+    if any(pipeline.of_kinesis for pipeline in pipelines):
         catalogue += [(other,) for other in _OF_KINESIS]
     random.shuffle(catalogue)
+    if by_landers:
+        # A campaign of two rounds strikes landers too.
+        of_landers = random.sample(_OF_LANDERS, len(_OF_LANDERS))
+        catalogue[1:1] = [(of_landers.pop(),)]
+        catalogue += [(other,) for other in of_landers]
     for deal in count():
-        turns = cycle(pipelines)
-        for _ in range(deal % len(pipelines)):
-            next(turns)
+        turns, driver_turns, lander_turns = (
+            _turns(each, deal) for each in (pipelines, by_driver, by_landers)
+        )
         for moments in catalogue:
-            pipeline = next(turns)
+            first = moments[0]
+            if first in _OF_LANDERS:
+                pipeline = next(lander_turns)
+            elif first[0] in _OF_READING_DRIVERS:
+                pipeline = next(driver_turns)
+            else:
+                pipeline = next(turns)
             yield tuple(Strike(moment, kind, pipeline) for moment, kind in moments)
+
+
+def _turns(pipelines: Sequence[Pipeline], deal: int) -> Iterator[Pipeline]:
+    """Take turns, and begin in each deal with another pipeline."""
+    first = deal % len(pipelines) if pipelines else 0
+    return cycle([*pipelines[first:], *pipelines[:first]])

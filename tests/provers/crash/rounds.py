@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.provers.crash.oracle import OutputOracle
     from tests.provers.crash.plan import Round
     from tests.provers.crash.records import RecordProducer
+    from tests.spark.cluster import StandaloneCluster
 
 __all__ = ("Rounds", "Services")
 
@@ -28,6 +29,8 @@ _LOOK = 0.01
 # not come to a moment by then, or has not caught up, does not.
 _TO_REACH = 60.0
 _TO_CATCH_UP = 120.0
+# A query with landers begins with executors, their Python workers, and jobs that check them.
+_TO_CATCH_UP_ON_A_CLUSTER = 300.0
 # A job that ends by itself so often in one round will do so for ever.
 _MOST_FAILURES = 5
 
@@ -40,10 +43,12 @@ class Services:
     Args:
         broker: Kafka.
         kinesis: The front of Kinesis; None where nothing reads it.
+        cluster: The Spark cluster; None where no landers read.
     """
 
     broker: KafkaBroker
     kinesis: KinesisProxy | None
+    cluster: StandaloneCluster | None = None
 
     async def strike(self, kind: StrikeKind, control: Control, outage: float) -> None:
         """Strike a service, let the job go on, and bring the service back after a while.
@@ -74,7 +79,11 @@ class Services:
                 assert self.kinesis is not None
                 await self.kinesis.cut()
                 await asyncio.to_thread(control.release)
-            case StrikeKind.KILL_DRIVER | StrikeKind.KILL_WORKER:
+            case StrikeKind.KILL_SPARK_WORKER:
+                assert self.cluster is not None
+                await asyncio.sleep(outage)
+                await asyncio.to_thread(self.cluster.restart_workers)
+            case _:
                 raise AssertionError(f"{kind} is no service")
 
 
@@ -117,9 +126,11 @@ class Rounds:
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
+        on_a_cluster = self._services.cluster is not None
+        patience = _TO_CATCH_UP_ON_A_CLUSTER if on_a_cluster else _TO_CATCH_UP
         produced = {name: dict(each.produced) for name, each in self._producers.items()}
         while not all(self._oracles[name].has(counts) for name, counts in produced.items()):
-            if loop.time() - began > _TO_CATCH_UP or len(self.failures) > _MOST_FAILURES:
+            if loop.time() - began > patience or len(self.failures) > _MOST_FAILURES:
                 return None
             self._keep_running()
             await asyncio.sleep(_LOOK)
@@ -151,7 +162,7 @@ class Rounds:
                 self._job.kill()
                 await self._job.gone.wait()
                 self._job.forgive()
-            case StrikeKind.KILL_WORKER:
+            case StrikeKind.KILL_WORKER | StrikeKind.KILL_LANDER | StrikeKind.KILL_EXECUTOR:
                 pass
             case _:
                 await self._services.strike(strike.kind, self._control, outage)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fanout.landing.segments import OpenSegment
     from tests.provers.planted.edits import Change
 
-__all__ = ("LANDER_BUGS",)
+__all__ = ("LANDER_BUGS", "UNGUARDED")
 
 
 def _all_of(*steps: Step) -> Step:
@@ -174,3 +174,9 @@ LANDER_BUGS: Final[dict[str, Change]] = {
     ),
     "two sessions have one number": (Edit(Coordinator._welcome, on(node(ast.AugAssign), drop)),),
 }
+
+# What the crash campaign finds: positions go back when a lander dies, and are not checked.
+UNGUARDED: Final[Change] = (
+    *LANDER_BUGS["a split is assigned where its first lander began"],
+    Edit(Coordinator._take_landed, _NO_POSITION),
+)

@@ -50,7 +50,11 @@ def test_whatever_is_killed_each_record_is_written_once_but_where_a_sink_may_rep
         # Written, and not committed by Spark: the next driver writes it again.
         struck(CrashMoment.BEFORE_COMMIT, StrikeKind.KILL_DRIVER, Pipeline.KINESIS),
     ]
-    options = CrashOptions(rounds=len(plan), at_least_once=(Pipeline.KINESIS,))
+    options = CrashOptions(
+        rounds=len(plan),
+        pipelines=(Pipeline.KINESIS, Pipeline.KAFKA),
+        at_least_once=(Pipeline.KINESIS,),
+    )
     report = run_campaign(options, plan=plan)
     assert all(each.reached for each in report.struck)
     once, repeating = report.verdicts[Pipeline.KAFKA], report.verdicts[Pipeline.KINESIS]

@@ -10,7 +10,11 @@ from fanout.errors import OptionError
 from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
 from tests.provers.crash.plan import CrashOptions, draw_crash_plan
 
-BOTH = tuple(Pipeline)
+ALL = tuple(Pipeline)
+BOTH = (Pipeline.KINESIS, Pipeline.KAFKA)
+LANDERS = (Pipeline.KINESIS_LANDERS, Pipeline.KAFKA_LANDERS)
+OF_LANDERS = {StrikeKind.KILL_LANDER, StrikeKind.KILL_EXECUTOR, StrikeKind.KILL_SPARK_WORKER}
+IN_LANDERS = {CrashMoment.BEFORE_LANDING, CrashMoment.AFTER_LANDING, CrashMoment.AFTER_TELLING}
 
 
 def strikes(**options: object) -> list[tuple[Strike, ...]]:
@@ -33,7 +37,7 @@ def test_the_same_seed_draws_the_same_plan_and_another_does_not() -> None:
 
 
 def test_every_step_of_a_batch_is_struck_in_one_deal() -> None:
-    dealt = strikes(rounds=catalogue(*BOTH), seed=Random(0).randrange(100))
+    dealt = strikes(rounds=catalogue(*ALL), seed=Random(0).randrange(100))
     moments = {each.moment for both in dealt for each in both}
     assert moments == set(CrashMoment)
     assert {each.kind for both in dealt for each in both} == set(StrikeKind)
@@ -41,7 +45,7 @@ def test_every_step_of_a_batch_is_struck_in_one_deal() -> None:
 
 def test_the_next_deal_strikes_the_other_pipeline() -> None:
     deal = catalogue(*BOTH)
-    dealt = strikes(rounds=2 * deal)
+    dealt = strikes(rounds=2 * deal, pipelines=BOTH)
     struck = Counter(each for both in dealt for each in both[:1])
     assert all(Strike(each.moment, each.kind, other) in struck for each in struck for other in BOTH)
 
@@ -57,7 +61,24 @@ def test_kinesis_is_left_alone_where_nobody_reads_it() -> None:
     dealt = strikes(rounds=100, pipelines=(Pipeline.KAFKA,))
     assert {each.pipeline for both in dealt for each in both} == {Pipeline.KAFKA}
     kinds = {each.kind for both in dealt for each in both}
-    assert kinds == set(StrikeKind) - {StrikeKind.KILL_KINESIS, StrikeKind.CUT_KINESIS}
+    of_kinesis = {StrikeKind.KILL_KINESIS, StrikeKind.CUT_KINESIS}
+    assert kinds == set(StrikeKind) - of_kinesis - OF_LANDERS
+
+
+@pytest.mark.parametrize("pipelines", [ALL, LANDERS])
+def test_landers_are_struck_where_they_are(pipelines: tuple[Pipeline, ...]) -> None:
+    dealt = [each for both in strikes(rounds=300, pipelines=pipelines) for each in both]
+    of_landers = [each for each in dealt if each.kind in OF_LANDERS or each.moment in IN_LANDERS]
+    assert {each.kind for each in of_landers} >= OF_LANDERS | {StrikeKind.KILL_DRIVER}
+    assert {each.pipeline for each in of_landers} == set(LANDERS)
+    published = {CrashMoment.BEFORE_SEGMENT, CrashMoment.AFTER_SEGMENT}
+    assert not [each for each in dealt if each.moment in published and each.pipeline.by_landers]
+
+
+def test_one_of_two_rounds_strikes_in_a_lander() -> None:
+    for seed in range(50):
+        moments = [each.moment for both in strikes(rounds=2, seed=seed) for each in both]
+        assert set(moments) & IN_LANDERS
 
 
 def test_outages_and_delays_are_short() -> None:
