@@ -13,18 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin
 import typer
 
 from fanout._exports import naming_extras
-from fanout.core.option_words import in_words_of_caller
+from fanout.core.option_words import SECRETS, in_words_of_caller
 from fanout.errors import FanOutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# The environment variables of secrets, by keyword: an option would show in the list of processes.
-SECRETS: Final = {
-    "password": "KAFKA_PASSWORD",
-    "key_password": "KAFKA_KEY_PASSWORD",
-    "token": "KAFKA_TOKEN",
-}
+# Secrets are no options, which would show in the list of processes.
 _WORDS: Final = SECRETS | {"servers": "--bootstrap-servers"}
 # The keywords of Python that messages offer as a remedy, and that not every command has.
 OTHER_KEYWORDS: Final = frozenset({"decode", "insecure", "mode", "on_bad_frame", "on_bad_record"})

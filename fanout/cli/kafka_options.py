@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, final
 
 import typer
 
-from fanout.cli.command import SECRETS
+from fanout.core.option_words import SECRETS
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:

@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SECRETS: Final = {
+    "password": "KAFKA_PASSWORD",
+    "key_password": "KAFKA_KEY_PASSWORD",
+    "token": "KAFKA_TOKEN",
+}
+"""The environment variables of secrets, by keyword: options show in lists and plans."""
+
 _QUOTED: Final = r"'[^']*'|\"[^\"]*\""
 _VALUE: Final = rf"(?P<value>{_QUOTED}|True\b|[\w.+-]*)"
 # A part of the message that is done stands as this character until the end.
@@ -27,7 +34,8 @@ def in_words_of_caller(message: str, words: Mapping[str, str]) -> str:
     Args:
         message: The message.
         words: What the caller has written for each keyword: `--ca-file`, `KAFKA_PASSWORD` or
-            `STREAM` on a command line, `ssl.ca.location` in a properties file.
+            `STREAM` on a command line, `ssl.ca.location` in a properties file, `roleArn` among the
+            options of a DataFrame.
     """
 
     def word(match: re.Match[str]) -> str:
@@ -39,7 +47,7 @@ def in_words_of_caller(message: str, words: Mapping[str, str]) -> str:
 
     def with_value(match: re.Match[str]) -> str:
         name, value = word(match), match["value"]
-        if "." in name:
+        if name[0].islower():  # neither an option of a command, nor a variable
             return f"{name}={value}"
         if name.startswith("--") and value[:1] in {"'", '"'}:
             value = shlex.quote(value[1:-1])
