@@ -1,0 +1,1 @@
+"""A landing as Spark's `format("fanout")`, on pyspark 4."""

@@ -1,0 +1,157 @@
+"""Read the string options of `format("fanout")`, and refuse those that are unknown or secret."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, final
+
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_SECRET: Final = re.compile(
+    r"secret|password|credential|access_?key|jaas|oauthbearer|key(store)?\.key$|"
+    r"(session|sas|auth|security)_?token",
+)
+_FLAGS: Final = {"true": True, "false": False}
+
+
+@final
+class GivenOptions:
+    """The options of one DataFrame. Spark gives their names in lower case.
+
+    Args:
+        options: The values by name; the case of names does not matter.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+
+    def text(self, name: str) -> str | None:
+        """Return the value of an option; None if it is not given.
+
+        Raises:
+            OptionError: It is empty.
+        """
+        value = self._options.get(name.lower())
+        if value is not None and not value.strip():
+            raise OptionError(f"{name} is empty; give it a value, or leave it out")
+        return value
+
+    def required(self, name: str, why: str) -> str:
+        """Return the value of an option that must be given.
+
+        Raises:
+            OptionError: It is not given, or empty.
+        """
+        value = self.text(name)
+        if value is None:
+            raise OptionError(f"{name} is missing: {why}")
+        return value
+
+    def word(self, name: str, *words: str) -> str | None:
+        """Return the one of several words that an option has, in any case.
+
+        Raises:
+            OptionError: It has another.
+        """
+        value = self.text(name)
+        if value is None:
+            return None
+        found = next((word for word in words if word.lower() == value.strip().lower()), None)
+        if found is None:
+            raise OptionError(f"{name}={value!r} must be {' or '.join(words)}")
+        return found
+
+    def flag(self, name: str) -> bool | None:
+        """Return an option that is true or false.
+
+        Raises:
+            OptionError: It is neither.
+        """
+        word = self.word(name, *_FLAGS)
+        return None if word is None else _FLAGS[word]
+
+    def number(self, name: str) -> int | None:
+        """Return an option that is a whole number, 0 or more.
+
+        Raises:
+            OptionError: It is none.
+        """
+        value = self.text(name)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit()):
+            raise OptionError(f"{name}={value!r} must be a whole number")
+        return int(value)
+
+    def seconds(self, name: str) -> float | None:
+        """Return an option that is a number of seconds.
+
+        Raises:
+            OptionError: It is no number.
+        """
+        value = self.text(name)
+        try:
+            return None if value is None else float(value)
+        except ValueError:
+            raise OptionError(f"{name}={value!r} must be a number of seconds") from None
+
+    def json_object(self, name: str, like: str) -> dict[str, Any] | None:
+        """Return an option that is a JSON object.
+
+        Args:
+            name: The option.
+            like: An example, for messages.
+
+        Raises:
+            OptionError: It is none.
+        """
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise OptionError(f"{name}={value!r} must be JSON like {like}")
+        return found
+
+    def beginning_with(self, prefix: str) -> dict[str, str]:
+        """Return the options whose names begin with a prefix, without it."""
+        return {
+            name.removeprefix(prefix): value
+            for name, value in self._options.items()
+            if name.startswith(prefix)
+        }
+
+    def refuse_others(
+        self, known: Iterable[str], refused: Mapping[str, str], secrets_go: str
+    ) -> None:
+        """Check that every option is known. No message has a value, which may be a secret.
+
+        Args:
+            known: The names of the options that there are.
+            refused: Why an option that people know from elsewhere is refused, a clause, by its name
+                in lower case.
+            secrets_go: Where secrets are given instead, a clause.
+
+        Raises:
+            OptionError: One is refused, a secret, or unknown.
+        """
+        names = {name.lower(): name for name in known}
+        for given in self._options.keys() - names.keys():
+            if given in refused:
+                raise OptionError(f"the option {given!r} is refused: {refused[given]}")
+            if _SECRET.search(given):
+                raise OptionError(
+                    f"the option {given!r} is a secret, and Spark shows options in its plans: "
+                    f"{secrets_go}"
+                )
+            close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+            hint = f"; did you mean {names[close[0]]!r}?" if close else ""
+            raise OptionError(f"the option {given!r} is not known{hint}")
