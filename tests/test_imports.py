@@ -36,6 +36,7 @@ MAY_IMPORT = {
         "_child_process",
         "_exports",
         "kafka",
+        "kinesis",
         "landers",
         "landing",
         "core",
