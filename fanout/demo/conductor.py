@@ -217,8 +217,7 @@ class Conductor:
                 )
             case Resubscribed(split=split, cause=cause, delay=delay):
                 tally.resubscriptions[cause] += 1
-                when = "" if delay is None else f" in {delay:.1f} s"
-                self._show(f"resubscribe to {split}{when} after {cause}")
+                self._show(f"resubscribe to {split} in {delay:.1f} s after {cause}")
             case LanderKilled(lander=lander, pid=pid, splits=count):
                 tally.landers_killed += 1
                 self._show(f"SIGKILL lander {lander}, process {pid}, which reads {count} splits")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -24,6 +23,7 @@ from fanout.demo.queries import (
 )
 from fanout.demo.sources import ShuffleSettings, make_shuffle_sink, make_source
 from fanout.demo.workspace import Workspace
+from fanout.landers.failures import LanderCause
 from fanout.spark import OnExecutors, foreach_batch
 from fanout.spark.current_batch import current_batch
 from fanout.testing.s3_clients import s3a_jars, s3a_settings
@@ -32,7 +32,7 @@ from fanout.testing.spark.session import jvm_pid, short_lived_session
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import DataFrame
 
@@ -69,7 +69,8 @@ def _run(options: QueryOptions, outbox: _Outbox, link: DriverLink) -> None:
     workspace = Workspace(Path(options.root), options.s3)
 
     def on_resubscribe(split: Split, cause: Exception, delay: float) -> None:
-        outbox.put(Resubscribed(split.id, type(cause).__name__, delay))
+        name = cause.name if isinstance(cause, LanderCause) else type(cause).__name__
+        outbox.put(Resubscribed(split.id, name, delay))
 
     settings = {} if options.s3 is None else _on_s3(options.s3, workspace.scratch)
     # The task of a lander that was killed is tried again, as on a cluster.
@@ -112,17 +113,14 @@ def _report(query: FanOutQuery, outbox: _Outbox, link: DriverLink, kill_lander: 
     Raises:
         FanOutError: If the query has failed.
     """
-    running, rows, told = True, 0, Counter[str]()
+    running, rows = True, 0
     while running and query.is_active:
         statistics = query.statistics()
         link.send(Reading(tuple(statistics.splits)))
-        if statistics.landers:
-            for resubscribed in _resubscribed_by_landers(statistics, told):
-                link.send(resubscribed)
-            # Before the driver is killed: that waits for a message which this loop has not sent.
-            if kill_lander is not None and rows >= kill_lander:
-                kill_lander = None
-                link.send(_kill_lander(statistics))
+        # Before the driver is killed: that waits for a message which this loop has not sent.
+        if statistics.landers and kill_lander is not None and rows >= kill_lander:
+            kill_lander = None
+            link.send(_kill_lander(statistics))
         try:
             message = outbox.get(timeout=_REPORT_EVERY)
         except Empty:
@@ -138,15 +136,6 @@ def _report(query: FanOutQuery, outbox: _Outbox, link: DriverLink, kill_lander: 
         if (message := outbox.get()) is not None:
             link.send(message)
     query.await_termination()
-
-
-def _resubscribed_by_landers(statistics: Statistics, told: Counter[str]) -> Iterator[Resubscribed]:
-    """Yield what landers count, because they call no function of the driver."""
-    for id_, split in statistics.splits.items():
-        cause = str(split.last_cause).partition(":")[0]
-        for _ in range(told[id_], split.resubscriptions):
-            yield Resubscribed(id_, cause, None)
-        told[id_] = split.resubscriptions
 
 
 def _kill_lander(statistics: Statistics) -> LanderKilled:

@@ -78,12 +78,12 @@ class Resubscribed(msgspec.Struct, frozen=True, tag=True):
     Args:
         split: Its split.
         cause: The class of the error that ended the one before.
-        delay: Seconds until the next attempt; None where a lander did not report it.
+        delay: Seconds until the next attempt.
     """
 
     split: str
     cause: str
-    delay: float | None
+    delay: float
 
 
 @final

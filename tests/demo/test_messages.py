@@ -28,7 +28,6 @@ EVERY_KIND: list[QueryMessage] = [
     BatchWritten(3, 250),
     Holding(4, written=True),
     Resubscribed("shardId-000000000000", "SubscriptionSilentError", 1.5),
-    Resubscribed("shardId-000000000000", "SubscriptionSilentError", None),
     LanderKilled(2, 4711, 3),
     Reading(("shardId-000000000000",)),
     DriverFailed("ServiceError", "the stream 'orders' does not exist"),
