@@ -55,7 +55,7 @@ def test_a_source_and_a_sink_are_examined(kafka_broker: KafkaBroker, tmp_path: P
     landers = ["--landers", "2"]
     found = findings(run(*needs, *servers, *landers, "--checkpoint", str(tmp_path), "--json"), 0)
     assert found["landers"]["status"] == "warning"
-    assert found["landers"]["detail"].startswith("2 for 1 partitions: 1 would have nothing to read")
+    assert found["landers"]["detail"].startswith("2 for 1 partition: 1 would have nothing to read")
     assert found["cores for landers"]["status"] == "ok"
     assert found["checkpoint of landers"]["status"] == "warning"
     assert found["lag"]["detail"].startswith("2 records; the oldest unread record is ")

@@ -71,6 +71,17 @@ def test_whatever_is_killed_each_record_is_written_once_but_where_a_sink_may_rep
     assert (Path(report.kept) / Pipeline.KINESIS / "fanout").is_dir()
 
 
+@pytest.mark.spark
+@pytest.mark.prove
+def test_a_coordinator_that_checks_no_position_is_found_out() -> None:
+    strike = struck(CrashMoment.AFTER_TELLING, StrikeKind.KILL_LANDER, Pipeline.KINESIS_LANDERS)
+    options = CrashOptions(rounds=2, pipelines=(Pipeline.KINESIS_LANDERS,), unguarded=True)
+    report = run_campaign(options, plan=[strike, strike])
+    assert all(each.reached for each in report.struck)
+    assert report.verdicts[Pipeline.KINESIS_LANDERS].duplicated > 0
+    assert not report.holds
+
+
 def test_a_job_that_never_starts_ends_the_campaign(
     monkeypatch: pytest.MonkeyPatch, temporary_files: Path
 ) -> None:
