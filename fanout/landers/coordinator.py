@@ -20,6 +20,7 @@ from fanout.errors import FanOutError, SetupError, StreamStateError
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
 from fanout.landers.failures import restore, restore_cause
+from fanout.landers.leftovers import Leftovers
 from fanout.landers.messages import (
     Assign,
     Assigned,
@@ -112,6 +113,7 @@ class _Session:
         self.outbox: asyncio.Queue[FromCoordinator] = asyncio.Queue()
         self.receiving: asyncio.Task[str] | None = None
         self.segments = 0
+        self.last_segment = ""
         self.failure: FanOutError | None = None
         self._time = asyncio.get_running_loop().time
         self._connected_at = self._time()
@@ -184,6 +186,7 @@ class Coordinator:
         self._failures: dict[int, int] = {}  # of each lander, in a row
         self._epochs = 0
         self._landed: deque[tuple[_Session, SegmentFile]] = deque()
+        self.leftovers = Leftovers()
         self._counters = Counters()
         self._changed = asyncio.Event()
         self._failed = False
@@ -514,6 +517,7 @@ class Coordinator:
         if message.segment is not None:
             self._landed.append((session, message.segment))
             session.segments += 1
+            session.last_segment = message.segment.name
             self._progress.count(message.segment.rows, message.segment.size)
         for piece in message.pieces:
             self._advance(session, piece)
@@ -555,6 +559,7 @@ class Coordinator:
         if self._sessions.get(session.lander) is session:
             del self._sessions[session.lander]
             self._changed.set()
+            self.leftovers.ended(session.epoch, session.last_segment)
             if session.receiving is not None:
                 session.receiving.cancel()
             if not self._closed:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import shutil
-import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
 
 from obstore.exceptions import BaseError
@@ -19,10 +16,12 @@ from fanout.landing.object_errors import (
     may_have_written,
     object_errors,
 )
+from fanout.landing.scratch_directory import ScratchDirectory
 from fanout.landing.storage import FileInfo, check_name, finished, readable_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from fanout.landing.object_clients import Store
     from fanout.landing.object_location import ObjectLocation
@@ -60,7 +59,7 @@ class ObjectStorage:
         self._bucket = place.bucket
         self._store: Any = store
         self._uploads: Any = uploads
-        self._scratch: Path | None = None
+        self._scratch: ScratchDirectory | None = None
 
     def read(self, name: str, *, limit: int) -> bytes | None:
         """Return an object's bytes, or None if there is no such object.
@@ -199,13 +198,8 @@ class ObjectStorage:
             CheckpointError: It cannot be made.
         """
         if self._scratch is None:
-            try:
-                self._scratch = Path(tempfile.mkdtemp(prefix="fanout-"))
-            except OSError as error:
-                raise CheckpointError(
-                    f"cannot make a directory for temporary files: {error.strerror}"
-                ) from error
-        return self._scratch
+            self._scratch = ScratchDirectory()
+        return self._scratch.path
 
     def uri(self, name: str) -> str:
         """Return what `spark.read` takes for an object, with the scheme of the location.
@@ -221,7 +215,7 @@ class ObjectStorage:
     def close(self) -> None:
         """Remove the scratch directory."""
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.close()
             self._scratch = None
 
     def _put(self, store: Any, name: str, data: bytes) -> None:

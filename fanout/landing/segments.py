@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fanout.landing.storage import Storage
 
 # A session of a lander has its own numbers between those of the run and of the segment.
+_NAME_OF_SESSION = re.compile(r"run-([0-9]{6,})-([0-9]{6,7})-[0-9]{8,}\.parquet")
 _NAME = re.compile(r"run-([0-9]{6,})(?:-[0-9]{6,7})?-([0-9]{8,})\.parquet")
 # Two or more tasks can share a segment when it has a few row groups.
 _ROW_GROUPS = 4
@@ -280,6 +281,19 @@ def run_of(name: str) -> int | None:
     """
     place = place_of(name)
     return None if place is None else place[0]
+
+
+def session_of(name: str) -> tuple[int, int] | None:
+    """Return the number of the run, and of the lander's session in it, that named a segment.
+
+    Args:
+        name: The segment's file name.
+
+    Returns:
+        The numbers; None for a name that no session gave.
+    """
+    match = _NAME_OF_SESSION.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def place_of(name: str) -> tuple[int, int] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import logging
 import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,10 +13,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from pyspark import cloudpickle
 
+from fanout.core.cancellation import in_thread
 from fanout.core.error_text import first_error, text_of
 from fanout.core.opening import open_lineage
 from fanout.core.option_checks import whole
 from fanout.errors import (
+    FanOutError,
     LanderCancelledError,
     OptionError,
     SparkLostError,
@@ -49,8 +53,11 @@ if TYPE_CHECKING:
     _Listening: TypeAlias = tuple[Opened, Coordinator, int]
 
 
+log = logging.getLogger(__name__)
+
 _MAX_PORT: Final = 65_535
 _END_SECONDS: Final = 10.0
+_SWEEP_SECONDS: Final = 60.0
 
 
 @final
@@ -121,6 +128,8 @@ class LandersStream:
         self._source = source
         self._positions = positions
         self._bounded = bounded
+        self._storage = storage
+        self._run = run
         self._on_resubscribe = on_resubscribe
         location = check_landers(
             spark,
@@ -241,13 +250,27 @@ class LandersStream:
                 try:
                     async with control(coordinator.serve) as server:
                         listening.set_result((opened, coordinator, server.address[1]))
-                        await coordinator.run()
+                        sweeping = asyncio.create_task(self._keep_sweeping(coordinator))
+                        try:
+                            await coordinator.run()
+                        finally:
+                            sweeping.cancel()
+                            await asyncio.wait([sweeping])
                 finally:
                     opened.lifecycle.stopped(coordinator.failure)
         except BaseException as error:
             if not listening.done():
                 listening.set_exception(first_error(error))
             raise
+
+    async def _keep_sweeping(self, coordinator: Coordinator) -> None:
+        """Delete what lost landers left, again and again: one may go on for a while."""
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            try:
+                await in_thread(lambda: coordinator.leftovers.sweep(self._storage, self._run))
+            except (FanOutError, OSError) as error:
+                log.warning("what lost landers left is not deleted yet: %s", text_of(error))
 
 
 def _check_travels(work: LanderTask) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import threading
 from concurrent.futures import Future
 from dataclasses import fields
@@ -97,6 +98,36 @@ def test_a_query_goes_on_where_the_one_before_has_stopped(
     # Every segment belongs to a batch: nothing is left of the landers.
     segments = tmp_path / "checkpoint" / "fanout" / "segments"
     assert all(file.name.startswith("run-") for file in segments.iterdir())
+
+
+@pytest.mark.prove
+def test_what_a_killed_lander_left_is_deleted_while_the_query_runs(
+    start: Start,
+    kinesis: KinesisServer,
+    source: KinesisSource,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fanout.spark.landers_stream._SWEEP_SECONDS", 0.1)
+    kinesis.put_records("orders", numbered(0, 100))
+    recorder = Recorder()
+    query = start(source, recorder, landing=LANDING)
+    recorder.wait_for_rows(100)
+    # As if it were killed after it has published, and while it writes the next segment.
+    checkpoint = tmp_path / "checkpoint" / "fanout"
+    left = [
+        checkpoint / "segments" / "run-000001-000001-00000099.parquet",
+        checkpoint / "_scratch" / "run-000001-000001-00000100.parquet",
+    ]
+    for path in left:
+        path.touch()
+    (lander,) = query.progress().landers
+    os.kill(lander.pid, signal.SIGKILL)
+    eventually(lambda: not any(path.exists() for path in left))
+    kinesis.put_records("orders", numbered(100, 100))
+    recorder.wait_for_rows(200)
+    query.stop()
+    assert numbers(recorder) == list(range(200))
 
 
 @pytest.mark.prove
