@@ -190,6 +190,7 @@ class Lander:
     async def _release(self, split_id: str) -> None:
         """Close the subscription of a split; no drain is under way."""
         if split_id in self._subscribers.by_split:
+            await self._send_report()  # with the subscription its counters go
             await self._subscribers.stop(split_id)
             if split_id in self._landed:  # its end may have been told meanwhile
                 self._releasing.add(split_id)
@@ -301,6 +302,8 @@ class Lander:
             await self._tell(None, moved)
 
     async def _tell(self, file: SegmentFile | None, moved: tuple[Piece, ...]) -> None:
+        if any(piece.ended for piece in moved):
+            await self._send_report()  # the coordinator hears no more of them
         await self._send(Landed(self._seq, file, moved))
         self._seq += 1
         self._landed_at = asyncio.get_running_loop().time()
@@ -338,19 +341,22 @@ class Lander:
         told = False
         with suppress(ChannelClosedError):
             while True:
-                statistics = self._stream.statistics()
-                splits = tuple(self._changed(statistics.splits.items()))
-                resubscribed = tuple(self._resubscribed)
-                self._resubscribed.clear()
-                await self._send(Report(splits, statistics.bytes_in_flight, resubscribed))
+                await self._send_report()
                 if self._stream.failure is not None and not told:
                     await self._send(describe(self._stream.failure, landed=False))
                     told = True
                 await asyncio.sleep(_REPORT_SECONDS)
 
+    async def _send_report(self) -> None:
+        statistics = self._stream.statistics()
+        splits = tuple(self._changed(statistics.splits.items()))
+        resubscribed = tuple(self._resubscribed)
+        self._resubscribed.clear()
+        await self._send(Report(splits, statistics.bytes_in_flight, resubscribed))
+
     def _changed(self, splits: Iterable[tuple[str, SplitStatistics]]) -> Iterator[SplitReport]:
         for split_id, now in splits:
-            if now != self._reported.get(split_id):
+            if split_id not in self._releasing and now != self._reported.get(split_id):
                 self._reported[split_id] = now
                 yield SplitReport(
                     split_id,

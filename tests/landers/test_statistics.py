@@ -13,7 +13,7 @@ from fanout.core.progress import ABSENCES
 from fanout.core.statistics import CommitStatistics, SplitState
 from fanout.errors import RemoteError, ServiceError, SplitFailedError
 from fanout.landers.failures import LanderCause
-from fanout.landers.messages import Report, SplitReport, encode
+from fanout.landers.messages import Release, Report, SplitReport, encode
 from tests.landers.rig import Rig, until
 from tests.spark.manual import ManualConnection, ManualSource
 
@@ -52,6 +52,23 @@ async def test_what_was_known_of_a_split_is_forgotten_after_its_end(tmp_path: Pa
             rig.progress.forget_expired(["left"])
         coordinator._listed()
         assert "a" not in counters._before
+
+
+async def test_what_was_counted_just_before_an_end_or_a_move_is_known(tmp_path: Path) -> None:
+    source = ManualSource("a", "b")
+    source.put(*numbered(10))
+    source.put(*numbered(10), split="b")
+    source.end("a", "left")
+    async with Rig(source, tmp_path).running(0) as rig:
+        await rig.read(20)
+        await until(lambda: rig.progress["a"].ended)
+        owner = rig.coordinator._owners["b"]
+        owner.releasing.add("b")
+        owner.outbox.put_nowait(Release(("b",)))
+        await until(lambda: "b" not in owner.releasing)
+        for split in (rig.coordinator.statistics().splits[split_id] for split_id in "ab"):
+            assert split.bytes > 0
+            assert split.subscriptions == 1
 
 
 async def test_a_late_report_of_a_split_that_has_gone_counts_for_nothing(tmp_path: Path) -> None:
