@@ -132,7 +132,9 @@ class SplitProgress:
         self.ended = moved.ended
         self.caught_up = self.caught_up or moved.caught_up or moved.ended
         self.newest = moved.newest
-        self._rise(moved.watermark)
+        # A process that goes on with the split has not seen the records before.
+        if self.watermark is None or moved.watermark is None or moved.watermark > self.watermark:
+            self._rise(moved.watermark)
 
     def _hand_out(self, batch: Batch, arrival: Arrival) -> Batch:
         self._move(batch.range.until)
@@ -148,8 +150,7 @@ class SplitProgress:
         return replace(batch, gaps=gaps, watermark=self.watermark)
 
     def _rise(self, watermark: int | None) -> None:
-        # The next process that reads the split has not seen the records before.
-        if watermark is not None and (self.watermark is None or watermark > self.watermark):
+        if watermark is not None:
             self.watermark = watermark
 
     def _begin_anew(self, position: Cursor) -> None:
