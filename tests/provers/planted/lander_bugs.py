@@ -68,6 +68,11 @@ def _in_another_order(made: ast.AsyncWith) -> ast.AsyncWith:
     return made
 
 
+def _in_another_order_at_first(made: ast.FunctionDef) -> ast.FunctionDef:
+    made.body[:2] = reversed(made.body[:2])
+    return made
+
+
 def _if_about(attribute: str) -> Callable[[Any], bool]:
     return node(ast.If, test=has(node(ast.Attribute, attr=attribute)))
 
@@ -173,6 +178,15 @@ LANDER_BUGS: Final[dict[str, Change]] = {
     ),
     "a lander that is silent is waited for": (
         Edit(Coordinator._receive, on(called(asyncio.timeout), arguments(None))),
+    ),
+    "a watermark is that of the memory of the lander": (
+        Edit(
+            Lander._piece,
+            on(node(ast.keyword, arg="watermark"), with_value(_expression("now.watermark"))),
+        ),
+    ),
+    "a split leaves the watermark before its children are known": (
+        Edit(Coordinator._advance, on(node(ast.FunctionDef), _in_another_order_at_first)),
     ),
     "two sessions have one number": (Edit(Coordinator._welcome, on(node(ast.AugAssign), drop)),),
 }

@@ -116,8 +116,8 @@ class Driver:
             match taken:
                 case Stopped():
                     return
-                case LandedBatch(segments, positions):
-                    await self._write(segments, positions)
+                case LandedBatch(segments, positions, watermark):
+                    await self._write(segments, positions, watermark)
                     if self._slow:
                         await asyncio.sleep(self._random.uniform(0.0, 8.0))
                     await asyncio.sleep(self._random.uniform(0.0, world.plan.handling))
@@ -125,9 +125,14 @@ class Driver:
                     if happens(self._random, 0.5):
                         await self._write((), positions)
 
-    async def _write(self, segments: tuple[SegmentFile, ...], positions: Checkpoint) -> None:
+    async def _write(
+        self,
+        segments: tuple[SegmentFile, ...],
+        positions: Checkpoint,
+        watermark: int | None = None,
+    ) -> None:
         await asyncio.sleep(self._random.uniform(0.0, 4.0 if self._slow else 0.05))
-        self._world.oracle.check_entry(segments, positions)
+        self._world.oracle.check_entry(segments, positions, watermark)
         self._world.stored = positions.to_json()
         self._world.entry_written.set()
 

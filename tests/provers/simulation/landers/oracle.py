@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, final
 
@@ -35,6 +36,7 @@ class EntryOracle:
         self._files = files
         self._read = dict.fromkeys(logs, 0)
         self._ended: set[str] = set()
+        self._watermark = -math.inf
 
     @property
     def complete(self) -> bool:
@@ -55,8 +57,15 @@ class EntryOracle:
             or (log.ends_at is not None and split_id not in self._ended)
         }
 
-    def check_entry(self, segments: tuple[SegmentFile, ...], positions: Checkpoint) -> None:
+    def check_entry(
+        self,
+        segments: tuple[SegmentFile, ...],
+        positions: Checkpoint,
+        watermark: int | None = None,
+    ) -> None:
         """Check an entry that is written now.
+
+        In these logs no record is older than one before it, and none is idle: none is late.
 
         Raises:
             OracleError: If a promise is broken.
@@ -72,6 +81,7 @@ class EntryOracle:
             for row in rows:
                 self._take(*row)
         self._check_positions(positions)
+        self._watermark = max(self._watermark, -math.inf if watermark is None else watermark)
 
     def _check_credit(self, segments: tuple[SegmentFile, ...]) -> None:
         """Check that a session has landed one segment that no batch had taken."""
@@ -89,6 +99,11 @@ class EntryOracle:
             for parent in self._logs[split_id].split.parents:
                 if self._read[parent] < len(self._logs[parent].arrivals):
                     raise OracleError(f"out of order: {split_id} before the end of {parent}")
+        if (at := self._logs[split_id].millis(sequence)) <= self._watermark:
+            raise OracleError(
+                f"late: record {sequence} of {split_id} is of {at}, and an entry before it has the "
+                f"watermark {self._watermark}"
+            )
         self._read[split_id] = sequence
         self.records += 1
 

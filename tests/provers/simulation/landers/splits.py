@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fanout.core.backoff import Backoff, Pacing
+from fanout.core.event_time import EventTime
 from fanout.core.events import Batch, End, Split
 from fanout.core.policy import Fatal, Pace, Retry
 from fanout.core.positions import Cursor, Horizon, Range
@@ -41,7 +43,8 @@ _PACING: Final = Pacing(
     backoff=Backoff(base=1.0, cap=10.0),
 )
 
-pa.array([0])  # imports pandas, which reads files: not in a loop that refuses it
+# They import pandas and more, which reads files: not in a loop that refuses it.
+pc.max(pa.array([0]))
 
 
 class FlakyError(FanOutError):
@@ -68,6 +71,10 @@ class SplitLog:
     arrivals: tuple[float, ...]
     ends_at: float | None = None
     children: tuple[Split, ...] = ()
+
+    def millis(self, sequence: int) -> int:
+        """Return when a record arrives, in milliseconds."""
+        return int(1000 * self.arrivals[sequence - 1])
 
 
 def draw_logs(plan: LandersPlan) -> dict[str, SplitLog]:
@@ -109,7 +116,6 @@ class SimSource:
         holding: Notes that the process that runs holds a subscription of a split.
     """
 
-    event_time = None
     schema = _SCHEMA
 
     def __init__(
@@ -122,6 +128,7 @@ class SimSource:
         self.logs = logs
         self.holding = holding
         self.random = stream_of(plan.seed, "subscriptions")
+        self.event_time = EventTime(self._times)
 
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[_Connection]:
@@ -136,7 +143,12 @@ class SimSource:
     def arrival(self, records: pa.RecordBatch, row: int) -> int:
         """Say when a row arrived."""
         log = self.logs[records.column("split")[row].as_py()]
-        return int(1000 * log.arrivals[records.column("sequence")[row].as_py() - 1])
+        return log.millis(records.column("sequence")[row].as_py())
+
+    def _times(self, records: pa.RecordBatch) -> pa.Array:
+        """Say when rows arrived, which is their event time."""
+        millis = [self.arrival(records, row) for row in range(records.num_rows)]
+        return pa.array(millis, pa.timestamp("ms", tz="UTC"))
 
 
 @final

@@ -128,7 +128,7 @@ class _MemorySegment:
             self._rows += zip(columns["split"], columns["sequence"], strict=True)
             split_id, count = batch.split.id, batch.num_records
             before = self.parts.get(split_id, SplitPart(0, None))
-            self.parts[split_id] = SplitPart(before.records + count, None)
+            self.parts[split_id] = SplitPart(before.records + count, batch.watermark)
         self.rows = len(self._rows)
         self.positions = drained.positions
 
