@@ -88,6 +88,15 @@ def land(
             show_default=False,
         ),
     ] = None,
+    keep_for_readers: Annotated[
+        timedelta,
+        typer.Option(
+            parser=age,
+            metavar="AGE",
+            help="How long after its last commit a named reader of Spark keeps entries that are "
+            "older than --keep and that it has not read.",
+        ),
+    ] = "7d",  # type: ignore[assignment]  # the parser gets it
     storage_options: Annotated[
         list[str] | None,
         typer.Option(
@@ -151,6 +160,7 @@ def land(
         compression=compression,
         partition_by_date=partition_by_date,
         keep=keep,
+        keep_for_readers=keep_for_readers,
         storage_options=_pairs(storage_options or ()),
         available_now=available_now,
         max_wait=max_wait,

@@ -15,6 +15,7 @@ from fanout.errors import CheckpointError, OptionError, PositionError, StreamSta
 from fanout.landing.by_date import check_date_column, publish_by_date
 from fanout.landing.entries import BatchEntry
 from fanout.landing.entry_log import EntryLog
+from fanout.landing.identity import give_identity
 from fanout.landing.landed_entry import LandedEntry
 from fanout.landing.ownership import ThisProcess, claim
 from fanout.landing.places import open_storage
@@ -40,6 +41,7 @@ _WAIT_FOR_LOCK: Final = 5.0
 # How often a run looks whether a newer one has taken over: Kinesis lets two runs take a shard's
 # subscription from each other every 5 s.
 _CLAIM_SECONDS: Final = 5.0
+KEEP_FOR_READERS: Final = timedelta(days=7)
 _COMPRESSIONS: Final = ("zstd", "snappy", "lz4", "gzip", "none")
 
 
@@ -212,6 +214,7 @@ async def land(
     compression: str = "zstd",
     partition_by_date: str | None = None,
     keep: timedelta | None = None,
+    keep_for_readers: timedelta = KEEP_FOR_READERS,
     storage_options: Mapping[str, str] | None = None,
     available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
@@ -235,6 +238,8 @@ async def land(
             and `"timestamp"` of Kafka: files are in `segments/date=2026-11-22/` then, by the date
             in UTC. None for one directory.
         keep: Delete entries and files that were written longer ago; None keeps them for ever.
+        keep_for_readers: How long after its last commit a named reader, which is a query of
+            `format("fanout")`, keeps entries that are older than `keep` and that it has not read.
         storage_options: Settings of the object store by obstore's names, such as `endpoint` and
             `region`. Credentials are found as the service's SDK finds them.
         available_now: End when every split has once reached its newest record.
@@ -255,7 +260,7 @@ async def land(
     come again in the next run.
     """
     one_of("compression", compression, *_COMPRESSIONS)
-    _check_limits(max_records, max_bytes, max_wait, keep)
+    _check_limits(max_records, max_bytes, max_wait, keep=keep, keep_for_readers=keep_for_readers)
     if partition_by_date is not None:
         check_date_column(source.schema, partition_by_date)
     async with AsyncExitStack() as resources:
@@ -270,7 +275,8 @@ async def land(
             origin = await resolve_start(source)
             positions = await in_thread(lambda: log.write_origin(origin))
         await in_thread(lambda: _fence(storage, log, ownership, positions))
-        retention = await in_thread(lambda: Retention(storage, log, keep))
+        await in_thread(lambda: give_identity(storage, source.schema))
+        retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         scratch = await in_thread(storage.scratch)
         segments = SegmentLog(
             scratch,
@@ -330,12 +336,14 @@ def _check_source(stream: FanOut, positions: Checkpoint) -> None:
 
 
 def _check_limits(
-    max_records: int, max_bytes: int, max_wait: float, keep: timedelta | None
+    max_records: int, max_bytes: int, max_wait: float, **ages: timedelta | None
 ) -> None:
     for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
         if whole(name, value) < 1:
             raise OptionError(f"{name}={value} must be at least 1")
     if number("max_wait", max_wait) < 0:
         raise OptionError(f"max_wait={max_wait} must not be negative")
-    if keep is not None and keep <= timedelta():
-        raise OptionError(f"keep={keep} must be longer than nothing; leave it out to keep files")
+    for name, age in ages.items():
+        if age is not None and age <= timedelta():
+            out = "leave it out to keep files" if name == "keep" else "7 days is the default"
+            raise OptionError(f"{name}={age} must be longer than nothing; {out}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fanout.errors import CheckpointError
 from fanout.landing.storage import (
+    READERS,
     FileInfo,
     check_name,
     finished,
@@ -73,6 +74,14 @@ class LocalFiles:
                 return ()
         # A query may delete a file while its directory is listed.
         return tuple(sorted((info for info in found if info), key=lambda info: info.name))
+
+    def open(self, name: str) -> Path:
+        """Return the path of a file, for `pyarrow.parquet.ParquetFile`.
+
+        Args:
+            name: The file.
+        """
+        return self._path(name)
 
     def _path(self, name: str) -> Path:
         return self.root / check_name(name)
@@ -219,6 +228,8 @@ class LocalStorage(LocalFiles):
         """
         with _os_errors("clean", self.root):
             for directory, _, names in os.walk(self.root, onerror=_raise):
+                if Path(directory) == self.root / READERS:
+                    continue  # what a reader is writing is not half written
                 for name in names:
                     if Path(directory) == self._scratch or is_temporary(name):
                         Path(directory, name).unlink(missing_ok=True)

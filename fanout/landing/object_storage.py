@@ -6,6 +6,7 @@ import io
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
 
+import obstore
 from obstore.exceptions import BaseError
 
 from fanout.errors import CheckpointError
@@ -81,6 +82,19 @@ class ObjectStorage:
             if found.meta["size"] <= limit:
                 return bytes(found.bytes())
         raise CheckpointError(f"{self.location}/{name} is larger than {limit} bytes: damaged")
+
+    def open(self, name: str) -> Any:
+        """Open an object for `pyarrow.parquet.ParquetFile`, which reads parts of it.
+
+        Args:
+            name: The object.
+
+        Raises:
+            FileNotFoundError: There is no such object.
+            CheckpointError: The service refused or did not answer.
+        """
+        with self._errors("read", name):
+            return obstore.open_reader(self._store, name)
 
     def list(self, directory: str) -> tuple[FileInfo, ...]:
         """Return the objects of a directory, by name; none if there are none.

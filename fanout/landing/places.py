@@ -15,7 +15,7 @@ from fanout.landing.object_location import is_object_location
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanout.landing.storage import Storage, StoredFiles
+    from fanout.landing.storage import ReadableFiles, Storage
 
 
 def open_storage(location: str, options: Mapping[str, str] | None) -> Storage:
@@ -30,14 +30,32 @@ def open_storage(location: str, options: Mapping[str, str] | None) -> Storage:
         SetupError: A library or credentials are missing.
         CheckpointError: The location cannot be used, or its store cannot create exclusively.
     """
-    if not is_object_location(location):
-        return LocalStorage(_local(location, options))
-    storage = open_object_storage(location, options)
-    check_conditional_create(storage)
+    storage = open_known_storage(location, options)
+    if is_object_location(location):
+        check_conditional_create(storage)
     return storage
 
 
-def open_files(location: str, options: Mapping[str, str] | None) -> StoredFiles:
+def open_known_storage(location: str, options: Mapping[str, str] | None) -> Storage:
+    """Open a location for writing, where an earlier run has tried what its store promises.
+
+    It blocks.
+
+    Args:
+        location: As for `open_storage`.
+        options: The same.
+
+    Raises:
+        OptionError: The location or an option is malformed.
+        SetupError: A library or credentials are missing.
+        CheckpointError: The location cannot be used.
+    """
+    if is_object_location(location):
+        return open_object_storage(location, options)
+    return LocalStorage(_local(location, options))
+
+
+def open_files(location: str, options: Mapping[str, str] | None) -> ReadableFiles:
     """Open a location for reading. It blocks.
 
     Args:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.errors import CheckpointError
 from fanout.landing.entries import BATCHES, SEGMENTS, batch_ids, entry_name
+from fanout.landing.named_readers import needed_by_readers
 from fanout.landing.segments import place_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _Place: TypeAlias = tuple[int, int]
 _NOWHERE: Final = (0, 0)
 # An upload is given up after some minutes. So many later runs have hardly landed files by then.
 _RUNS: Final = 5
+_READERS_MILLIS: Final = 60_000
 
 
 @final
@@ -36,12 +38,22 @@ class Retention:
         storage: The landing.
         log: Its entries.
         keep: Delete what was written longer ago; None keeps all.
+        keep_for_readers: How long after its last commit a named reader keeps what it needs.
     """
 
-    def __init__(self, storage: Storage, log: EntryLog, keep: timedelta | None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        log: EntryLog,
+        keep: timedelta | None,
+        keep_for_readers: timedelta,
+    ) -> None:
         self._storage = storage
         self._log = log
-        self._keep = None if keep is None else int(keep.total_seconds() * 1000)
+        self._keep = None if keep is None else _millis(keep)
+        self._keep_for_readers = _millis(keep_for_readers)
+        self._readers_seen = 0
+        self._needed: int | None = None
         self._kept: deque[tuple[int, int]] = deque()
         if keep is not None:
             for file in storage.list(BATCHES):
@@ -67,11 +79,20 @@ class Retention:
         now = self.now()
         self._kept.append((number, now))
         while len(self._kept) > 1 and self._kept[0][1] < now - self._keep:
+            if self._is_needed(self._kept[0][0], now):
+                break
             # A list may have missed some: none may stay between others that are deleted.
             last, _ = self._kept.popleft()
             for old in range(self._oldest, last + 1):
                 self._delete(old)
             self._oldest = max(self._oldest, last + 1)
+
+    def _is_needed(self, number: int, now: int) -> bool:
+        """Say whether a named reader needs an entry; the readers are asked once a minute."""
+        if now - self._readers_seen >= _READERS_MILLIS:
+            self._needed = needed_by_readers(self._storage, now - self._keep_for_readers)
+            self._readers_seen = now
+        return self._needed is not None and self._needed <= number
 
     def _delete(self, number: int) -> None:
         entry = self._log.look_up(number)
@@ -83,6 +104,10 @@ class Retention:
     def _delete_files(self, files: tuple[SegmentFile, ...]) -> None:
         for file in files:
             self._storage.delete(file.name)
+
+
+def _millis(age: timedelta) -> int:
+    return int(age.total_seconds() * 1000)
 
 
 def check_no_files(storage: Storage) -> None:

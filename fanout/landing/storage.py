@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +28,13 @@ class StoredFiles(Protocol):
 
     def list(self, directory: str) -> tuple[FileInfo, ...]:
         """Return the finished files of a directory, by name."""
+
+
+class ReadableFiles(StoredFiles, Protocol):
+    """Stored files of which a part can be read."""
+
+    def open(self, name: str) -> Any:
+        """Return what `pyarrow.parquet.ParquetFile` reads a file from; FileNotFoundError."""
 
 
 class Storage(StoredFiles, Protocol):
@@ -64,6 +71,9 @@ class Storage(StoredFiles, Protocol):
     def close(self) -> None:
         """Remove what only this process needed. The files stay."""
 
+
+READERS: Final = "readers"
+"""The directory in which others write than the owner of a landing."""
 
 _TEMPORARY = "_tmp-"
 

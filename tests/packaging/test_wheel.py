@@ -51,7 +51,8 @@ def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"fanout/py.typed", "fanout/testing/s3a-hadoop-3.5.0.txt"} <= set(names)
-    others = {name.split("/")[0] for name in names} - {"fanout"}
+    others = {name.split("/")[0] for name in names} - {"fanout", "pyspark_fanout.py"}
+    assert "pyspark_fanout.py" in names
     assert [name for name in others if not name.endswith(".dist-info")] == []
 
 

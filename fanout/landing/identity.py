@@ -1,0 +1,104 @@
+"""What a landing is: an identity that no other landing has, and the columns of its records."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, Literal, final
+
+import msgspec
+import pyarrow as pa
+
+from fanout.core.stored_json import StoredFormat
+from fanout.errors import CheckpointError, OptionError
+from fanout.landing.entries import MAX_ENTRY_BYTES, ORIGIN
+
+if TYPE_CHECKING:
+    from fanout.landing.storage import Storage, StoredFiles
+
+IDENTITY: Final = "landing.json"
+_MAX_BYTES: Final = 1024 * 1024
+_VERSION: Final = 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LandingIdentity:
+    """A landing, as readers know it again.
+
+    Args:
+        id: A random text that was chosen when the landing was started.
+        schema: The columns of its records.
+    """
+
+    id: str
+    schema: pa.Schema
+
+
+class _IdentityWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    schema: str
+
+
+_FORMAT: Final = StoredFormat(
+    wire=_IdentityWire,
+    max_size=_MAX_BYTES,
+    error=CheckpointError,
+    version=_VERSION,
+    hint="restore it from a backup",
+)
+
+
+def give_identity(storage: Storage, schema: pa.Schema) -> None:
+    """Give a landing an identity, if it has none. It blocks.
+
+    Args:
+        storage: The landing.
+        schema: The columns of its records.
+
+    Raises:
+        CheckpointError: The storage refused.
+    """
+    if storage.read(IDENTITY, limit=_MAX_BYTES) is None:
+        columns = base64.b64encode(schema.remove_metadata().serialize()).decode()
+        wire = _IdentityWire(_VERSION, uuid.uuid4().hex, columns)
+        with suppress(FileExistsError):  # another run was faster, and its identity holds
+            storage.create(IDENTITY, msgspec.json.encode(wire))
+
+
+def read_identity(files: StoredFiles) -> LandingIdentity:
+    """Return the identity of a landing. It blocks.
+
+    Args:
+        files: The landing.
+
+    Raises:
+        OptionError: There is no landing.
+        CheckpointError: It has no identity yet, or that is damaged or was written by a newer
+            version, or the storage refused.
+    """
+    data = files.read(IDENTITY, limit=_MAX_BYTES)
+    if data is not None:
+        return _decode(data, f"{IDENTITY} in {files.location}")
+    if files.read(ORIGIN, limit=MAX_ENTRY_BYTES) is None:
+        raise OptionError(
+            f"there is no landing at {files.location}: start one with fanout.land, or with "
+            f"`fanout land`"
+        )
+    raise CheckpointError(
+        f"{files.location} has no {IDENTITY}: it was landed by an older version of fanout; start "
+        f"fanout.land or `fanout land` of this version there, which adds the file"
+    )
+
+
+def _decode(data: bytes, what: str) -> LandingIdentity:
+    wire = _FORMAT.read(data, what)
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(wire.schema, validate=True)))
+    except (pa.ArrowException, OSError, binascii.Error) as error:
+        raise _FORMAT.damaged(what, "its columns cannot be read") from error
+    return LandingIdentity(wire.id, schema)

@@ -1,0 +1,75 @@
+"""Spark's `format("fanout")`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from fanout.landing.identity import read_identity
+from fanout.landing.places import open_files
+from fanout.spark.dataframe.batch_reader import LandingBatchReader
+from fanout.spark.dataframe.options import ReadOptions
+from fanout.spark.dataframe.stream_reader import LandingStreamReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@final
+class LandingDataSource(DataSource):
+    """Read a landing as a DataFrame, streaming or not.
+
+    Spark finds it in the module `pyspark_fanout`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "fanout"
+
+    def schema(self) -> StructType:
+        """Return the columns of the landing's records; those of its source.
+
+        Raises:
+            OptionError: An option is wrong, or there is no landing.
+            SetupError: A library or credentials are missing.
+            CheckpointError: The landing cannot be read.
+        """
+        options = ReadOptions.parse(self.options)
+        files = open_files(options.landing, options.storage)
+        return from_arrow_schema(read_identity(files).schema)
+
+    def reader(self, schema: StructType) -> LandingBatchReader:
+        """Return what reads for `spark.read`.
+
+        Args:
+            schema: The columns.
+
+        Raises:
+            OptionError: An option is wrong.
+        """
+        options = ReadOptions.parse(self.options, streaming=False)
+        return LandingBatchReader(options, _arrow(schema))
+
+    def streamReader(self, schema: StructType) -> LandingStreamReader:  # noqa: N802 - Spark's name
+        """Return what reads for `spark.readStream`.
+
+        Args:
+            schema: The columns.
+
+        Raises:
+            OptionError: An option is wrong.
+        """
+        options = ReadOptions.parse(self.options, streaming=True)
+        return LandingStreamReader(options, _arrow(schema))
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    convert: Any = to_arrow_schema
+    try:
+        return convert(schema, timezone="UTC")
+    except TypeError:  # pyspark 4.0 to 4.2, which mean UTC
+        return convert(schema)

@@ -1,0 +1,255 @@
+"""Follow a landing as a streaming DataFrame."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, final
+
+from pyspark.sql.datasource import DataSourceStreamReader
+
+from fanout.errors import CheckpointError, OptionError
+from fanout.landing.landed_log import NO_LIMITS, LandedLog, Limits, Place
+from fanout.landing.named_readers import NamedReader
+from fanout.landing.places import open_files, open_known_storage
+from fanout.spark.dataframe.offsets import LandingOffset
+from fanout.spark.dataframe.row_groups import partitions, read_rows
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ModuleNotFoundError:  # pyspark 4.0 and 4.1
+    from abc import ABC as SupportsTriggerAvailableNow  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+    from fanout.spark.dataframe.options import ReadOptions
+
+_LOG: Final = logging.getLogger("fanout.spark")
+
+
+class LandingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plan micro-batches of a landing, and read their rows.
+
+    Spark makes one in the planner, a Python process that lives as long as the query's run and asks
+    for offsets; and others, which only read, in workers. So nothing is opened before Spark asks for
+    an offset. What fills the landing is no matter of this class.
+
+    Args:
+        options: What the user has set.
+        schema: The columns, as Spark expects them.
+    """
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._planner: _Planner | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a new query begins."""
+        return self._plan().initial().to_dict()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note what is there: this run ends with it."""
+        self._plan().stop_at_end()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return a limit, if the user has set any; Spark may pass another one instead."""
+        from pyspark.sql.streaming.datasource import (  # noqa: PLC0415 - of pyspark 4.2
+            ReadAllAvailable,
+            ReadMaxBytes,
+            ReadMaxRows,
+        )
+
+        limits = self._options.limits
+        if limits.records is not None:
+            return ReadMaxRows(limits.records)
+        return ReadAllAvailable() if limits.bytes is None else ReadMaxBytes(limits.bytes)
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: Mapping[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return where the next micro-batch ends.
+
+        Args:
+            start: Where it begins; Spark 4.0 and 4.1 do not say.
+            limit: No limit for a trigger that takes all; otherwise the options count.
+
+        Raises:
+            CheckpointError: The landing cannot be read, is another one than the checkpoint's, or
+                entries were deleted before they were read.
+        """
+        # Its class is of pyspark 4.2.
+        unlimited = type(limit).__name__ == "ReadAllAvailable"
+        limits = NO_LIMITS if unlimited else self._options.limits
+        return self._plan().latest(start, limits).to_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return the newest place, and how far the query is behind it, for `lastProgress`."""
+        return self._plan().report()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        """Divide a micro-batch among tasks.
+
+        Args:
+            start: Where it begins.
+            end: Where it ends.
+
+        Raises:
+            CheckpointError: As for `latestOffset`.
+        """
+        planner = self._plan()
+        return partitions(planner.rows(start, end), self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task.
+
+        Args:
+            partition: The task's rows.
+
+        Raises:
+            CheckpointError: They cannot be read, or were deleted.
+        """
+        return read_rows(partition, self._schema, self._options)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Tell the landing that a named reader no longer needs what is before an offset.
+
+        Args:
+            end: The end of a micro-batch that is done.
+
+        Raises:
+            CheckpointError: Another query has taken the reader's name over, or the storage refused.
+        """
+        self._plan().commit(end)
+
+    def _plan(self) -> _Planner:
+        if self._planner is None:
+            self._planner = _Planner(self._options)
+        return self._planner
+
+
+@final
+class _Planner:
+    """What the planner process knows of a landing and of the query's place in it."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        files = open_files(options.landing, options.storage)
+        self._log = LandedLog(
+            files, skip_lost=not options.fail_on_data_loss, on_skipped=log_skipped
+        )
+        self._reader = self._named_reader(options)
+        self._claimed = False
+        self._stop: int | None = None
+        self._initial: LandingOffset | None = None
+        self._last: LandingOffset | None = None
+
+    def initial(self) -> LandingOffset:
+        if self._initial is None:
+            place = Place(first_entry(self._log, self._options.start))
+            self._initial = LandingOffset(self._log.identity.id, place, initial=True)
+        return self._initial
+
+    def stop_at_end(self) -> None:
+        self._stop = self._log.end()
+
+    def latest(self, given: Mapping[str, Any] | None, limits: Limits) -> LandingOffset:
+        start = self._last if given is None else self._parse(given)
+        end = self._log.end() if self._stop is None else self._stop
+        if start is None:  # Spark 4.0 and 4.1: in a first batch, and with Trigger.AvailableNow
+            self._claim(Place(0))
+            start, limits = self.initial(), NO_LIMITS
+        elif given is not None and start.place > Place(self._log.end()):
+            raise CheckpointError(
+                f"the checkpoint has read up to entry {start.place.entry} of {self._log.location}, "
+                f"and the newest one there is {self._log.end() - 1}: entries were deleted, or an "
+                f"older state was restored; use another checkpoint location"
+            )
+        self._claim(start.place)
+        place = max(start.place, Place(end))
+        if limits != NO_LIMITS:
+            place = self._log.limited(start.place, end, limits)
+        began = start.place.entry if start.initial else None
+        if place != start.place or start.initial:
+            start = LandingOffset(self._log.identity.id, place, began)
+        self._last = start
+        return start
+
+    def rows(self, given: Mapping[str, Any], until: Mapping[str, Any]) -> Iterator[Any]:
+        start, end = self._parse(given), self._parse(until)
+        place = start.start_of_batch(end)
+        self._claim(place)
+        if self._last is None or end.place >= self._last.place:
+            self._last = end
+        return self._log.rows(place, end.place)
+
+    def commit(self, given: Mapping[str, Any]) -> None:
+        end = self._parse(given).place.entry
+        self._log.forget(end)
+        if self._reader is not None:
+            self._claim(Place(end))
+            self._reader.commit(end)
+
+    def report(self) -> dict[str, Any] | None:
+        if self._last is None:
+            return None
+        end, place = self._log.end(), self._last.place
+        newest = LandingOffset(self._log.identity.id, max(Place(end), place)).to_dict()
+        newest["entriesBehind"] = max(end - place.entry, 0)
+        marks = self._log.watermark(end - 1), self._log.watermark(place.entry - 1)
+        if marks[0] is not None and marks[1] is not None:
+            newest["millisBehind"] = max(marks[0] - marks[1], 0)
+        return newest
+
+    def _parse(self, offset: Mapping[str, Any]) -> LandingOffset:
+        log = self._log
+        return LandingOffset.parse(offset, landing=log.identity.id, location=log.location)
+
+    def _claim(self, place: Place) -> None:
+        if self._reader is not None and not self._claimed:
+            self._reader.claim(place.entry)
+            self._claimed = True
+
+    def _named_reader(self, options: ReadOptions) -> NamedReader | None:
+        if options.reader is None:
+            return None
+        return NamedReader(open_known_storage(options.landing, options.storage), options.reader)
+
+
+def log_skipped(first: int, last: int) -> None:
+    """Log that entries were skipped.
+
+    Args:
+        first: The number of the first one.
+        last: That of the last.
+    """
+    _LOG.warning(
+        "the entries %d to %d were deleted before they were read; they are skipped, as "
+        "failOnDataLoss is false",
+        first,
+        last,
+    )
+
+
+def first_entry(log: LandedLog, start: int | str) -> int:
+    """Return the number of the entry at which a read begins.
+
+    Args:
+        log: The entries.
+        start: The option `start`.
+
+    Raises:
+        OptionError: It is the number of an entry that is not there yet.
+        CheckpointError: The landing cannot be read.
+    """
+    if isinstance(start, int):
+        if start > log.end():
+            raise OptionError(
+                f"start={start}: the newest entry of {log.location} is {log.end() - 1}"
+            )
+        return start
+    return log.end() if start == "latest" else log.oldest()
