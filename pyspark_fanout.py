@@ -8,7 +8,8 @@ except ModuleNotFoundError as error:
     if error.name != "pyspark.sql.datasource":
         raise
     raise SetupError(
-        'format("fanout") needs pyspark 4.0 or newer; use fanout.spark.foreach_batch, which needs 3.5'
+        'format("fanout") needs pyspark 4.0 or newer; use fanout.spark.foreach_batch, which needs '
+        "3.5"
     ) from error
 
 __all__ = ("DefaultSource",)

@@ -17,7 +17,10 @@ from fanout.spark.dataframe.row_groups import partitions, read_rows
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 except ModuleNotFoundError:  # pyspark 4.0 and 4.1
-    from abc import ABC as SupportsTriggerAvailableNow  # type: ignore[assignment]
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """A reader that Spark tells about Trigger.AvailableNow."""
+
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+import pytest
+
+from tests.spark.dataframe.landings import FilledLanding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+if pyspark.__version__.startswith("3."):
+    collect_ignore_glob = ["test_*.py"]  # there are no Python data sources
+
+
+@pytest.fixture(autouse=True)
+def this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's planner runs the interpreter of the tests."""
+    monkeypatch.setenv("PYSPARK_PYTHON", os.environ.get("PYSPARK_PYTHON", sys.executable))
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> FilledLanding:
+    return FilledLanding(tmp_path / "landing")
+
+
+@pytest.fixture
+def read_stream(spark: SparkSession, landing: FilledLanding) -> Callable[..., DataFrame]:
+    """Read the landing as a streaming DataFrame."""
+
+    def read_stream(**options: Any) -> DataFrame:
+        return spark.readStream.format("fanout").options(landing=landing.location, **options).load()
+
+    return read_stream
+
+
+class Runs:
+    """Runs of a query that end with what is there.
+
+    Args:
+        checkpoint: Where Spark keeps its offsets.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+        self.batches: list[list[int]] = []
+        self.last: StreamingQuery | None = None
+
+    def run(self, df: DataFrame, checkpoint: str | None = None) -> list[list[int]]:
+        """Run until everything is read; return the sequence numbers of each batch with rows."""
+        self.batches = []
+        writer = df.writeStream.foreachBatch(self._take).trigger(availableNow=True)
+        self.last = writer.option("checkpointLocation", checkpoint or self.checkpoint).start()
+        try:
+            self.last.awaitTermination(50)
+            assert not self.last.isActive
+        finally:
+            self.last.stop()
+        return [batch for batch in self.batches if batch]
+
+    def progress(self) -> list[dict[str, Any]]:
+        """Return what Spark says of the source in each batch."""
+        assert self.last is not None
+        return [json.loads(one.json)["sources"][0] for one in self.last.recentProgress]
+
+    def _take(self, df: DataFrame, _: int) -> None:
+        self.batches.append(sorted(row.sequence for row in df.collect()))
+
+
+@pytest.fixture
+def runs(tmp_path: Path, spark: SparkSession) -> Iterator[Runs]:
+    yield Runs(str(tmp_path / "checkpoint"))
+    assert spark.streams.active == []

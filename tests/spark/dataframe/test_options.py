@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from fanout.errors import OptionError
+from fanout.landing.landed_log import Limits
+from fanout.spark.dataframe.options import ReadOptions
+
+HERE = {"landing": "/lake/orders"}
+
+
+def test_options_have_defaults() -> None:
+    assert ReadOptions.parse(HERE) == ReadOptions(landing="/lake/orders")
+
+
+def test_upper_and_lower_case_are_the_same() -> None:
+    options = ReadOptions.parse(
+        {
+            "LANDING": "s3://lake/orders",
+            "Reader": "sessions",
+            "maxrecordspertrigger": "5",
+            "maxBytesPerTrigger": "7",
+            "start": "12",
+            "failondataloss": "FALSE",
+            "storage.Region": "eu-west-1",
+        },
+        streaming=True,
+    )
+    assert options == ReadOptions(
+        landing="s3://lake/orders",
+        reader="sessions",
+        limits=Limits(5, 7),
+        start=12,
+        fail_on_data_loss=False,
+        storage={"region": "eu-west-1"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, r'the option landing is missing: give the location .* \.option\("landing", "s3://'),
+        ({"maxRecordPerTrigger": "1"}, r"maxrecordpertrigger is no option .* mean maxRecordsPerT"),
+        ({"zzz": "1"}, r"zzz is no option of format\(\"fanout\"\); there are landing, start, "),
+        ({"path": "/lake"}, "path is no option .*; give the location as the option landing"),
+        ({"reader": "a b"}, "reader='a b' must be 1 to 64 letters"),
+        ({"start": "-1"}, "start='-1' must be earliest, latest or the number of an entry"),
+        ({"stop": "earliest"}, "stop='earliest' must be latest or the number of an entry"),
+        ({"maxRecordsPerTrigger": "0"}, "maxRecordsPerTrigger='0' must be a whole number, at lea"),
+        ({"maxBytesPerTrigger": "1m"}, "maxBytesPerTrigger='1m' must be a whole number"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss='no' must be true or false"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        ReadOptions.parse((HERE if options else {}) | options)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["secret_access_key", "access_key_id", "aws_session_token", "account_key", "sas_key", "token"],
+)
+def test_secrets_are_refused_and_not_shown(name: str) -> None:
+    with pytest.raises(OptionError, match=rf"storage\.{name} would show a secret") as raised:
+        ReadOptions.parse(HERE | {f"storage.{name}": "canary"})
+    assert "canary" not in str(raised.value)
+
+
+def test_options_of_the_other_kind_of_read_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"stop is an option of spark\.read, not of spark\.readS"):
+        ReadOptions.parse(HERE | {"stop": "3"}, streaming=True)
+    with pytest.raises(OptionError, match=r"reader is an option of spark\.readStream, not of spar"):
+        ReadOptions.parse(HERE | {"reader": "a"}, streaming=False)

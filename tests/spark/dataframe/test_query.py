@@ -1,0 +1,174 @@
+"""format("fanout") on Spark itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's documentation names it
+from pyspark.sql.streaming import StreamingQueryException
+
+from fanout.landing.entries import entry_name
+from fanout.landing.local_storage import LocalStorage
+from tests.spark.dataframe.landings import FilledLanding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.dataframe.conftest import Runs
+
+pytestmark = pytest.mark.spark
+
+
+def test_batches_hold_every_row_once_and_say_how_far_behind_they_are(
+    landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
+) -> None:
+    landing.put(45)
+    df = read_stream(reader="sessions", maxRecordsPerTrigger=20)
+    assert [*map(len, runs.run(df))] == [20, 20, 5]
+    assert [one["numInputRows"] for one in runs.progress()] == [20, 20, 5]
+    assert [one["latestOffset"]["entriesBehind"] for one in runs.progress()] == [3, 1, 0]
+    landing.put(5)
+    assert runs.run(df) == [[46, 47, 48, 49, 50]]
+
+
+def test_a_query_is_restarted_from_an_older_checkpoint(
+    landing: FilledLanding,
+    read_stream: Callable[..., DataFrame],
+    runs: Runs,
+    tmp_path: Path,
+) -> None:
+    landing.put(15)
+    df = read_stream(reader="sessions", maxRecordsPerTrigger=10)
+    runs.run(df)
+    # The second batch was planned, and is not committed.
+    (tmp_path / "checkpoint" / "commits" / "1").unlink()
+    landing.put(5)
+    assert runs.run(df) == [[11, 12, 13, 14, 15], [16, 17, 18, 19, 20]]
+
+
+def test_two_queries_read_one_landing(
+    landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs, tmp_path: Path
+) -> None:
+    landing.put(15)
+    assert runs.run(read_stream(reader="one")) == [landing.sequences()]
+    assert runs.run(read_stream(reader="two"), str(tmp_path / "two")) == [landing.sequences()]
+    marks = LocalStorage(landing.path).list("readers")
+    assert [mark.name.rpartition("-")[0] for mark in marks] == ["one", "two"]
+
+
+def test_a_query_is_told_that_its_entries_were_deleted(
+    landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
+) -> None:
+    landing.put(5)
+    runs.run(read_stream())
+    landing.put(20)
+    LocalStorage(landing.path).delete(entry_name(2))
+    LocalStorage(landing.path).delete(entry_name(3))
+    with pytest.raises(StreamingQueryException, match="the entries 2 to 3 of .* were deleted befo"):
+        runs.run(read_stream())
+    assert runs.run(read_stream(failOnDataLoss="false")) == [list(range(16, 26))]
+
+
+def test_a_batch_read_is_bounded(spark: SparkSession, landing: FilledLanding) -> None:
+    landing.put(35)
+
+    def read(**options: Any) -> list[int]:
+        df = spark.read.format("fanout").options(landing=landing.location, **options).load()
+        return sorted(row.sequence for row in df.select("sequence").collect())
+
+    assert read() == landing.sequences()
+    assert read(start=2, stop=4) == list(range(11, 31))
+    assert read(start="latest") == []
+
+
+def test_sql_reads_a_landing(spark: SparkSession, landing: FilledLanding) -> None:
+    landing.put(15)
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW landed USING fanout "
+        f"OPTIONS (landing '{landing.location}', stop '2')"
+    )
+    assert spark.sql("SELECT count(*), max(sequence) FROM landed").collect() == [(10, 10)]
+    spark.catalog.dropTempView("landed")
+
+
+def test_a_schema_chooses_columns(spark: SparkSession, landing: FilledLanding) -> None:
+    landing.put(5)
+    reading = spark.read.format("fanout").option("landing", landing.location)
+    assert reading.schema("sequence bigint").load().columns == ["sequence"]
+    assert reading.schema("sequence int").load().agg({"sequence": "max"}).collect() == [(5,)]
+    for schema, words in (
+        ("colour string", "the records of entry 1 of .* have no column colour"),
+        ("shard int", "the records of entry 1 of .* have columns of other types"),
+    ):
+        with pytest.raises(Exception, match=words):
+            reading.schema(schema).load().collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"failOnDatLoss": "true"}, "OptionError: failondatloss is no option of .*; did you mean"),
+        ({"landing": "/nowhere"}, "there is no landing at /nowhere: start one with fanout.land"),
+        ({"storage.account_key": "canary"}, "would show a secret in Spark's plans"),
+    ],
+)
+def test_an_option_that_is_wrong_is_refused_as_it_is_loaded(
+    read_stream: Callable[..., DataFrame], landing: FilledLanding, options: Any, words: str
+) -> None:
+    landing.put(5)
+    with pytest.raises(Exception, match=words) as raised:
+        read_stream(**options)
+    assert "canary" not in str(raised.value)
+
+
+def test_rows_go_to_a_sink_of_spark(
+    landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs, tmp_path: Path
+) -> None:
+    landing.put(35)
+    df = read_stream(maxRecordsPerTrigger=15)
+    sink = df.writeStream.format("parquet").option("checkpointLocation", runs.checkpoint)
+    for _ in range(2):
+        query = sink.trigger(availableNow=True).start(str(tmp_path / "sink"))
+        query.awaitTermination(50)
+        assert not query.isActive
+        landing.put(5)
+    rows = df.sparkSession.read.parquet(str(tmp_path / "sink")).select("sequence").collect()
+    assert sorted(row.sequence for row in rows) == list(range(1, 41))
+
+
+def test_windows_and_duplicates_within_a_watermark(
+    landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
+) -> None:
+    landing.put(60)
+    # Each second has one record, and every third one comes twice.
+    events = read_stream(maxRecordsPerTrigger=20).select(
+        F.expr("sequence - CASE WHEN sequence % 3 = 0 THEN 1 ELSE 0 END").alias("id"),
+    )
+    events = events.withColumn("at", F.timestamp_seconds("id")).withWatermark("at", "5 seconds")
+    counts = (
+        events.dropDuplicatesWithinWatermark(["id"])
+        .groupBy(F.window("at", "10 seconds"))
+        .count()
+        .select(F.unix_seconds("window.start").alias("start"), "count")
+    )
+    found: dict[int, int] = {}
+
+    def take(df: DataFrame, _: int) -> None:
+        found.update((row["start"], row["count"]) for row in df.collect())
+
+    query = (
+        counts.writeStream.outputMode("append")
+        .foreachBatch(take)
+        .option("checkpointLocation", runs.checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(50)
+    assert not query.isActive
+    ids = {n - (n % 3 == 0) for n in landing.sequences()}
+    expected = {start: sum(start <= one < start + 10 for one in ids) for start in range(0, 50, 10)}
+    assert found == expected
