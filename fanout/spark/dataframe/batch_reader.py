@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader
 from fanout.errors import OptionError
 from fanout.landing.landed_log import LandedLog, Place
 from fanout.landing.places import open_files
-from fanout.spark.dataframe.row_groups import partitions, read_rows
+from fanout.spark.dataframe.row_groups import RowGroups, partitions, read_rows
 from fanout.spark.dataframe.stream_reader import first_entry, log_skipped
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ class LandingBatchReader(DataSourceReader):
             raise OptionError(f"stop={stop}: the newest entry of {log.location} is {log.end() - 1}")
         if start > stop:
             raise OptionError(f"start={options.start} must not be after stop={options.stop}")
-        return partitions(log.rows(Place(start), Place(stop)), options)
+        # Spark makes a partition of its own of none.
+        return partitions(log.rows(Place(start), Place(stop)), options) or [RowGroups(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task.

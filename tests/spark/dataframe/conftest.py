@@ -37,7 +37,8 @@ def read_stream(spark: SparkSession, landing: FilledLanding) -> Callable[..., Da
     """Read the landing as a streaming DataFrame."""
 
     def read_stream(**options: Any) -> DataFrame:
-        return spark.readStream.format("fanout").options(landing=landing.location, **options).load()
+        chosen = {"landing": landing.location} | options
+        return spark.readStream.format("fanout").options(**chosen).load()
 
     return read_stream
 

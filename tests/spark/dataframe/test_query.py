@@ -10,7 +10,6 @@ from pyspark.sql.streaming import StreamingQueryException
 
 from fanout.landing.entries import entry_name
 from fanout.landing.local_storage import LocalStorage
-from tests.spark.dataframe.landings import FilledLanding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.spark.dataframe.conftest import Runs
+    from tests.spark.dataframe.landings import FilledLanding
 
 pytestmark = pytest.mark.spark
 
@@ -68,7 +68,9 @@ def test_a_query_is_told_that_its_entries_were_deleted(
     landing.put(20)
     LocalStorage(landing.path).delete(entry_name(2))
     LocalStorage(landing.path).delete(entry_name(3))
-    with pytest.raises(StreamingQueryException, match="the entries 2 to 3 of .* were deleted befo"):
+    with pytest.raises(
+        StreamingQueryException, match=r"the entries 2 to 3 of .* were deleted befo"
+    ):
         runs.run(read_stream())
     assert runs.run(read_stream(failOnDataLoss="false")) == [list(range(16, 26))]
 

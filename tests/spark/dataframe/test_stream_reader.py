@@ -306,4 +306,4 @@ def test_row_groups_become_tasks(landing: FilledLanding, monkeypatch: pytest.Mon
     assert len(one.partitions(start, end)) == 4
     assert rows(one, start, end) == landing.sequences()
     monkeypatch.setattr("fanout.spark.dataframe.row_groups._BATCH_ROWS", 3)
-    assert rows(one, start | {"entry": 1, "row": 14}, end) == list(range(15, 41))
+    assert rows(one, end | {"entry": 1, "row": 14}, end) == list(range(15, 41))
