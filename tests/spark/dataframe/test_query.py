@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's documentation names it
-from pyspark.sql.streaming import StreamingQueryException
 
 from fanout.landing.entries import entry_name
 from fanout.landing.local_storage import LocalStorage

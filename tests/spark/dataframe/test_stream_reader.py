@@ -49,7 +49,7 @@ def rows(reader: LandingStreamReader, start: dict[str, Any], end: dict[str, Any]
 
 def sent(value: Any) -> Any:
     """Return what a worker gets."""
-    serializer = CPickleSerializer()
+    serializer: Any = CPickleSerializer()
     return serializer.loads(serializer.dumps(value))
 
 
