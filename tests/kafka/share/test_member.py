@@ -295,6 +295,18 @@ async def test_a_member_that_is_closed_leaves_no_thread(kafka_broker: KafkaBroke
     assert not any("a member" in thread.name for thread in left)
 
 
+async def test_a_client_that_does_not_leave_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, left = Scripted((0.2, [])), threading.Event()
+    monkeypatch.setattr(client, "close", left.wait)
+    async with client.join(monkeypatch) as member:
+        await member.poll()
+    assert "a member has not left its share group within 1 s" in caplog.text
+    assert not any(thread.name == "a member" for thread in threading.enumerate())
+    left.set()
+
+
 async def test_the_client_says_nothing_of_itself(
     kafka_broker: KafkaBroker, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
