@@ -11,6 +11,7 @@ from fanout._exports import lazy_exports
 
 if TYPE_CHECKING:
     from fanout.landing.ledger import LedgerBatch
+    from fanout.spark.dataframe.read_stream import read_stream
     from fanout.spark.landers_stream import OnExecutors
     from fanout.spark.query import FanOutQuery, QueryProgress
     from fanout.spark.signals import stop_on_signal
@@ -27,6 +28,7 @@ __all__ = (
     "ShuffleSink",
     "create_shuffle_topic",
     "foreach_batch",
+    "read_stream",
     "stop_on_signal",
 )
 
@@ -41,6 +43,7 @@ __getattr__, __dir__ = lazy_exports(
         "ShuffleSink": "fanout.spark.sink.shuffle_sink",
         "create_shuffle_topic": "fanout.spark.sink.shuffle_sink",
         "foreach_batch": "fanout.spark.start_query",
+        "read_stream": "fanout.spark.dataframe.read_stream",
         "stop_on_signal": "fanout.spark.signals",
     },
 )

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from fanout.errors import OptionError
 from fanout.landing.identity import read_identity
 from fanout.landing.places import open_files
 from fanout.spark.dataframe.batch_reader import LandingBatchReader
+from fanout.spark.dataframe.landed_source import LandedSource
 from fanout.spark.dataframe.options import ReadOptions
+from fanout.spark.dataframe.source_reader import SourceStreamReader
 from fanout.spark.dataframe.stream_reader import LandingStreamReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from fanout.core.source import Source
 
-@final
+
 class LandingDataSource(DataSource):
-    """Read a landing as a DataFrame, streaming or not.
+    """Read a landing as a DataFrame, streaming or not; the query may fill the landing itself.
 
     Spark finds it in the module `pyspark_fanout`.
     """
+
+    source: ClassVar[Source | None] = None
+    """The source that the query lands; None where the options describe it, or there is none."""
 
     @classmethod
     def name(cls) -> str:
@@ -34,10 +41,13 @@ class LandingDataSource(DataSource):
         """Return the columns of the landing's records; those of its source.
 
         Raises:
-            OptionError: An option is wrong, or there is no landing.
+            OptionError: An option is wrong, or there is no landing and no source.
             SetupError: A library or credentials are missing.
             CheckpointError: The landing cannot be read.
         """
+        landed = LandedSource.parse(self.options, self.source)
+        if landed is not None:
+            return from_arrow_schema(landed.schema)
         options = ReadOptions.parse(self.options)
         files = open_files(options.landing, options.storage)
         return from_arrow_schema(read_identity(files).schema)
@@ -51,6 +61,11 @@ class LandingDataSource(DataSource):
         Raises:
             OptionError: An option is wrong.
         """
+        if self.source is not None or "source" in self.options:
+            raise OptionError(
+                "source is an option of spark.readStream: spark.read reads what is landed already; "
+                "leave source and its options out"
+            )
         options = ReadOptions.parse(self.options, streaming=False)
         return LandingBatchReader(options, _arrow(schema))
 
@@ -63,6 +78,9 @@ class LandingDataSource(DataSource):
         Raises:
             OptionError: An option is wrong.
         """
+        landed = LandedSource.parse(self.options, self.source)
+        if landed is not None:
+            return SourceStreamReader(landed.reading, _arrow(schema), landed.landing, landed.make)
         options = ReadOptions.parse(self.options, streaming=True)
         return LandingStreamReader(options, _arrow(schema))
 

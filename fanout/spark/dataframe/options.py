@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _STREAM: Final = ("reader", "maxRecordsPerTrigger", "maxBytesPerTrigger")
 _BATCH: Final = ("stop",)
-_KNOWN: Final = ("landing", "start", "failOnDataLoss", *_STREAM, *_BATCH)
-_STORAGE: Final = "storage."
+READ_OPTIONS: Final = ("landing", "start", "failOnDataLoss", *_STREAM, *_BATCH)
+STORAGE: Final = "storage."
 # Options show in Spark's plans, in its user interface and in its event log.
 _SECRET: Final = re.compile(
     r"secret|token|password|credential|(access|account|sas|service_account)_key|sas$",
@@ -59,12 +59,12 @@ class ReadOptions:
         Raises:
             OptionError: One is unknown, missing or malformed, or holds a secret.
         """
-        known = {name.lower(): name for name in _KNOWN}
+        known = {name.lower(): name for name in READ_OPTIONS}
         found, storage = {}, {}
         for name, value in options.items():
             lower = name.lower()
-            if lower.startswith(_STORAGE):
-                storage[_check_storage(lower.removeprefix(_STORAGE))] = value
+            if lower.startswith(STORAGE):
+                storage[_check_storage(lower.removeprefix(STORAGE))] = value
             elif lower in known:
                 found[known[lower]] = value
             else:
@@ -98,12 +98,12 @@ def _check_kind(found: Mapping[str, str], *, streaming: bool) -> None:
 
 
 def _unknown(name: str) -> OptionError:
-    names = {one.lower(): one for one in _KNOWN}
+    names = {one.lower(): one for one in READ_OPTIONS}
     near = difflib.get_close_matches(name, names, n=1)
     hint = (
         f"did you mean {names[near[0]]}?"
         if near
-        else f"there are {', '.join(_KNOWN)}, and {_STORAGE}*"
+        else f"there are {', '.join(READ_OPTIONS)}, and {STORAGE}*"
     )
     if name == "path":
         hint = "give the location as the option landing"
@@ -113,7 +113,7 @@ def _unknown(name: str) -> OptionError:
 def _check_storage(name: str) -> str:
     if _SECRET.search(name):
         raise OptionError(
-            f"{_STORAGE}{name} would show a secret in Spark's plans; set it in the environment of "
+            f"{STORAGE}{name} would show a secret in Spark's plans; set it in the environment of "
             f"the driver and the executors, as the service's SDK finds it"
         )
     return name

@@ -83,15 +83,16 @@ SOURCE_OPTIONS: Final = {
 }
 """The names of all options of each kind of source, `source` included."""
 
+LANDING_OPTIONS: Final = ("maxWait", "keep", "maxBytesAhead")
+"""The names of the options that say how a query lands its source."""
 
-def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) -> Source | None:
-    """Return the source that options describe; None if there is no option `source`.
 
-    Secrets come from the environment of this process.
+def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) -> Source:
+    """Return the source that options describe. Secrets come from the environment of this process.
 
     Args:
-        options: The options of a DataFrame, by name in any case.
-        others: The names of the options that are not about a source, which are left alone.
+        options: The options of a DataFrame, by name in any case; `source` is one of them.
+        others: The names of options that are about neither a source nor how it is landed.
 
     Raises:
         OptionError: An option is unknown, refused, a secret or malformed, or two contradict each
@@ -105,17 +106,34 @@ def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) 
             "topics with source='kafka'"
         )
     kind = given.word("source", *_SOURCES)
-    if kind is None:
-        every = {name for names in SOURCE_OPTIONS.values() for name in names}
-        _refuse_without_source(options, every, others)
-        return None
+    assert kind is not None, "there is one"
     make, refused, secrets_go, words = _ways(kind)
-    known = (*SOURCE_OPTIONS[kind], *others)
+    known = (*SOURCE_OPTIONS[kind], *LANDING_OPTIONS, *others)
     given.refuse_others(known, _but(refused, known), secrets_go)
     try:
         return make(given, _common(given))
     except OptionError as error:
         raise OptionError(in_words_of_caller(str(error), words)) from error
+
+
+def refuse_without_source(options: Mapping[str, str]) -> None:
+    """Check that options without `source` describe none.
+
+    Args:
+        options: The options of a DataFrame, by name in any case.
+
+    Raises:
+        OptionError: One is for a query that lands its source.
+    """
+    every = {name for names in SOURCE_OPTIONS.values() for name in names} | {*LANDING_OPTIONS}
+    every.remove("failOnDataLoss")  # a reader has it, too
+    names = {name.lower(): name for name in every}
+    if found := sorted(names[name.lower()] for name in options if name.lower() in names):
+        raise OptionError(
+            f"{' and '.join(found)} is for a query that lands a source by itself: add the option "
+            f"source, one of {', '.join(_SOURCES)}; or leave it out to read what is landed by "
+            f"another process"
+        )
 
 
 def _ways(
@@ -127,17 +145,6 @@ def _ways(
         return _kinesis_source, _KINESIS_REFUSED, _KINESIS_SECRETS_GO, _KINESIS_WORDS
     make = kafka_source if kind == "kafka" else shuffle_source
     return make, KAFKA_REFUSED, KAFKA_SECRETS_GO, KAFKA_WORDS
-
-
-def _refuse_without_source(
-    options: Mapping[str, str], every: set[str], others: Iterable[str]
-) -> None:
-    names = {name.lower(): name for name in every} | {name.lower(): "" for name in others}
-    if found := sorted(filter(None, (names.get(name.lower()) for name in options))):
-        raise OptionError(
-            f"{', '.join(found)} describes a source: add the option source, which is "
-            f"{', '.join(_SOURCES)}; or leave it out to read what somebody else lands"
-        )
 
 
 def _but(refused: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, final
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -189,6 +190,12 @@ class _Planner:
         if self._last is None or end.place >= self._last.place:
             self._last = end
         return self._log.rows(place, end.place)
+
+    def sizes(self, given: Mapping[str, Any]) -> dict[int, int]:
+        start, sizes = self._parse(given).place, Counter[int]()
+        for rows in self._log.rows(Place(start.entry), Place(self._log.end())):
+            sizes[rows.entry] += rows.file.size
+        return sizes
 
     def commit(self, given: Mapping[str, Any]) -> None:
         end = self._parse(given).place.entry

@@ -12,7 +12,11 @@ from fanout.errors import OptionError
 from fanout.kafka import Cluster, KafkaSource, Security, ShuffleSource
 from fanout.kinesis import KinesisSource
 from fanout.spark.dataframe.kafka_source_options import KAFKA_REFUSED
-from fanout.spark.dataframe.source_options import SOURCE_OPTIONS, source_from_options
+from fanout.spark.dataframe.source_options import (
+    SOURCE_OPTIONS,
+    refuse_without_source,
+    source_from_options,
+)
 
 KINESIS = {"source": "kinesis", "stream": "orders", "consumer": "etl"}
 KAFKA = {"source": "kafka", "kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
@@ -256,10 +260,12 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_options_of_a_source_need_the_source() -> None:
-    assert source_from_options({"landing": "/lake"}, ["landing"]) is None
-    assert refusal({"stream": "orders", "consumer": "etl"}) == (
-        "consumer, stream describes a source: add the option source, which is kinesis, kafka, "
-        "shuffle; or leave it out to read what somebody else lands"
+    refuse_without_source({"landing": "/lake", "failondataloss": "false"})
+    with pytest.raises(OptionError) as refused:
+        refuse_without_source({"landing": "/lake", "stream": "orders", "maxwait": "2"})
+    assert str(refused.value) == (
+        "maxWait and stream is for a query that lands a source by itself: add the option source, "
+        "one of kinesis, kafka, shuffle; or leave it out to read what is landed by another process"
     )
 
 

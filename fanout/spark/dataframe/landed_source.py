@@ -1,0 +1,108 @@
+"""A source that a query lands by itself: what of its options says which, where and how."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self, final
+
+from fanout.errors import OptionError
+from fanout.spark.dataframe.given_options import GivenOptions
+from fanout.spark.dataframe.landing_thread import LandingOptions
+from fanout.spark.dataframe.options import READ_OPTIONS, STORAGE, ReadOptions
+from fanout.spark.dataframe.source_options import (
+    LANDING_OPTIONS,
+    refuse_without_source,
+    source_from_options,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+
+    from fanout.core.source import Source
+
+_AGE: Final = re.compile(r"([0-9]{1,6})([mhdw])")
+_LONGEST_WAIT: Final = 3600.0
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandedSource:
+    """A source that a query lands by itself.
+
+    Args:
+        make: Returns the source, with the secrets of the process that calls it.
+        schema: The columns of its records.
+        landing: Where and how it is landed.
+        reading: How the landing is read.
+    """
+
+    make: Callable[[], Source]
+    schema: pa.Schema
+    landing: LandingOptions
+    reading: ReadOptions
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], source: Source | None) -> Self | None:
+        """Check options, the secrets of the environment included.
+
+        Args:
+            options: By their names; upper and lower case are the same.
+            source: The source; None where options describe it.
+
+        Returns:
+            What is landed; None if the options describe no source.
+
+        Raises:
+            OptionError: An option is unknown, missing or malformed, or is or needs a secret.
+            SetupError: A library is missing.
+        """
+        own = {name: options[name] for name in options if not name.lower().startswith(STORAGE)}
+        given = GivenOptions(own)
+        if source is not None:
+            given.refuse_others((*READ_OPTIONS, *LANDING_OPTIONS), {}, "it belongs to the source")
+            make: Callable[[], Source] = partial(_same, source)
+        elif given.text("source") is None:
+            refuse_without_source(own)
+            return None
+        else:
+            make = partial(source_from_options, own, READ_OPTIONS)
+        schema = make().schema
+        names = {name.lower() for name in READ_OPTIONS}
+        reading = ReadOptions.parse(
+            {name: options[name] for name in options if name not in own or name.lower() in names},
+            streaming=True,
+        )
+        return cls(make=make, schema=schema, landing=_landing(given, reading), reading=reading)
+
+
+def _same(source: Source) -> Source:
+    return source
+
+
+def _landing(given: GivenOptions, reading: ReadOptions) -> LandingOptions:
+    keep, wait, ahead = given.text("keep"), given.seconds("maxWait"), given.number("maxBytesAhead")
+    age = None if keep is None else _AGE.fullmatch(keep)
+    if keep is not None and age is None:
+        raise OptionError(f"keep={keep!r} must be an age such as 90m, 12h, 7d or 2w")
+    if keep is not None and reading.reader is None:
+        raise OptionError(
+            "keep deletes what was landed longer ago: name the query with the option reader, so "
+            "that what it has not read stays"
+        )
+    if wait is not None and not 0 <= wait <= _LONGEST_WAIT:
+        raise OptionError(f"maxWait={wait:g} must be 0 to {_LONGEST_WAIT:g} seconds")
+    if ahead == 0:
+        raise OptionError("maxBytesAhead=0 must be at least 1")
+    landing = LandingOptions(reading.landing, storage=reading.storage)
+    return replace(
+        landing,
+        keep=None if age is None else timedelta(**{_UNITS[age[2]]: int(age[1])}),
+        max_wait=landing.max_wait if wait is None else wait,
+        max_bytes_ahead=landing.max_bytes_ahead if ahead is None else ahead,
+    )

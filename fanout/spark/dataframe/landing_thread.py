@@ -1,0 +1,185 @@
+"""Land a source in a thread, while the process serves what is landed to Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from dataclasses import KW_ONLY, dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.landing.lander import land
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import timedelta
+
+    from fanout.core.source import Source
+
+# How long the subscriptions may take to close.
+_STOP_SECONDS: Final = 10.0
+# How often a call that waits looks whether Spark's JVM, the parent of this process, is alive.
+_LOOK_SECONDS: Final = 0.5
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LandingOptions:
+    """Where and how a source is landed for a query.
+
+    Args:
+        location: The landing.
+        storage: Settings of the object store.
+        max_wait: The most seconds from the first record of a file until it is there to be read.
+        keep: Delete what was written longer ago; None keeps all.
+        max_bytes_ahead: The bytes of files that this query has not read, beyond which the lander
+            waits for it.
+    """
+
+    location: str
+    _: KW_ONLY
+    storage: Mapping[str, str] = field(default_factory=dict)
+    max_wait: float = 1.0
+    keep: timedelta | None = None
+    max_bytes_ahead: int = 10 << 30
+
+
+@final
+class LandingThread:
+    """Land a source until the process ends or `stop` is called. Calls come from one thread.
+
+    The thread holds no state that matters: the landing continues exactly, whatever ends it.
+
+    Args:
+        source: The source.
+        options: Where it is landed, and how.
+        available_now: End when everything is landed that is there.
+    """
+
+    def __init__(self, source: Source, options: LandingOptions, *, available_now: bool) -> None:
+        self._source = source
+        self._options = options
+        self._available_now = available_now
+        self._parent = os.getppid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._was_read = asyncio.Event()
+        self._unread: dict[int, int] = {}
+        self._changed = threading.Condition()
+        self._newest: int | None = None
+        self._opened = self._ended = False
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="fanout landing", daemon=True)
+
+    def start(self) -> None:
+        """Start, and wait until the landing is there.
+
+        Raises:
+            FanOutError: The source or the landing cannot be opened.
+        """
+        self._thread.start()
+        self._wait(lambda: self._opened)
+
+    def check(self) -> None:
+        """Raise the error that ended the landing, if one did.
+
+        Raises:
+            FanOutError: That error.
+        """
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+
+    def wait_for_entry(self, number: int) -> int:
+        """Wait until an entry is landed, or the landing ends.
+
+        Args:
+            number: The number of the entry.
+
+        Returns:
+            The number after that of the newest entry of this run; 0 before the first.
+
+        Raises:
+            FanOutError: The error that ended the landing.
+        """
+        self._wait(lambda: self._ended or (self._newest is not None and self._newest >= number))
+        return 0 if self._newest is None else self._newest + 1
+
+    def needed_from(self, number: int, unread: Mapping[int, int] = MappingProxyType({})) -> None:
+        """Tell that the query has read what is before an entry, so that the landing may go on.
+
+        Args:
+            number: The number of the entry.
+            unread: The bytes of entries of earlier runs that the query still needs, by number.
+        """
+        if self._loop is not None and not self._ended:
+            self._loop.call_soon_threadsafe(self._forget, number, dict(unread))
+
+    def stop(self) -> bool:
+        """Close the subscriptions and end the thread; what is in no entry comes again.
+
+        Returns:
+            Whether it ended in time.
+        """
+        loop, task = self._loop, self._task
+        if loop is not None and task is not None and self._thread.is_alive():
+            loop.call_soon_threadsafe(task.cancel)
+            self._thread.join(_STOP_SECONDS)
+        return not self._thread.is_alive()
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._failure or condition(), _LOOK_SECONDS)
+                if self._failure is None and condition():
+                    return
+            self.check()
+            if os.getppid() != self._parent:
+                raise SystemExit(1)
+
+    def _run(self) -> None:
+        failure: Exception | None = None
+        try:
+            asyncio.run(self._land())
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:  # noqa: BLE001 - the next call of the planner raises it
+            failure = error
+        with self._changed:
+            self._failure, self._ended = failure, True
+            self._changed.notify_all()
+
+    async def _land(self) -> None:
+        options = self._options
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        async with land(
+            self._source,
+            options.location,
+            max_wait=options.max_wait,
+            keep=options.keep,
+            storage_options=options.storage or None,
+            available_now=self._available_now,
+        ) as landing:
+            self._tell()
+            async for entry in landing:
+                self._tell(entry.number)
+                self._unread[entry.number] = entry.bytes
+                await self._wait_for_reader()
+
+    def _tell(self, number: int | None = None) -> None:
+        with self._changed:
+            self._opened = True
+            self._newest = number
+            self._changed.notify_all()
+
+    async def _wait_for_reader(self) -> None:
+        """Wait while more is landed than the query may leave unread."""
+        while sum(self._unread.values()) > self._options.max_bytes_ahead:
+            self._was_read.clear()
+            await self._was_read.wait()
+
+    def _forget(self, number: int, unread: dict[int, int]) -> None:
+        unread |= self._unread
+        self._unread = {entry: size for entry, size in unread.items() if entry >= number}
+        self._was_read.set()

@@ -1,0 +1,142 @@
+"""Follow a landing as a streaming DataFrame, and land its source meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+
+from fanout.spark.dataframe.landing_thread import LandingThread
+from fanout.spark.dataframe.stream_reader import LandingStreamReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+    from fanout.core.source import Source
+    from fanout.spark.dataframe.landing_thread import LandingOptions
+    from fanout.spark.dataframe.options import ReadOptions
+    from fanout.spark.dataframe.stream_reader import _Planner
+
+# How often it is looked for an entry that was landed just now.
+_POLL_SECONDS: Final = 0.1
+
+
+@final
+class SourceStreamReader(LandingStreamReader):
+    """Plan micro-batches of a landing that the planner process fills itself.
+
+    Only the planner is asked for offsets, so the source is made and landed when that begins. In
+    workers, which read, there is neither.
+
+    Args:
+        options: What the user has set.
+        schema: The columns, as Spark expects them.
+        landing: How the source is landed.
+        make_source: Returns the source, with the secrets of this process.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        schema: pa.Schema,
+        landing: LandingOptions,
+        make_source: Callable[[], Source],
+    ) -> None:
+        super().__init__(options, schema)
+        self._landing = landing
+        self._make_source: Callable[[], Source] | None = make_source
+        self._thread: LandingThread | None = None
+        self._bounded = self._counted = False
+        self._handler: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what travels to workers."""
+        return self.__dict__ | {"_make_source": None, "_thread": None}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Land what the source has by now: this run ends with it.
+
+        Raises:
+            FanOutError: The source or the landing cannot be opened.
+        """
+        self._bounded = True
+        self._plan()
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: Mapping[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return where the next micro-batch ends; with Trigger.AvailableNow wait for records.
+
+        Args:
+            start: Where it begins; Spark 4.0 and 4.1 do not say.
+            limit: No limit for a trigger that takes all; otherwise the options count.
+
+        Raises:
+            FanOutError: The error that ended the landing, or one of reading it.
+        """
+        while True:
+            end = super().latestOffset(start, limit)
+            self._count(start or end)
+            if not self._bounded or start is None or _place(end) != _place(start):
+                return end
+            if end["entry"] >= self._landed.wait_for_entry(end["entry"]):
+                return end
+            time.sleep(_POLL_SECONDS)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Tell the landing what this query no longer needs.
+
+        Args:
+            end: The end of a micro-batch that is done.
+
+        Raises:
+            FanOutError: The error that ended the landing, or the storage refused.
+        """
+        super().commit(end)
+        self._landed.needed_from(end["entry"])
+
+    def stop(self) -> None:
+        """End the landing; the next run continues it."""
+        if self._thread is not None:
+            stopped = self._thread.stop()
+            if self._handler is not None:
+                signal.signal(signal.SIGTERM, self._handler)
+            if not stopped:
+                os._exit(1)  # a thread waits for a disk or a service, and would keep the process
+
+    @property
+    def _landed(self) -> LandingThread:
+        assert self._thread is not None, "the plan has started it"
+        return self._thread
+
+    def _plan(self) -> _Planner:
+        if self._thread is None:
+            assert self._make_source is not None, "this is the planner"
+            thread = LandingThread(self._make_source(), self._landing, available_now=self._bounded)
+            self._thread = thread
+            if threading.current_thread() is threading.main_thread():
+                self._handler = signal.signal(signal.SIGTERM, self._end_process)
+            thread.start()
+        self._thread.check()
+        return super()._plan()
+
+    def _count(self, start: Mapping[str, Any]) -> None:
+        """Tell the landing, once, what the query has not read of earlier runs."""
+        if not self._counted:
+            self._counted = True
+            self._landed.needed_from(start["entry"], self._plan().sizes(start))
+
+    def _end_process(self, *_: object) -> NoReturn:
+        """End when Spark ends the planner, which is by SIGTERM."""
+        if self._thread is not None:
+            self._thread.stop()
+        os._exit(128 + signal.SIGTERM)
+
+
+def _place(offset: Mapping[str, Any]) -> tuple[Any, Any]:
+    return offset["entry"], offset["row"]

@@ -1,0 +1,98 @@
+"""A source as a value becomes a streaming DataFrame, which lands it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import aioboto3
+import pytest
+from pyspark.sql.streaming.query import StreamingQueryException
+
+from fanout.errors import OptionError, ServiceError, SetupError
+from fanout.kafka import Cluster, KafkaSource, Security
+from fanout.kinesis import KinesisSource
+from fanout.landing.local_storage import LocalStorage
+from fanout.spark import read_stream
+from tests.spark.harness import eventually
+from tests.spark.manual import ManualSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.spark.dataframe.conftest import Runs
+
+pytestmark = pytest.mark.spark
+
+
+def filled(count: int) -> ManualSource:
+    source = ManualSource()
+    source.put(*(b"%d" % number for number in range(count)))
+    return source
+
+
+def test_a_query_lands_its_source_and_the_next_one_continues(
+    spark: SparkSession, runs: Runs, tmp_path: Path
+) -> None:
+    landing = str(tmp_path / "landing")
+    options = {"reader": "sessions", "maxRecordsPerTrigger": 20, "maxWait": 0}
+    runs.run(read_stream(spark, filled(45), landing=landing, options=options))
+    assert [row for batch in runs.batches for row in batch] == list(range(1, 46))
+    assert max(map(len, runs.batches)) == 20
+    runs.run(read_stream(spark, filled(50), landing=landing, options=options))
+    assert runs.batches == [[46, 47, 48, 49, 50]]
+    eventually(lambda: not list((tmp_path / "landing").glob("_scratch/*")), "no leftovers")
+
+
+def test_the_error_of_a_source_ends_the_query(
+    spark: SparkSession, runs: Runs, tmp_path: Path
+) -> None:
+    source = filled(5)
+    source.fail(ServiceError("the stream is gone"))
+    df = read_stream(spark, source, landing=str(tmp_path / "landing"))
+    with pytest.raises(StreamingQueryException, match=r"SplitFailedError: .*the stream is gone"):
+        runs.run(df)
+    assert LocalStorage(tmp_path / "landing").list("batches")
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "sentence"),
+    [
+        (
+            KinesisSource(stream="orders", consumer="etl", session=aioboto3.Session()),
+            {},
+            "session holds credentials, which are not sent to the process that lands the source",
+        ),
+        (
+            KafkaSource(
+                cluster=Cluster("b:9093", security=Security(username="u", password="canary")),
+                topics="orders",
+            ),
+            {},
+            "security holds password, which is not sent to Spark's workers: pass a function that",
+        ),
+        (
+            ManualSource(),
+            {"landers": 3},
+            "landers=3: the source of a DataFrame is landed by one process; leave landers out, or",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    spark: SparkSession, source: Any, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        read_stream(spark, source, landing="/lake", **options)
+    assert str(refused.value).startswith(sentence)
+
+
+def test_an_option_is_refused_by_spark_with_our_sentence(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match=r"the option 'stream' is not known"):
+        read_stream(spark, ManualSource(), landing="/lake", options={"stream": "orders"})
+
+
+def test_spark_connect_is_told_what_to_use() -> None:
+    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    with pytest.raises(SetupError, match="Spark Connect"):
+        read_stream(connect(), ManualSource(), landing="/lake")

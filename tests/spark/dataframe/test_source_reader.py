@@ -1,0 +1,292 @@
+"""The reader that lands a source by itself, as Spark's planner calls it, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from fanout.errors import CheckpointError, FanOutError, OptionError, ServiceError, SplitFailedError
+from fanout.landing import landed_log, lander
+from fanout.spark.dataframe import landing_thread
+from fanout.spark.dataframe.data_source import LandingDataSource
+from fanout.spark.dataframe.landed_source import LandedSource
+from fanout.spark.dataframe.landing_thread import LandingOptions, LandingThread
+from fanout.spark.dataframe.options import ReadOptions
+from fanout.spark.dataframe.source_reader import SourceStreamReader
+from tests.spark.harness import eventually, fanout_threads
+from tests.spark.manual import SCHEMA, ManualSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(landed_log, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(lander, "_WAIT_FOR_LOCK", 0.0)
+    yield
+    assert fanout_threads() == []
+
+
+@pytest.fixture
+def source() -> ManualSource:
+    return ManualSource()
+
+
+@pytest.fixture
+def planner(tmp_path: Path, source: ManualSource) -> Iterator[Callable[[], SourceStreamReader]]:
+    """Make the reader of a new planner process; they end with the test."""
+    made = []
+    location = str(tmp_path / "landing")
+
+    def make() -> SourceStreamReader:
+        options = ReadOptions(landing=location)
+        landing = LandingOptions(location, max_wait=0.0)
+        made.append(SourceStreamReader(options, SCHEMA, landing, lambda: source))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def put(source: ManualSource, first: int, last: int) -> list[int]:
+    numbers = list(range(first, last + 1))
+    source.put(*(b"%d" % number for number in numbers))
+    return numbers
+
+
+def rows(reader: SourceStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    worker = sent(reader)
+    return [
+        sequence
+        for partition in sent(reader.partitions(start, end))
+        for batch in worker.read(partition)
+        for sequence in batch.column("sequence").to_pylist()
+    ]
+
+
+def sent(value: Any) -> Any:
+    """Return what a worker gets."""
+    serializer = CPickleSerializer()
+    return serializer.loads(serializer.dumps(value))
+
+
+def read(reader: SourceStreamReader, start: dict[str, Any], count: int) -> dict[str, Any]:
+    """Wait until so many records are there; return the offset after them."""
+    ends = []
+
+    def there() -> bool:
+        ends.append(reader.latestOffset(start, ALL))
+        return len(rows(reader, start, ends[-1])) >= count
+
+    eventually(there, f"{count} records")
+    return ends[-1]
+
+
+def test_the_planner_lands_and_its_successor_continues(
+    planner: Callable[[], SourceStreamReader], source: ManualSource
+) -> None:
+    before = put(source, 1, 25)
+    with stopped(planner()) as first:
+        start = first.initialOffset()
+        middle = read(first, start, 25)
+        assert rows(first, start, middle) == before
+        first.commit(middle)
+        during = put(source, 26, 30)
+        read(first, middle, 5)
+    after = put(source, 31, 40)
+    with stopped(planner()) as second:
+        end = read(second, middle, 15)
+        assert rows(second, middle, end) == during + after
+        assert rows(second, start, middle) == before
+
+
+@contextmanager
+def stopped(reader: SourceStreamReader) -> Iterator[SourceStreamReader]:
+    """Stop a reader at the end of a block, as Spark does."""
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def test_the_error_of_the_source_is_raised(
+    planner: Callable[[], SourceStreamReader], source: ManualSource
+) -> None:
+    reader = planner()
+    start = reader.initialOffset()
+    source.fail(ServiceError("the stream is gone"))
+    raised: list[FanOutError] = []
+
+    def fails() -> bool:
+        try:
+            reader.latestOffset(start, ALL)
+        except FanOutError as error:
+            raised.append(error)
+        return bool(raised)
+
+    eventually(fails, "the error")
+    assert isinstance(raised[0], SplitFailedError)
+    assert "the stream is gone" in str(raised[0])
+    with pytest.raises(SplitFailedError):
+        reader.commit(start)
+
+
+def test_a_landing_that_cannot_be_used_is_an_error_at_once(
+    planner: Callable[[], SourceStreamReader], tmp_path: Path
+) -> None:
+    (tmp_path / "landing").write_text("a file")
+    with pytest.raises(CheckpointError, match="cannot"):
+        planner().initialOffset()
+
+
+def test_of_two_planners_one_lands(planner: Callable[[], SourceStreamReader]) -> None:
+    planner().initialOffset()
+    with pytest.raises(CheckpointError, match="process"):
+        planner().initialOffset()
+
+
+def test_a_run_of_what_is_available_waits_until_it_is_landed(
+    planner: Callable[[], SourceStreamReader], source: ManualSource
+) -> None:
+    expected = put(source, 1, 25)
+    reader = planner()
+    reader.prepareForTriggerAvailableNow()
+    start = offset = reader.initialOffset()
+    while (end := reader.latestOffset(offset, ALL)) != offset:
+        offset = end
+    assert rows(reader, start, offset) == expected
+    assert source.available_now[-1] is True
+
+
+def test_workers_have_no_source(planner: Callable[[], SourceStreamReader]) -> None:
+    reader = planner()
+    reader.initialOffset()
+    worker = sent(reader)
+    assert worker._thread is None
+    assert worker._make_source is None
+
+
+class FakeLanding:
+    """Entries of ten bytes, as many as are asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __aiter__(self) -> FakeLanding:
+        return self
+
+    async def __anext__(self) -> Any:
+        self.asked += 1
+        return type("Entry", (), {"number": self.asked, "bytes": 10})
+
+
+def test_the_landing_waits_for_a_query_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeLanding()
+
+    @asynccontextmanager
+    async def land(*_: object, **__: object) -> AsyncIterator[FakeLanding]:
+        yield fake
+
+    monkeypatch.setattr(landing_thread, "land", land)
+    options = LandingOptions("anywhere", max_bytes_ahead=30)
+    thread = LandingThread(ManualSource(), options, available_now=False)
+    thread.start()
+    try:
+        thread.needed_from(-2, {-2: 5, -1: 5})
+        for needed, asked in ((0, 4), (1, 4), (3, 6), (4, 7)):
+            thread.needed_from(needed)
+            eventually(lambda asked=asked: fake.asked == asked, f"{asked} entries")  # type: ignore[misc]
+            settle(thread)
+            assert fake.asked == asked
+    finally:
+        assert thread.stop()
+
+
+def settle(thread: LandingThread) -> None:
+    """Let the loop of the thread do all that it can do at once."""
+    assert thread._loop is not None
+    for _ in range(50):
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), thread._loop).result(10)
+
+
+def test_a_wait_ends_when_spark_is_gone(
+    monkeypatch: pytest.MonkeyPatch, planner: Callable[[], SourceStreamReader]
+) -> None:
+    monkeypatch.setattr(landing_thread, "_LOOK_SECONDS", 0.01)
+    reader = planner()
+    reader.initialOffset()
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    with pytest.raises(SystemExit):
+        reader._landed.wait_for_entry(1000)
+
+
+def test_a_planner_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from tests.spark.dataframe.test_source_reader import *\n"
+        "landing = LandingOptions(sys.argv[1], max_wait=0.0)\n"
+        "options = ReadOptions(landing=sys.argv[1])\n"
+        "reader = SourceStreamReader(options, SCHEMA, landing, ManualSource)\n"
+        "reader.initialOffset(); print('ready', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "landing")]
+    with subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
+    assert not list((tmp_path / "landing").glob("**/_*/*"))
+
+
+def parse(**options: str) -> LandedSource | None:
+    kinesis = {"source": "kinesis", "stream": "orders", "consumer": "etl", "landing": "/lake"}
+    return LandedSource.parse({name.lower(): options[name] for name in options} | kinesis, None)
+
+
+def test_options_say_how_it_is_landed() -> None:
+    landed = parse(reader="etl", keep="30d", maxWait="2.5", maxBytesAhead="1000")
+    assert landed is not None
+    assert (landed.landing.keep.days, landed.landing.max_wait) == (30, 2.5)  # type: ignore[union-attr]
+    assert landed.landing.max_bytes_ahead == 1000
+    assert landed.reading.reader == "etl"
+    assert landed.schema == landed.make().schema
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"keep": "30d"}, "keep deletes what was landed longer ago: name the query with the"),
+        ({"keep": "soon", "reader": "etl"}, "keep='soon' must be an age such as 90m, 12h, 7d or"),
+        ({"maxWait": "-1"}, "maxWait=-1 must be 0 to 3600 seconds"),
+        ({"maxWait": "nan"}, "maxWait=nan must be 0 to 3600 seconds"),
+        ({"maxBytesAhead": "0"}, "maxBytesAhead=0 must be at least 1"),
+        ({"readr": "etl"}, "the option 'readr' is not known; did you mean 'reader'?"),
+        ({"maxRecordsPerTriger": "1"}, "did you mean 'maxRecordsPerTrigger'?"),
+        ({"storage.secret_access_key": "x"}, "storage.secret_access_key would show a secret"),
+    ],
+)
+def test_a_mistake_is_named(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse(**options)
+    assert sentence in str(refused.value)
+
+
+def test_a_batch_read_has_no_source() -> None:
+    with pytest.raises(OptionError, match=r"source is an option of spark\.readStream"):
+        LandingDataSource({"source": "kinesis", "landing": "/lake"}).reader(None)  # type: ignore[arg-type]
