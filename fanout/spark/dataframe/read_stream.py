@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError, SetupError
@@ -82,13 +82,15 @@ def _check(source: Source) -> None:
     """
     from pyspark import cloudpickle  # noqa: PLC0415 - an optional extra
 
+    dumps: Any = cloudpickle.dumps
+
     if getattr(source, "session", None) is not None:
         raise OptionError(
             "session holds credentials, which are not sent to the process that lands the source: "
             "leave session out, and give them by the environment, a profile or role_arn"
         )
     try:
-        cloudpickle.dumps(source)
+        dumps(source)
     except OptionError:
         raise
     except Exception as error:

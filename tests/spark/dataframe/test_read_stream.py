@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import aioboto3
 import pytest
-from pyspark.sql.streaming.query import StreamingQueryException
+from pyspark.errors import StreamingQueryException
 
 from fanout.errors import OptionError, ServiceError, SetupError
 from fanout.kafka import Cluster, KafkaSource, Security
@@ -36,7 +36,7 @@ def test_a_query_lands_its_source_and_the_next_one_continues(
     spark: SparkSession, runs: Runs, tmp_path: Path
 ) -> None:
     landing = str(tmp_path / "landing")
-    options = {"reader": "sessions", "maxRecordsPerTrigger": 20, "maxWait": 0}
+    options: dict[str, Any] = {"reader": "sessions", "maxRecordsPerTrigger": 20, "maxWait": 0}
     runs.run(read_stream(spark, filled(45), landing=landing, options=options))
     assert [row for batch in runs.batches for row in batch] == list(range(1, 46))
     assert max(map(len, runs.batches)) == 20

@@ -80,7 +80,7 @@ def rows(reader: SourceStreamReader, start: dict[str, Any], end: dict[str, Any])
 
 def sent(value: Any) -> Any:
     """Return what a worker gets."""
-    serializer = CPickleSerializer()
+    serializer: Any = CPickleSerializer()
     return serializer.loads(serializer.dumps(value))
 
 
