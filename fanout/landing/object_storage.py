@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
 
-import obstore
 from obstore.exceptions import BaseError
 
 from fanout.errors import CheckpointError
@@ -17,6 +17,7 @@ from fanout.landing.object_errors import (
     may_have_written,
     object_errors,
 )
+from fanout.landing.open_object import OpenObject
 from fanout.landing.scratch_directory import ScratchDirectory
 from fanout.landing.storage import FileInfo, check_name, finished, readable_path
 
@@ -83,18 +84,29 @@ class ObjectStorage:
                 return bytes(found.bytes())
         raise CheckpointError(f"{self.location}/{name} is larger than {limit} bytes: damaged")
 
-    def open(self, name: str) -> Any:
+    def open(self, name: str) -> OpenObject:
         """Open an object for `pyarrow.parquet.ParquetFile`, which reads parts of it.
 
         Args:
             name: The object.
 
         Raises:
-            FileNotFoundError: There is no such object.
-            CheckpointError: The service refused or did not answer.
+            FileNotFoundError: There is no such object; also while it is read.
+            CheckpointError: The service refused or did not answer; also while it is read.
         """
+        size = self.size(name)
+        if size is None:
+            raise FileNotFoundError(f"{self.location}/{name}")
+        return OpenObject(partial(self._read_range, name), size)
+
+    def _read_range(self, name: str, start: int, end: int) -> bytes:
         with self._errors("read", name):
-            return obstore.open_reader(self._store, name)
+            try:
+                return bytes(self._store.get_range(name, start=start, end=end))
+            except FileNotFoundError as error:
+                if not is_missing(error):
+                    raise
+        raise FileNotFoundError(f"{self.location}/{name}")
 
     def list(self, directory: str) -> tuple[FileInfo, ...]:
         """Return the objects of a directory, by name; none if there are none.

@@ -6,6 +6,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
@@ -174,7 +175,8 @@ class _Reading:
 
     def open(self, files: ReadableFiles) -> pq.ParquetFile:
         source = files.open(self._name)
-        self._file = pq.ParquetFile(source, page_checksum_verification=True)
+        remote = not isinstance(source, Path)  # one request for neighbouring columns
+        self._file = pq.ParquetFile(source, pre_buffer=remote, page_checksum_verification=True)
         return self._file
 
     def __enter__(self) -> _Reading:

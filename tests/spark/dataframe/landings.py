@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
+
 import fanout
+from fanout.core.checkpoint import Checkpoint
+from fanout.landing.entries import BatchEntry, SegmentFile, encode_entry, entry_name
+from fanout.landing.identity import give_identity
+from fanout.landing.local_storage import LocalStorage
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pyarrow as pa
 
     from fanout.landing.landed_entry import LandedEntry
 
@@ -42,3 +50,15 @@ class FilledLanding:
     def sequences(self) -> list[int]:
         """Return the sequence numbers of all records."""
         return list(range(1, self.count + 1))
+
+
+def write_landing(path: Path, table: pa.Table) -> None:
+    """Write a landing of one entry with these rows."""
+    storage = LocalStorage(path)
+    give_identity(storage, table.schema)
+    file = storage.scratch() / "run-000001-00000001.parquet"
+    pq.write_table(table, file)
+    segment = SegmentFile(f"segments/{file.name}", table.num_rows, file.stat().st_size)
+    storage.publish(file, segment.name)
+    entry = BatchEntry(0, "", (segment,), Checkpoint("manual:one"))
+    storage.create(entry_name(0), encode_entry(entry, run=1))

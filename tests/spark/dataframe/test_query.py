@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's documentation names it
 
+from fanout.kafka.reading.columns import SCHEMA as KAFKA
+from fanout.kinesis.reading.decode import SCHEMA as KINESIS
 from fanout.landing.entries import entry_name
 from fanout.landing.local_storage import LocalStorage
+from tests.spark.dataframe.killed_query import counts, expected
+from tests.spark.dataframe.landings import write_landing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +26,24 @@ if TYPE_CHECKING:
     from tests.spark.dataframe.landings import FilledLanding
 
 pytestmark = pytest.mark.spark
+NOW = datetime(2026, 11, 22, 8, 30, 0, 123456, UTC)
+VALUES = {
+    "partitionKey": "k",
+    "data": b"1",
+    "stream": "orders",
+    "shardId": "shardId-000000000000",
+    "sequenceNumber": "4" * 56,
+    "approximateArrivalTimestamp": NOW,
+    "subSequenceNumber": 2**40,
+    "key": b"k",
+    "value": b"",
+    "topic": "orders",
+    "partition": 3,
+    "offset": 2**40,
+    "timestamp": NOW,
+    "timestampType": 1,
+    "headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+}
 
 
 def test_batches_hold_every_row_once_and_say_how_far_behind_they_are(
@@ -146,24 +169,14 @@ def test_windows_and_duplicates_within_a_watermark(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
 ) -> None:
     landing.put(60)
-    # Each second has one record, and every third one comes twice.
-    events = read_stream(maxRecordsPerTrigger=20).select(
-        F.expr("sequence - CASE WHEN sequence % 3 = 0 THEN 1 ELSE 0 END").alias("id"),
-    )
-    events = events.withColumn("at", F.timestamp_seconds("id")).withWatermark("at", "5 seconds")
-    counts = (
-        events.dropDuplicatesWithinWatermark(["id"])
-        .groupBy(F.window("at", "10 seconds"))
-        .count()
-        .select(F.unix_seconds("window.start").alias("start"), "count")
-    )
     found: dict[int, int] = {}
 
     def take(df: DataFrame, _: int) -> None:
         found.update((row["start"], row["count"]) for row in df.collect())
 
     query = (
-        counts.writeStream.outputMode("append")
+        counts(read_stream(maxRecordsPerTrigger=20))
+        .writeStream.outputMode("append")
         .foreachBatch(take)
         .option("checkpointLocation", runs.checkpoint)
         .trigger(availableNow=True)
@@ -171,6 +184,16 @@ def test_windows_and_duplicates_within_a_watermark(
     )
     query.awaitTermination(50)
     assert not query.isActive
-    ids = {n - (n % 3 == 0) for n in landing.sequences()}
-    expected = {start: sum(start <= one < start + 10 for one in ids) for start in range(0, 50, 10)}
-    assert found == expected
+    assert found == expected(landing.sequences())
+
+
+@pytest.mark.parametrize("schema", [KINESIS, KAFKA], ids=["kinesis", "kafka"])
+def test_the_columns_are_those_of_foreach_batch(
+    spark: SparkSession, tmp_path: Path, schema: pa.Schema
+) -> None:
+    rows = [dict.fromkeys(schema.names), {name: VALUES[name] for name in schema.names}]
+    write_landing(tmp_path, pa.Table.from_pylist(rows, schema))
+    read = spark.read.format("fanout").option("landing", str(tmp_path)).load()
+    expected = spark.read.parquet(str(tmp_path / "segments"))  # as foreach_batch reads a segment
+    assert read.schema == expected.schema
+    assert read.collect() == expected.collect()

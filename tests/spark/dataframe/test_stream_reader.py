@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,13 +11,18 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+import fanout
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing import landed_log
 from fanout.landing.entries import entry_name
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.named_readers import needed_by_readers
+from fanout.landing.places import open_files, open_known_storage
 from fanout.spark.dataframe.data_source import LandingDataSource
-from tests.spark.manual import SCHEMA
+from fanout.testing.s3_clients import BUCKET
+from tests.landing.conftest import moto as moto  # noqa: PLC0414 - a fixture
+from tests.landing.s3 import s3_options
+from tests.spark.manual import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
     from fanout.spark.dataframe.stream_reader import LandingStreamReader
@@ -307,3 +314,36 @@ def test_row_groups_become_tasks(landing: FilledLanding, monkeypatch: pytest.Mon
     assert rows(one, start, end) == landing.sequences()
     monkeypatch.setattr("fanout.spark.dataframe.row_groups._BATCH_ROWS", 3)
     assert rows(one, end | {"entry": 1, "row": 14}, end) == list(range(15, 41))
+
+
+async def test_a_landing_in_a_bucket_is_read_without_secrets_in_options(
+    moto: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    location, source = f"s3://{BUCKET}/{uuid.uuid4().hex}", ManualSource()
+    source.put(*(b"%d" % number for number in range(25)))
+    options = s3_options(moto)
+    async with fanout.land(
+        source, location, available_now=True, max_records=10, storage_options=options
+    ) as landing:
+        assert [entry.rows async for entry in landing] == [10, 10, 5]
+    chosen = {"storage.endpoint": moto, "storage.region": "us-east-1", "reader": "sessions"}
+    await asyncio.to_thread(_read_a_bucket, location, chosen)
+
+
+def _read_a_bucket(location: str, options: dict[str, str]) -> None:
+    source = LandingDataSource({"landing": location} | options)
+    one = source.streamReader(source.schema())
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(12))
+    assert rows(one, start, end) == list(range(1, 26))
+    one.commit(end)
+    files = open_files(location, {"endpoint": options["storage.endpoint"], "region": "us-east-1"})
+    assert needed_by_readers(files, 0) == place(end)[0]
+    (partition, *_) = one.partitions(start, end)
+    storage = open_known_storage(location, {"endpoint": options["storage.endpoint"]})
+    for name in storage.walk("segments"):
+        storage.delete(name)
+    with pytest.raises(CheckpointError, match=r"s3://.*of entry 1 was deleted before this query"):
+        list(one.read(partition))
