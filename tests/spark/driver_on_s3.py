@@ -49,14 +49,14 @@ def into_file(output: Path) -> Handler:
     return handle
 
 
-def session(s3a: dict[str, str]) -> SparkSession:
+def session(s3a: dict[str, str], master: str = "local[2]") -> SparkSession:
     """Start a session with s3a."""
     settings = small_settings()
     # Users have Spark's own way to write a checkpoint.
     del settings["spark.sql.streaming.checkpointFileManagerClass"]
     on_s3 = {f"spark.hadoop.{name}": value for name, value in s3a.items()}
     return (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(master)
         .config(map=settings | on_s3)
         .config("spark.jars", spark_jars(s3a_set()))
         .config("spark.driver.memory", "512m")

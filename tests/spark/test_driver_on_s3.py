@@ -96,11 +96,18 @@ class Driver:
 class Job:
     """A stream, and the checkpoint and the output of the job that copies it."""
 
-    def __init__(self, kinesis: KinesisServer, store: str, directory: Path) -> None:
+    def __init__(
+        self,
+        kinesis: KinesisServer,
+        store: str,
+        directory: Path,
+        module: str = "tests.spark.driver_on_s3",
+    ) -> None:
         self.name = uuid.uuid4().hex
+        self.log = directory / "driver.log"
+        self._module = module
         self._kinesis = kinesis
         self._store = store
-        self._directory = directory
         self._output = directory / "output"
         self._output.mkdir()
         self._count = 0
@@ -116,9 +123,9 @@ class Job:
     def driver(self, endpoint: str, until: str = "once", *settings: str) -> Iterator[Driver]:
         """Run the job."""
         arguments = (self._kinesis.endpoint_url, endpoint, self.name, str(self._output), until)
-        with (self._directory / "driver.log").open("a") as log:
+        with self.log.open("a") as log:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-m", "tests.spark.driver_on_s3", *arguments, *settings],
+                [sys.executable, "-m", self._module, *arguments, *settings],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=log,
