@@ -34,10 +34,13 @@ def landers(job: Job) -> list[int]:
     return [int(pid) for pid in re.findall(r"lander \d+ \(process (\d+)", job.log.read_text())]
 
 
-def kill_landers(job: Job) -> None:
-    for pid in landers(job):
+def kill_landers(job: Job) -> list[int]:
+    """Kill all landers, and return their processes."""
+    pids = landers(job)
+    for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    return pids
 
 
 def test_landers_and_a_driver_that_are_killed_lose_and_repeat_nothing(job: Job, store: str) -> None:
@@ -45,9 +48,9 @@ def test_landers_and_a_driver_that_are_killed_lose_and_repeat_nothing(job: Job, 
     published = Moment("after", "PUT", "/fanout/segments/")
     named = Moment("after", "PUT", "/fanout/batches/")
     with faulty_s3(store) as s3, job.driver(s3.endpoint, "on") as driver:
-        killed: list[None] = []
+        killed: list[int] = []
         # One segment is there, and no lander tells of it.
-        rule = at(published, lambda: killed.append(kill_landers(job)), passed)
+        rule = at(published, lambda: killed.extend(kill_landers(job)), passed)
         s3.follow(lambda request: None if killed else rule(request))
         eventually(lambda: killed or not driver.runs)
         eventually(lambda: job.is_written() or not driver.runs)
