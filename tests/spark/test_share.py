@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import OptionError
+from fanout.spark import OnExecutors
 from tests.kafka.topics import Topic
 from tests.spark.doomed_driver import run_and_kill
 from tests.spark.doomed_share_driver import MOMENTS, share
@@ -127,6 +128,15 @@ def test_a_broker_that_dies_costs_no_record_and_repeats_none(
     handler.wait_for_rows(RECORDS)
     query.stop()
     assert places(handler.rows) == written(topic)
+
+
+def test_landers_do_not_read_a_share_group(start: Start, kafka_broker: KafkaBroker) -> None:
+    topic = Topic(kafka_broker, name="share-no-landers")
+    source = share(kafka_broker.bootstrap_servers, topic.name)
+    with pytest.raises(OptionError) as caught:
+        start(source, Recorder(), landing=OnExecutors(landers=1))
+    assert "locks records for one stream, so landers cannot read it" in str(caught.value)
+    assert "leave landing= out, or start more queries on the group" in str(caught.value)
 
 
 def test_a_share_group_has_no_end_to_read_to(start: Start, kafka_broker: KafkaBroker) -> None:
