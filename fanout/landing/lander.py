@@ -22,6 +22,7 @@ from fanout.landing.places import open_storage
 from fanout.landing.retention import Retention, check_no_files, sweep_orphans
 from fanout.landing.segment_filler import NoRecords, SegmentFiller
 from fanout.landing.segments import Filled, SegmentLog, publish
+from fanout.landing.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -57,6 +58,7 @@ class Landing:
         storage: Where they are published.
         log: The entries.
         retention: Deletes what is too old.
+        spark_log: By which Spark reads it; None where Spark has no name for its location.
         partition_by_date: The column by whose date files are put into directories.
     """
 
@@ -66,8 +68,9 @@ class Landing:
         filler: SegmentFiller,
         storage: Storage,
         log: EntryLog,
-        retention: Retention,
         *,
+        retention: Retention,
+        spark_log: SparkLog | None,
         partition_by_date: str | None,
     ) -> None:
         self._stream = stream
@@ -75,6 +78,7 @@ class Landing:
         self._storage = storage
         self._log = log
         self._retention = retention
+        self._spark_log = spark_log
         self._partition_by_date = partition_by_date
         self._written: BatchEntry | None = None  # not yielded yet
         self._failure: Exception | None = None
@@ -179,8 +183,14 @@ class Landing:
         except CheckpointError:
             self._discard_unnamed(entry)
             raise
-        self._retention.after(number)
+        self._after(entry)
         return entry
+
+    def _after(self, entry: BatchEntry) -> None:
+        """Show Spark an entry that was written, and delete what is too old."""
+        expired = self._retention.expire(entry.batch_id)
+        if self._spark_log is None or self._spark_log.write(entry, expired, Retention.now()):
+            self._retention.delete()
 
     def _discard_unnamed(self, entry: BatchEntry) -> None:
         """Delete files that came too late: another run has the number of their entry.
@@ -199,7 +209,7 @@ class Landing:
         if newest.positions != positions:
             entry = BatchEntry(self._log.next_number, "", (), positions, newest.watermark)
             await in_thread(lambda: self._log.write(entry))
-            await in_thread(lambda: self._retention.after(entry.batch_id))
+            await in_thread(lambda: self._after(entry))
             await self._stream.acknowledge(positions)
 
 
@@ -277,6 +287,7 @@ async def land(
         await in_thread(lambda: _fence(storage, log, ownership, positions))
         await in_thread(lambda: give_identity(storage, source.schema))
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
+        spark_log = await in_thread(lambda: SparkLog.open(storage, ownership, log))
         scratch = await in_thread(storage.scratch)
         segments = SegmentLog(
             scratch,
@@ -301,7 +312,13 @@ async def land(
             stream, segments, max_wait=max_wait, bounded=available_now, eager=False
         )
         landing = Landing(
-            stream, filler, storage, log, retention, partition_by_date=partition_by_date
+            stream,
+            filler,
+            storage,
+            log,
+            retention=retention,
+            spark_log=spark_log,
+            partition_by_date=partition_by_date,
         )
         await resources.enter_async_context(landing.filling(ownership))
         yield landing

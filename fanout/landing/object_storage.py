@@ -157,7 +157,7 @@ class ObjectStorage:
                 may be there.
         """
         with self._errors("write", name):
-            self._put(self._store, name, data)
+            self._put(self._client(len(data)), name, data)
 
     def size(self, name: str) -> int | None:
         """Return an object's size in bytes, or None if there is no such object.
@@ -211,8 +211,7 @@ class ObjectStorage:
         with self._errors("write", name):
             size = local_file.stat().st_size
             if size <= _MAX_SINGLE_PUT:
-                client = self._store if size <= _MAX_QUICK_PUT else self._uploads
-                self._put(client, name, local_file.read_bytes())
+                self._put(self._client(size), name, local_file.read_bytes())
             else:
                 self._put_in_parts(name, local_file)
             local_file.unlink()
@@ -243,6 +242,10 @@ class ObjectStorage:
         if self._scratch is not None:
             self._scratch.close()
             self._scratch = None
+
+    def _client(self, size: int) -> Any:
+        """Return the client that puts so many bytes."""
+        return self._store if size <= _MAX_QUICK_PUT else self._uploads
 
     def _put(self, store: Any, name: str, data: bytes) -> None:
         """Put an object under a name that is not taken, or find that an earlier attempt did."""

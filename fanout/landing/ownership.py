@@ -235,11 +235,25 @@ def create_owned(storage: Storage, ownership: Ownership, name: str, data: bytes)
     try:
         storage.create(name, data)
     except FileExistsError as error:
-        ownership.check()  # its error names the newer run
-        raise CheckpointError(
-            f"{name} is already in {storage.location}: another run writes to this checkpoint; this "
-            f"run stops"
-        ) from error
+        raise taken_error(storage, ownership, name) from error
+
+
+def taken_error(storage: Storage, ownership: Ownership, name: str) -> CheckpointError:
+    """Return why a run could not create a file, whose name is taken.
+
+    Args:
+        storage: The checkpoint.
+        ownership: The claim of the run.
+        name: The file.
+
+    Raises:
+        CheckpointError: The same, where it is known that a newer run has taken over.
+    """
+    ownership.check()  # its error names the newer run
+    return CheckpointError(
+        f"{name} is already in {storage.location}: another run writes to this checkpoint; this "
+        f"run stops"
+    )
 
 
 @contextmanager

@@ -55,6 +55,7 @@ class Retention:
         self._readers_seen = 0
         self._needed: int | None = None
         self._kept: deque[tuple[int, int]] = deque()
+        self._expired: dict[int, tuple[SegmentFile, ...]] = {}
         if keep is not None:
             for file in storage.list(BATCHES):
                 self._kept.extend((number, file.written_at) for number in batch_ids([file.name]))
@@ -65,17 +66,20 @@ class Retention:
         """Return the time in milliseconds since the Unix epoch."""
         return time.time_ns() // 1_000_000
 
-    def after(self, number: int) -> None:
-        """Delete what is too old, after an entry was written.
+    def expire(self, number: int) -> set[str]:
+        """Find what is too old, after an entry was written.
 
         Args:
             number: The entry.
+
+        Returns:
+            The names of the files that `delete` is going to delete.
 
         Raises:
             CheckpointError: If the storage refused.
         """
         if self._keep is None:
-            return
+            return set()
         now = self.now()
         self._kept.append((number, now))
         while len(self._kept) > 1 and self._kept[0][1] < now - self._keep:
@@ -84,8 +88,23 @@ class Retention:
             # A list may have missed some: none may stay between others that are deleted.
             last, _ = self._kept.popleft()
             for old in range(self._oldest, last + 1):
-                self._delete(old)
+                entry = self._log.look_up(old)
+                self._expired[old] = () if entry is None else entry.segments
             self._oldest = max(self._oldest, last + 1)
+        return {file.name for files in self._expired.values() for file in files}
+
+    def delete(self) -> None:
+        """Delete what is too old; no reader may be told of it any more.
+
+        Raises:
+            CheckpointError: If the storage refused.
+        """
+        for number, files in self._expired.items():
+            # The entry goes first, so that the files of an entry are there. Files that a killed run
+            # leaves without their entry are swept by the next one.
+            self._storage.delete(entry_name(number))
+            self._delete_files(files)
+        self._expired.clear()
 
     def _is_needed(self, number: int, now: int) -> bool:
         """Say whether a named reader needs an entry; the readers are asked once a minute."""
@@ -93,13 +112,6 @@ class Retention:
             self._needed = needed_by_readers(self._storage, now - self._keep_for_readers)
             self._readers_seen = now
         return self._needed is not None and self._needed <= number
-
-    def _delete(self, number: int) -> None:
-        entry = self._log.look_up(number)
-        # The entry goes first, so that the files of an entry are there. Files that a killed run
-        # leaves without their entry are swept by the next one.
-        self._storage.delete(entry_name(number))
-        self._delete_files(() if entry is None else entry.segments)
 
     def _delete_files(self, files: tuple[SegmentFile, ...]) -> None:
         for file in files:

@@ -16,7 +16,7 @@ class StoredFiles(Protocol):
     """The finished files of a checkpoint, for reading alone.
 
     Every call blocks: call it from a thread. Names are relative to the root, with `/` between
-    components, none of which starts with `_` or `.`.
+    components, none of which starts with `_` or `.`, except `_spark_metadata`.
     """
 
     @property
@@ -77,6 +77,9 @@ READERS: Final = "readers"
 
 _TEMPORARY = "_tmp-"
 
+SPARK_LOG: Final = "_spark_metadata"
+"""The directory in `segments` in which Spark looks for the list of its files."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
@@ -98,7 +101,7 @@ def check_name(name: str) -> str:
     """Return `name` if it can name a finished file or a directory of them.
 
     A component must not start with `_` or `.`: Spark takes such a file for hidden and reads nothing
-    from it, and temporary files have such names.
+    from it, and temporary files have such names. Spark's log alone is in such a directory.
 
     Args:
         name: A relative path with `/` between its components.
@@ -106,7 +109,7 @@ def check_name(name: str) -> str:
     Raises:
         ValueError: It cannot.
     """
-    if any(not part or part[0] in "_." for part in name.split("/")):
+    if any(not part or (part[0] in "_." and part != SPARK_LOG) for part in name.split("/")):
         raise ValueError(f"not a name for a checkpoint file: {name!r}")
     return name
 

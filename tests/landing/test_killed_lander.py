@@ -28,6 +28,7 @@ from fanout.testing.s3_clients import BUCKET
 from tests.cli.processes import ENVIRONMENT, FANOUT
 from tests.examples.doomed import Kill
 from tests.landing.s3 import s3_options
+from tests.landing.spark_reader import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -116,6 +117,7 @@ class Lander:
         assert [number for number, count in files.items() if count > 1] == []
         named = self._records(storage, self._named(storage))
         assert [number for number, count in named.items() if count > 1] == []
+        self._check_spark(storage)
 
     def check_all(self) -> None:
         """Check that every record is in one entry, and that there is no file besides."""
@@ -123,6 +125,7 @@ class Lander:
         named = self._named(storage)
         assert sorted(named) == sorted(storage.walk("segments"))
         assert self._records(storage, named) == Counter(range(self.records))
+        assert self._shown(storage) == named
 
     def check_newest(self) -> None:
         """Check that the last wave is in entries, and that their files are all that is there."""
@@ -132,6 +135,7 @@ class Lander:
         found = self._records(storage, named)
         newest = range(self.records - WAVE, self.records)
         assert {number: found[number] for number in newest} == dict.fromkeys(newest, 1)
+        assert self._shown(storage) == named
 
     def orphans(self) -> int:
         """Return how many files no entry names."""
@@ -142,12 +146,32 @@ class Lander:
     def _environment(self) -> dict[str, str]:
         return ENVIRONMENT | self._server.environment
 
+    def _check_spark(self, storage: Storage) -> None:
+        """Check that Spark sees the files of entries alone, and misses those of the last at most.
+
+        Before they are deleted, it does not see those that are too old.
+        """
+        shown, entries = self._shown(storage), self._entries(storage)
+        assert {*shown} <= {*storage.walk("segments")}
+        before = [name for entry in entries[:-1] for name in entry]
+        named = before + [name for entry in entries[-1:] for name in entry]
+        assert shown in (before[-len(shown) :] if shown else [], named[-len(shown) :])
+        assert len(shown) >= len(before) or "--keep" in self._command
+
+    def _shown(self, storage: Storage) -> list[str]:
+        """Return the files that Spark sees."""
+        paths = [line["path"].partition("/segments/")[2] for line in read_log(storage)]
+        return [f"segments/{path}" for path in paths]
+
+    def _entries(self, storage: Storage) -> list[list[str]]:
+        """Return the files of each entry that has any."""
+        numbers = batch_ids(file.name for file in storage.list("batches"))
+        entries = [read_entry(storage, number) for number in numbers]
+        files = [[file.name for file in entry.segments] for entry in entries if entry is not None]
+        return [names for names in files if names]
+
     def _named(self, storage: Storage) -> list[str]:
-        entries = [
-            read_entry(storage, number)
-            for number in batch_ids(file.name for file in storage.list("batches"))
-        ]
-        return [file.name for entry in entries if entry is not None for file in entry.segments]
+        return [name for entry in self._entries(storage) for name in entry]
 
     def _records(self, storage: Storage, names: Iterable[str]) -> Counter[int]:
         found: Counter[int] = Counter()
@@ -204,8 +228,8 @@ def test_kills_while_files_are_put_into_directories_by_date(
     lander = Lander(kinesis, str(tmp_path), None, *options)
     for operation in ("publish", "create"):
         lander.put()
-        # The first two files that a run creates are its claim and its number.
-        call = 1 if operation == "publish" else 3
+        # The first files that a run creates are its claim, its number, and one of Spark's log.
+        call = 1 if operation == "publish" else 4
         assert lander.is_killed(Kill(f"{STORAGES['disk']}.{operation}", when, call))
         lander.check()
     lander.put()

@@ -97,7 +97,7 @@ async def check(place: Path) -> None:
 def check_files(place: Path, entries: list[LandedEntry]) -> None:
     assert read(entries) == RECORDS
     files = [file for entry in entries for file in entry.files]
-    assert files == sorted(map(str, (place / "segments").iterdir()))
+    assert files == sorted(map(str, (place / "segments").glob("*.parquet")))
     assert [*(place / "_scratch").iterdir()] == []
 
 

@@ -1,0 +1,218 @@
+"""The log by which Spark's file source knows the files of a landing, and no others."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, Self, final
+
+from fanout.landing.entries import BATCHES, SEGMENTS, batch_ids
+from fanout.landing.ownership import taken_error
+from fanout.landing.segments import place_of
+from fanout.landing.spark_log_files import (
+    COMPACT,
+    INTERVAL,
+    decode_file,
+    encode_file,
+    encode_line,
+    files_to_read,
+    is_compact,
+    log_file_name,
+    log_file_number,
+    next_compact,
+    table_uri,
+)
+from fanout.landing.storage import SPARK_LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from fanout.landing.entries import BatchEntry
+    from fanout.landing.entry_log import EntryLog
+    from fanout.landing.ownership import Ownership
+    from fanout.landing.storage import Storage
+
+_DIRECTORY: Final = f"{SEGMENTS}/{SPARK_LOG}"
+# A reader may be busy with a list of files that is a while old. Spark's sink keeps as many.
+_KEPT: Final = 100
+_MAX_BYTES: Final = 1 << 30
+# Files that are too old leave the log at once if they are one in so many of it.
+_EXPIRED_SHARE: Final = 10
+_READ_AT_ONCE: Final = 16
+_NOWHERE: Final = (0, 0)
+
+
+@final
+class SparkLog:
+    """Spark's log of a landing, derived from its entries. Every call blocks.
+
+    An entry is in the log when `write` returns, and a run that starts adds what is missing. A run
+    that was overtaken may write one more file of the log, as it needs to own the next entry before
+    it writes a second one. That file is older than what the newer run begins with, or it has the
+    same name, and the slower of the two is refused.
+
+    Args:
+        storage: The landing.
+        ownership: The claim of this run.
+        uri: What Spark calls the directory of the landing.
+    """
+
+    def __init__(self, storage: Storage, ownership: Ownership, uri: str) -> None:
+        self._storage = storage
+        self._ownership = ownership
+        self._root = f"{uri}/{SEGMENTS}/"
+        self._lines: dict[str, bytes] = {}  # by the name of a file, in the order of entries
+        self._numbers: list[int] = []  # the numbers of the files of the log
+        self._time = 0
+
+    @classmethod
+    def open(cls, storage: Storage, ownership: Ownership, log: EntryLog) -> Self | None:
+        """Return the log of a landing, with all entries; None where Spark cannot read the landing.
+
+        Call it when this run has written an entry.
+
+        Args:
+            storage: The landing.
+            ownership: The claim of this run.
+            log: The entries.
+
+        Raises:
+            CheckpointError: If the storage refused, or an entry is damaged.
+        """
+        uri = table_uri(storage.location)
+        if uri is None:
+            return None
+        found = cls(storage, ownership, uri)
+        while not found._complete(log):
+            found = cls(storage, ownership, uri)
+        return found
+
+    def write(self, entry: BatchEntry, expired: Collection[str], written_at: int) -> bool:
+        """Add the files of an entry, and let those go that are too old.
+
+        Files leave the log when a file of the log is written that repeats all lines: every tenth,
+        or at once where they are many.
+
+        Args:
+            entry: The entry; one without files adds nothing.
+            expired: The names of files that are too old.
+            written_at: When it was written, in milliseconds since the Unix epoch.
+
+        Returns:
+            Whether those files have left the log, so that they may be deleted.
+
+        Raises:
+            CheckpointError: If the storage refused, or another run writes.
+        """
+        lines = self._add(entry, written_at)
+        gone = self._lines.keys() & expired
+        number = self._numbers[-1] + 1
+        kept = len(self._lines) - len(gone)
+        if (lines and is_compact(number)) or (gone and kept <= len(gone) * (_EXPIRED_SHARE - 1)):
+            for name in gone:
+                del self._lines[name]
+            gone = set()
+            number, lines = next_compact(number), [*self._lines.values()]
+        elif not lines:
+            return not gone
+        try:
+            self._create(number, lines)
+        except FileExistsError as error:
+            name = f"{_DIRECTORY}/{log_file_name(number)}"
+            raise taken_error(self._storage, self._ownership, name) from error
+        return not gone
+
+    def _complete(self, log: EntryLog) -> bool:
+        """Read the log, add the entries that are not in it, and write all lines anew.
+
+        So it does not matter in which state the log was, nor what a run that was overtaken is
+        about to write. Return whether no other run was faster.
+        """
+        names = [file.name for file in self._storage.list(_DIRECTORY)]
+        numbers = {name: number for name in names if (number := log_file_number(name)) is not None}
+        self._numbers = sorted({*numbers.values()})
+        self._read()
+        self._add_missing(log)
+        compacts = sorted(numbers[name] for name in numbers if name.endswith(COMPACT))
+        number = next_compact(self._numbers[-1] + 1 if self._numbers else 0)
+        # A newer run that takes over from here on meets the same numbers.
+        self._ownership.check()
+        try:
+            # From two such files a reader derives the interval, whatever its settings are.
+            if compacts[-1:] != [number - INTERVAL]:
+                self._create(number, [*self._lines.values()])
+                number += INTERVAL
+            self._create(number, [*self._lines.values()])
+        except FileExistsError:
+            return False
+        return True
+
+    def _read(self) -> None:
+        """Take over the lines of the log; none where it is damaged, or names another place."""
+        for name in files_to_read(self._numbers[-1]) if self._numbers else ():
+            data = self._storage.read(f"{_DIRECTORY}/{name}", limit=_MAX_BYTES)
+            found = None if data is None else decode_file(data)
+            if found is None or not all(uri.startswith(self._root) for uri, _, _ in found):
+                self._lines.clear()
+                return
+            for uri, written_at, line in found:
+                self._lines[f"{SEGMENTS}/{uri.removeprefix(self._root)}"] = line
+                self._time = max(self._time, written_at)
+
+    def _add_missing(self, log: EntryLog) -> None:
+        """Add the entries after the newest line; and drop lines that are older than all entries."""
+        numbers = range(log.oldest(), log.next_number)
+        if self._lines:
+            # A version without this log may have deleted files meanwhile.
+            first = next((place for one in numbers if (place := _place(log.look_up(one)))), None)
+            for name in [name for name in self._lines if first is None or _place_of(name) < first]:
+                del self._lines[name]
+        last = max(map(_place_of, self._lines), default=_NOWHERE)
+        missing: list[BatchEntry] = []
+        for entry in _newest_first(log, numbers):
+            if (place := _place(entry)) and place <= last:
+                break
+            missing.append(entry)
+        if any(entry.segments for entry in missing):
+            files = self._storage.list(BATCHES)
+            times = {number: file.written_at for file in files for number in batch_ids([file.name])}
+            for entry in reversed(missing):
+                self._add(entry, times.get(entry.batch_id, 0))
+
+    def _add(self, entry: BatchEntry, written_at: int) -> list[bytes]:
+        # A stream reads files by their time, and may skip those that are older than others.
+        self._time = max(self._time, written_at)
+        lines = {
+            file.name: encode_line(
+                f"{self._root}{file.name.removeprefix(f'{SEGMENTS}/')}", file.size, self._time
+            )
+            for file in entry.segments
+        }
+        self._lines |= lines
+        return [*lines.values()]
+
+    def _create(self, number: int, lines: list[bytes]) -> None:
+        name = f"{_DIRECTORY}/{log_file_name(number)}"
+        self._storage.create(name, encode_file(lines))
+        self._numbers.append(number)
+        if is_compact(number):
+            while self._numbers[0] < number - _KEPT:
+                self._storage.delete(f"{_DIRECTORY}/{log_file_name(self._numbers.pop(0))}")
+
+
+def _newest_first(log: EntryLog, numbers: range) -> Iterator[BatchEntry]:
+    """Yield entries from the newest on, reading more and more at once."""
+    count = 1
+    with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
+        while numbers:
+            read = threads.map(log.look_up, reversed(numbers[-count:]))
+            yield from (entry for entry in read if entry is not None)
+            numbers, count = numbers[:-count], min(2 * count, _READ_AT_ONCE)
+
+
+def _place(entry: BatchEntry | None) -> tuple[int, int] | None:
+    """Return the place of an entry's files, which grows from entry to entry."""
+    return _place_of(entry.segments[-1].name) if entry is not None and entry.segments else None
+
+
+def _place_of(name: str) -> tuple[int, int]:
+    return place_of(name.rpartition("/")[2]) or _NOWHERE
