@@ -49,7 +49,8 @@ scenarios:
   land     SubscribeToShard to Parquet files on the local disk and on moto's S3, 4 shards; the
            peers are an aioboto3 loop with pyarrow and boto3, fanout.open, and obstore alone
   scale    SubscribeToShard to the segments of batches, in one process and by 1, 2 and 4 landers, 4
-           and 1000 shards; the driver's share of the CPU, and the cost of a record
+           and 1000 shards; the driver's share of the CPU, the cost of a record, and how long the
+           death of a lander stops its splits
   spark    SubscribeToShard to a foreachBatch handler, in batches of 100,000 records that are
            counted and summed; the peer is an aioboto3 loop with createDataFrame
 

@@ -82,11 +82,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The rows of a scenario, and its ratios by `scenario/record_bytes/vs_peer`."""
+    """The rows of a scenario, its ratios by `scenario/record_bytes/vs_peer`, and times by name."""
 
     scenario: str
     rows: list[Row]
     ratios: dict[str, float]
+    seconds: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=describe_machine)
 
     def as_json(self) -> dict[str, Any]:
@@ -157,8 +158,9 @@ def _peak_rss_bytes(contend: Callable[[], object]) -> int:
 
 def table(report: Report) -> Table:
     """Make a table of a report, without empty columns."""
-    ratios = ", ".join(f"{name} {ratio:.1f}x" for name, ratio in report.ratios.items())
-    laid_out = Table(title=report.scenario, caption=ratios)
+    figures = [f"{name} {ratio:.1f}x" for name, ratio in report.ratios.items()]
+    figures += [f"{name} {seconds:.2f} s" for name, seconds in report.seconds.items()]
+    laid_out = Table(title=report.scenario, caption=", ".join(figures))
     columns = {heading: cell for heading, cell in _COLUMNS.items() if any(map(cell, report.rows))}
     for heading in columns:
         laid_out.add_column(heading, justify="left" if heading == "contender" else "right")

@@ -4,7 +4,8 @@ There is no Spark: the driver takes each batch, writes its entry, and does nothi
 So its CPU is that of discovery, assignment, the control channel and the ledger; the landers' is
 that of sockets, decoding and Parquet. The peer reads, writes and keeps the ledger in one process.
 
-On a machine with more cores than landers the rate grows with the landers.
+On a machine with more cores than landers the rate grows with the landers. How long the death of one
+stops its splits is measured in `benchmarks.lander_deaths`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.consume_kinesis import CREDENTIALS, kinesis_source
 from benchmarks.harness import Report, Row, own_cpu_seconds, own_peak_rss_bytes, run_apart
 from benchmarks.kinesis_replay import Replay, replay_server
+from benchmarks.lander_deaths import PEACE, measure_deaths
 from fanout.core.cancellation import in_thread
 from fanout.core.opening import open_lineage, open_stream
 from fanout.landers.assignment import Assignment
@@ -78,15 +80,20 @@ class Cost:
 
 
 def run(
-    rounds: int, events: int = EVENTS, many: int = MANY, max_records: int = MAX_RECORDS
+    rounds: int,
+    events: int = EVENTS,
+    many: int = MANY,
+    max_records: int = MAX_RECORDS,
+    peace: float = PEACE,
 ) -> Report:
-    """Measure one process against 1, 2 and 4 landers, with few splits and with many.
+    """Measure one process against 1, 2 and 4 landers, with few splits and with many, and deaths.
 
     Args:
-        rounds: How often each is run; figures are medians.
+        rounds: How often each is run, and a lander killed; figures are medians.
         events: The events of all shards together.
         many: The shards of the stream with many.
         max_records: The most records in a batch.
+        peace: Seconds before each death of a lander.
     """
     contenders = [(0, FEW), *((landers, FEW) for landers in LANDERS), (2, many)]
     costs: dict[tuple[int, int], list[Cost]] = {contender: [] for contender in contenders}
@@ -102,6 +109,7 @@ def run(
                 taken.append(
                     run_apart(partial(_measure, landers, ports[shards], wanted, max_records))
                 )
+    stops = run_apart(partial(_measure_deaths, rounds, peace))
     rows = [
         row for (landers, shards), taken in costs.items() for row in _rows(landers, shards, taken)
     ]
@@ -111,7 +119,8 @@ def run(
         f"scale/{many}_splits/vs_{FEW}_splits": _total(two) / _total(costs[2, many]),
         "scale/1_lander/vs_in_process": _total(alone) / _total(costs[1, FEW]),
     }
-    return Report(scenario="scale", rows=rows, ratios=ratios)
+    seconds = {"scale/death/median": median(stops), "scale/death/most": max(stops)}
+    return Report(scenario="scale", rows=rows, ratios=ratios, seconds=seconds)
 
 
 def _total(costs: list[Cost]) -> float:
@@ -139,10 +148,19 @@ def _rows(landers: int, shards: int, costs: list[Cost]) -> list[Row]:
 
 
 def _measure(landers: int, port: int, wanted: int, max_records: int) -> Cost:
-    # Landers find their credentials where they run.
+    _set_credentials()
+    return asyncio.run(_read(landers, port, wanted, max_records))
+
+
+def _measure_deaths(deaths: int, peace: float) -> list[float]:
+    _set_credentials()
+    return asyncio.run(measure_deaths(deaths, peace))
+
+
+def _set_credentials() -> None:
+    """Let landers find their credentials where they run."""
     os.environ["AWS_ACCESS_KEY_ID"] = CREDENTIALS["aws_access_key_id"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = CREDENTIALS["aws_secret_access_key"]
-    return asyncio.run(_read(landers, port, wanted, max_records))
 
 
 async def _read(landers: int, port: int, wanted: int, max_records: int) -> Cost:
