@@ -77,8 +77,18 @@ def test_a_server_of_this_machine_is_there_past_all_links(
                 assert client.recv(100) == b"answer"
 
 
-def test_nothing_is_left_of_hosts(server: socket.socket) -> None:
-    with network(port=server.getsockname()[1]) as made:
-        files = [host.namespace for host in (made.driver, *made.workers)]
-        assert all(file is not None and file.exists() for file in files)
-    assert not any(file is not None and file.exists() for file in files)
+def test_nothing_is_left_of_hosts_after_a_failure(server: socket.socket) -> None:
+    devices = socket.if_nameindex()
+    made: list[Host] = []
+
+    def fail() -> None:
+        with network(port=server.getsockname()[1]) as found:
+            made.extend((found.driver, *found.workers))
+            assert all(host.namespace is not None and host.namespace.exists() for host in made)
+            raise ValueError("a test has failed")
+
+    with pytest.raises(ValueError, match="a test has failed"):
+        fail()
+    assert len(made) == 3
+    assert not any(host.namespace is not None and host.namespace.exists() for host in made)
+    assert socket.if_nameindex() == devices
