@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import TaskContext
 
-from fanout.errors import CheckpointError, OptionError, SetupError, SplitFailedError
+from fanout.errors import (
+    CheckpointError,
+    LanderCancelledError,
+    OptionError,
+    SetupError,
+    SplitFailedError,
+)
 from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.kinesis import KinesisSource
 from fanout.landers.failures import LanderCause
@@ -213,6 +219,60 @@ def test_a_defect_of_the_coordinator_is_the_error_itself() -> None:
     stream = object.__new__(LandersStream)
     stream.__dict__.update(_serving=serving, _coordinator=SimpleNamespace(failure=None))
     assert isinstance(stream.failure, KeyError)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("what", ["stage", "job group"])
+def test_a_lander_that_is_cancelled_in_spark_ends_the_query(
+    start: Start, kinesis: KinesisServer, source: KinesisSource, spark: SparkSession, what: str
+) -> None:
+    kinesis.put_records("orders", numbered(0, 100))
+    recorder = Recorder()
+    query = start(source, recorder, landing=LANDING)
+    recorder.wait_for_rows(100)
+    job, stage = job_of_lander(spark)
+    # As the button of Spark's user interface does, and a notebook's.
+    if what == "stage":
+        spark._jsc.sc().cancelStage(stage)
+    else:
+        group = spark._jsc.sc().statusStore().job(job).jobGroup().get()
+        spark.sparkContext.cancelJobGroup(group)
+    cancelled = (
+        rf"lander 0 was cancelled in Spark \(Job {job} cancelled .*\), and nothing else reads"
+    )
+    with pytest.raises(LanderCancelledError, match=cancelled):
+        query.await_termination(30)
+    kinesis.put_records("orders", numbered(100, 100))
+    start(source, recorder, landing=LANDING)
+    recorder.wait_for_rows(200)
+    assert numbers(recorder) == list(range(200))
+
+
+@pytest.mark.prove
+def test_a_landers_task_that_is_killed_in_spark_runs_again(
+    start: Start, kinesis: KinesisServer, source: KinesisSource, spark: SparkSession
+) -> None:
+    kinesis.put_records("orders", numbered(0, 100))
+    recorder = Recorder()
+    query = start(source, recorder, landing=LANDING)
+    recorder.wait_for_rows(100)
+    _, stage = job_of_lander(spark)
+    (first,) = query.statistics().landers
+    task = spark._jsc.sc().statusStore().taskList(stage, 0, 1).head().taskId()
+    assert spark._jsc.sc().killTaskAttempt(task, True, "by a user")  # noqa: FBT003 - interruptThread
+    kinesis.put_records("orders", numbered(100, 100))
+    eventually(lambda: {one.pid for one in query.statistics().landers} - {first.pid}, "a process")
+    kinesis.put_records("orders", numbered(200, 100))
+    recorder.wait_for_rows(300)
+    assert numbers(recorder) == list(range(300))
+
+
+def job_of_lander(spark: SparkSession) -> tuple[int, int]:
+    """Return the ids of the job of a lander that runs, and of its stage."""
+    tracker = spark.sparkContext.statusTracker()
+    (stage,) = tracker.getActiveStageIds()
+    (job,) = tracker.getActiveJobsIds()
+    return job, stage
 
 
 def test_a_source_that_cannot_travel_is_refused(start: Start, orders: KinesisSource) -> None:
