@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,10 @@ class Attempt:
     @property
     def lives(self) -> bool:
         return _is_process(self.pid)
+
+    def kill(self) -> None:
+        """Kill its process, without a chance to clean up."""
+        os.kill(self.pid, signal.SIGKILL)
 
 
 @final

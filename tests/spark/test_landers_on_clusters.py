@@ -9,17 +9,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-import pyarrow.parquet as pq
 import pytest
 
 from fanout.testing.kinesis.process import KinesisProcess
 from tests.spark.cluster import start_cluster
 from tests.spark.harness import eventually
 from tests.spark.landers_job import Job, finish, output, running
+from tests.spark.landers_segments import Segments
 from tests.spark.landers_traffic import SPLITS, KafkaTraffic, KinesisTraffic, Traffic, writing
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ _AFTER_RECORDS: Final = 0.7
 
 
 def kill_lander(job: Job, random: Random) -> None:
-    os.kill(random.choice(job.living()).pid, signal.SIGKILL)
+    random.choice(job.living()).kill()
 
 
 def kill_executor(job: Job, random: Random) -> None:
@@ -120,59 +119,7 @@ def test_the_splits_of_a_dead_lander_are_read_again(
         with writing(traffic):
             eventually(lambda: len(job.living()) == 2, "both landers")
             victim = job.living()[-1]
-            session = victim.number + 1
-            eventually(lambda: len(segments.of(session)) > 2, "segments of the lander")
-            splits = {split for one in segments.of(session) for split in one.splits}
-            os.kill(victim.pid, signal.SIGKILL)
-            died_at = time.monotonic()
-            again: dict[str, float] = {}
-
-            def look() -> bool:
-                for one in segments.since(died_at, without=session):
-                    for split in splits & one.splits:
-                        again.setdefault(split, one.seen_at - died_at)
-                return again.keys() == splits
-
-            eventually(look, "records of all splits of the lander")
+            stops = segments.stop_of(victim.number + 1, victim.kill)
         finish(job, traffic)
-    record_property("seconds to the first record of the splits", round(min(again.values()), 2))
-    record_property("seconds until all splits have records", round(max(again.values()), 2))
-
-
-class Segment(NamedTuple):
-    """A segment, and when it was first seen."""
-
-    session: int
-    seen_at: float
-    splits: frozenset[str]
-
-
-@final
-class Segments:
-    """All segments that landers have published; the files go when batches are old.
-
-    Args:
-        directory: That of the job.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory / "checkpoint" / "fanout" / "segments"
-        self._seen: dict[str, Segment] = {}
-
-    def of(self, session: int) -> list[Segment]:
-        """Return those of a session; the sessions of a run are numbered from 1 as they connect."""
-        return [one for one in self._look() if one.session == session]
-
-    def since(self, moment: float, *, without: int) -> list[Segment]:
-        """Return those that were seen after a moment, but for a session's."""
-        return [one for one in self._look() if one.seen_at > moment and one.session != without]
-
-    def _look(self) -> list[Segment]:
-        for file in sorted(self._directory.glob("run-*.parquet")):
-            if file.name not in self._seen:
-                now = time.monotonic()
-                with suppress(FileNotFoundError):
-                    shards = pq.read_table(file, columns=["shardId"]).column(0).to_pylist()
-                    session = int(file.name.split("-")[2])
-                    self._seen[file.name] = Segment(session, now, frozenset(shards))
-        return list(self._seen.values())
+    record_property("seconds to the first record of the splits", round(stops[0], 2))
+    record_property("seconds until all splits have records", round(stops[-1], 2))
