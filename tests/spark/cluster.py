@@ -64,8 +64,8 @@ class StandaloneCluster:
     mark: str
     _start_worker: Callable[[], subprocess.Popen[bytes]] = field(repr=False)
 
-    def kill_worker_of(self, executor: int) -> None:
-        """Kill the worker that has started an executor, without a chance to clean up.
+    def worker_of(self, executor: int) -> subprocess.Popen[bytes]:
+        """Return the worker that has started an executor.
 
         Args:
             executor: The process id of the executor.
@@ -73,6 +73,15 @@ class StandaloneCluster:
         stat = Path(f"/proc/{executor}/stat").read_text(encoding="utf-8")
         parent = int(stat.rpartition(")")[2].split()[1])
         (worker,) = (one for one in self.workers if one.pid == parent)
+        return worker
+
+    def kill_worker_of(self, executor: int) -> None:
+        """Kill the worker that has started an executor, without a chance to clean up.
+
+        Args:
+            executor: The process id of the executor.
+        """
+        worker = self.worker_of(executor)
         worker.send_signal(signal.SIGKILL)
         worker.wait()
 
@@ -113,7 +122,9 @@ def start_cluster(
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": f"{java_options()} {java}".rstrip(),
         "FANOUT_TEST_CLUSTER": mark,
+        "TMPDIR": str(directory / "tmp"),  # of Python; the JVMs have theirs
     }
+    (directory / "tmp").mkdir()
     with ExitStack() as processes:
 
         def start(name: str, host: Host, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:

@@ -84,10 +84,12 @@ def fail(df: DataFrame, batch_id: int) -> None:
     raise ValueError("no space in the warehouse")
 
 
-def eventually(condition: Callable[[], object], wanted: str = "the condition") -> None:
+def eventually(
+    condition: Callable[[], object], wanted: str = "the condition", *, patience: float = PATIENCE
+) -> None:
     """Wait for what nothing signals."""
     pause = threading.Event()
-    for _ in range(int(PATIENCE / 0.01)):
+    for _ in range(int(patience / 0.01)):
         if condition():
             return
         pause.wait(0.01)

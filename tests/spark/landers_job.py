@@ -228,9 +228,15 @@ def check(rows: list[Row], written: int) -> dict[str, int]:
 EXACT: Final[Mapping[str, int]] = {"lost": 0, "duplicated": 0, "out of order": 0}
 
 
-def finish(job: Job, traffic: Traffic) -> None:
-    """Let the query read what was written, stop it, and check its output."""
+def read_all(job: Job, traffic: Traffic) -> None:
+    """Wait until all that was written is read: nothing is lost, there twice, or out of order."""
     eventually(lambda: job.rows() >= traffic.written, "all records")
+    assert check(output(job.directory), traffic.written) == EXACT
+
+
+def finish(job: Job, traffic: Traffic) -> None:
+    """Let the query read what was written, and stop it."""
+    read_all(job, traffic)
     job.stop()
     assert traffic.written >= RECORDS
     assert check(output(job.directory), traffic.written) == EXACT

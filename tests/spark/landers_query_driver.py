@@ -89,6 +89,11 @@ class Driver:
         self._query.stop()
         return time.monotonic() - began, str(self._query.exception())
 
+    def speculate(self) -> None:
+        """Let Spark start a twin of each task that begins from now on and runs for two seconds."""
+        java: Any = self._spark.sparkContext._jsc
+        java.sc().conf().set("spark.speculation.task.duration.threshold", "2s")
+
     def _handle(self, df: DataFrame, batch_id: int) -> None:
         """Write a batch to a directory of its own, which replaces that of another try."""
         names = ("split", "position", "key", "number")
