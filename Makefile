@@ -23,7 +23,7 @@ help:
 	@echo "make prove        the campaigns: simulated failures, planted bugs, kills at every step"
 	@echo "make prove-oldest the campaign that needs $(SPARK_OLDEST): kills of a job that writes to Delta"
 	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
-	@echo "make crash        kill a Spark job into Kafka at every step: make crash ROUNDS=30 [ARGS=--json]"
+	@echo "make crash        kill a Spark job, its landers and executors at every step: make crash ROUNDS=30 [ARGS=--json]"
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
 	@echo "make check        ruff, formatting, mypy, import rules, public names"
 	@echo "make bench        the benchmarks, each against its peer"
