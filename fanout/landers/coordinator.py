@@ -14,17 +14,17 @@ from fanout.core.checkpoint import from_wire, to_wire
 from fanout.core.error_text import text_of
 from fanout.core.events import End, Split
 from fanout.core.progress import Moved
-from fanout.core.statistics import CommitStatistics, LanderStatistics, Statistics
+from fanout.core.statistics import CommitStatistics, Statistics
 from fanout.core.subscriber import split_failure
 from fanout.errors import FanOutError, SetupError, StreamStateError
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
 from fanout.landers.failures import restore, restore_cause
+from fanout.landers.leases import Leases
 from fanout.landers.leftovers import Leftovers
 from fanout.landers.messages import (
     Assign,
     Assigned,
-    Beat,
     Credit,
     Failed,
     Hello,
@@ -36,14 +36,12 @@ from fanout.landers.messages import (
     Stop,
     Wanted,
     Welcome,
-    encode,
     from_lander,
 )
+from fanout.landers.session import SILENCE, LanderSession
 from fanout.landing.segment_filler import NoRecords, Stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.lineage import Lineage
     from fanout.core.progress import Progress
@@ -56,12 +54,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SILENCE: Final = 7.0
-"""Seconds without a message of a lander after which its session is over."""
-
-_BEAT_SECONDS: Final = 1.0
-# A lander that has lost the coordinator may read for as long: its lease, and a bit.
-_LEASE_SECONDS: Final = 5.5
 _CLOSE_SECONDS: Final = 2.0
 # How often splits that wait, or should move, are looked at.
 _ASSIGN_SECONDS: Final = 1.0
@@ -87,61 +79,6 @@ class LandedBatch:
     segments: tuple[SegmentFile, ...]
     positions: Checkpoint
     watermark: int | None
-
-
-@final
-class _Session:
-    """One connection of one lander.
-
-    Args:
-        hello: The lander.
-        epoch: The number of the session.
-        channel: The connection.
-    """
-
-    def __init__(self, hello: Hello, epoch: int, channel: Channel) -> None:
-        self.lander = hello.lander
-        self.attempt = hello.attempt
-        self.host = hello.host
-        self.pid = hello.pid
-        self.epoch = epoch
-        self.channel = channel
-        self.splits: set[str] = set()
-        self.releasing: set[str] = set()
-        self.seq = 0
-        self.bytes_in_flight = 0
-        self.outbox: asyncio.Queue[FromCoordinator] = asyncio.Queue()
-        self.receiving: asyncio.Task[str] | None = None
-        self.segments = 0
-        self.last_segment = ""
-        self.failure: FanOutError | None = None
-        self._time = asyncio.get_running_loop().time
-        self._connected_at = self._time()
-
-    @property
-    def connected(self) -> float:
-        """For how many seconds it lasts."""
-        return self._time() - self._connected_at
-
-    def __str__(self) -> str:
-        return f"lander {self.lander} (process {self.pid} on {self.host})"
-
-    def statistics(self, bytes_per_second: Mapping[str, float]) -> LanderStatistics:
-        """Return what the lander does; in any thread.
-
-        Args:
-            bytes_per_second: How fast splits are read, as far as it is known.
-        """
-        splits = tuple(self.splits)
-        return LanderStatistics(
-            lander=self.lander,
-            host=self.host,
-            pid=self.pid,
-            splits=len(splits),
-            segments=self.segments,
-            bytes_per_second=sum((bytes_per_second.get(id_, 0.0) for id_ in splits), 0.0),
-            connected=self.connected,
-        )
 
 
 @final
@@ -178,14 +115,13 @@ class Coordinator:
         self._assignment = assignment
         self._bounded = bounded
         self._on_resubscribe = on_resubscribe
-        self._sessions: dict[int, _Session] = {}
-        self._owners: dict[str, _Session] = {}
-        self._not_before: dict[str, float] = {}
-        # The lost lander that may still read a split, and when it was subscribed to at the latest.
-        self._leased: dict[str, tuple[int, float]] = {}
+        self._sessions: dict[int, LanderSession] = {}
+        self._owners: dict[str, LanderSession] = {}
+        self._leases = Leases(connection.pacing)
         self._failures: dict[int, int] = {}  # of each lander, in a row
+        self._time = asyncio.get_running_loop().time
         self._epochs = 0
-        self._landed: deque[tuple[_Session, SegmentFile]] = deque()
+        self._landed: deque[tuple[LanderSession, SegmentFile]] = deque()
         self.leftovers = Leftovers()
         self._counters = Counters()
         self._changed = asyncio.Event()
@@ -233,7 +169,7 @@ class Coordinator:
         session = self._sessions.get(lander)
         if session is not None:
             self._end(session, "its task has ended" if error is None else text_of(error))
-        self._release_leases(lander)
+        self._leases.release(lander, self._time())
         if error is not None:
             self._count_failure(lander, error)
         self._assign()
@@ -324,7 +260,7 @@ class Coordinator:
         taken = tuple(self._landed)
         self._landed.clear()
         for session, _ in taken:
-            self._tell(session, Credit(1))
+            session.tell(Credit(1))
         watermarks = self._progress.watermarks
         return LandedBatch(
             tuple(file for _, file in taken),
@@ -349,18 +285,18 @@ class Coordinator:
             for _ in range(_MEASURE_EVERY):
                 self._assign()
                 await asyncio.sleep(_ASSIGN_SECONDS)
-            self._counters.measure(asyncio.get_running_loop().time())
+            self._counters.measure(self._time())
 
     def _assign(self) -> None:
         """Give every split that may be read to a lander; move some where that is unfair."""
         if self._failed or self._closed:
             return
-        now = asyncio.get_running_loop().time()
+        now = self._time()
         waiting = [
             split.id
             for split in self._lineage.startable()
             if split.id not in self._owners
-            and self._not_before.get(split.id, now) <= now
+            and self._leases.is_over(split.id, now)
             and not self._is_read(split)
         ]
         owners = {split_id: session.lander for split_id, session in self._owners.items()}
@@ -373,19 +309,18 @@ class Coordinator:
             session = self._owners[split_id]
             if split_id not in session.releasing:
                 session.releasing.add(split_id)
-                self._tell(session, Release((split_id,)))
+                session.tell(Release((split_id,)))
 
     def _is_read(self, split: Split) -> bool:
         """Return whether a split of a bounded stream was read to its stop."""
         return self._connection.capabilities.bounded and self._progress[split.id].caught_up
 
-    def _give(self, session: _Session, split_ids: tuple[str, ...]) -> None:
+    def _give(self, session: LanderSession, split_ids: tuple[str, ...]) -> None:
         assigned = []
         for split_id in split_ids:
             state = self._progress[split_id]
             self._owners[split_id] = session
-            self._not_before.pop(split_id, None)
-            self._leased.pop(split_id, None)
+            self._leases.given(split_id)
             session.splits.add(split_id)
             assigned.append(
                 Assigned(
@@ -396,11 +331,11 @@ class Coordinator:
                     state.watermark,
                 )
             )
-        self._tell(session, Assign(tuple(assigned)))
+        session.tell(Assign(tuple(assigned)))
 
     # Sessions.
 
-    async def _welcome(self, channel: Channel) -> _Session | None:
+    async def _welcome(self, channel: Channel) -> LanderSession | None:
         """Begin a session, unless the lander has a newer one."""
         try:
             async with asyncio.timeout(SILENCE):
@@ -415,72 +350,34 @@ class Coordinator:
                 log.info("an older attempt of lander %d is refused", hello.lander)
                 return None
             self._end(former, "a newer one has connected")
-        self._release_leases(hello.lander)
+        self._leases.release(hello.lander, self._time())
         self._epochs += 1
-        session = self._sessions[hello.lander] = _Session(hello, self._epochs, channel)
-        self._tell(session, Welcome(session.epoch))
+        session = self._sessions[hello.lander] = LanderSession(hello, self._epochs, channel)
+        session.tell(Welcome(session.epoch))
         log.info("%s is connected", session)
         self._assign()
         return session
 
-    def _release_leases(self, lander: int) -> None:
-        """Free what a lander had: it connects again when it has closed its subscriptions.
+    async def _attend(self, session: LanderSession) -> None:
+        """Send and receive until the session is over."""
+        reason = await session.attend(self._take_in)
+        if reason is not None:
+            self._end(session, reason)
 
-        A new attempt of it means that Spark has ended the one before. Its splits are read on as
-        soon as the service allows after the last calls that it may have made.
-        """
-        now, pacing = asyncio.get_running_loop().time(), self._connection.pacing
-        for split_id, (former, subscribed) in list(self._leased.items()):
-            if former == lander:
-                del self._leased[split_id]
-                free_at = max(subscribed + pacing.spacing, now + pacing.handover)
-                self._not_before[split_id] = min(self._not_before[split_id], free_at)
-
-    async def _attend(self, session: _Session) -> None:
-        """Receive and send until the session is over."""
-        async with asyncio.TaskGroup() as tasks:
-            sending = tasks.create_task(self._send(session))
-            session.receiving = tasks.create_task(self._receive(session))
-            await asyncio.wait([session.receiving])
-            sending.cancel()
-            if not session.receiving.cancelled():
-                self._end(session, session.receiving.result())
-
-    async def _receive(self, session: _Session) -> str:
-        """Take messages in until the session is over; return why it is."""
-        while True:
-            try:
-                async with asyncio.timeout(SILENCE):
-                    message = from_lander(await session.channel.receive())
-                self._take_in(session, message)
-            except TimeoutError:
-                return f"it was silent for {SILENCE:g} s"
-            except (ChannelClosedError, MessageError) as error:
-                return text_of(error)
-
-    async def _send(self, session: _Session) -> None:
-        with suppress(ChannelClosedError):
-            while True:
-                message: FromCoordinator = Beat()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_BEAT_SECONDS):
-                        message = await session.outbox.get()
-                await session.channel.send(encode(message))
-
-    def _take_in(self, session: _Session, message: object) -> None:
+    def _take_in(self, session: LanderSession, message: object) -> None:
         match message:
             case Landed():
                 self._take_landed(session, message)
             case Released(split_ids):
                 for split_id in split_ids:
                     if self._owners.get(split_id) is session:
-                        pacing = self._connection.pacing
-                        self._free(session, split_id, max(pacing.spacing, pacing.handover))
+                        self._free(session, split_id)
+                        self._leases.moved(split_id, self._time())
                 self._assign()
             case Report():
                 session.bytes_in_flight = message.bytes_in_flight
                 own = [one for one in message.splits if self._owners.get(one.split) is session]
-                self._counters.take_in(own, asyncio.get_running_loop().time())
+                self._counters.take_in(own, self._time())
                 for resubscribed in message.resubscribed:
                     self._resubscribes(resubscribed)
             case Failed():
@@ -500,7 +397,7 @@ class Coordinator:
         except Exception as error:  # noqa: BLE001 - it is the user's function
             self.fail(split_failure(split, error))
 
-    def _take_landed(self, session: _Session, message: Landed) -> None:
+    def _take_landed(self, session: LanderSession, message: Landed) -> None:
         """Accept all of a message, or raise MessageError and nothing has happened."""
         if message.seq != session.seq:
             raise MessageError(f"{session} sent message {message.seq} instead of {session.seq}")
@@ -523,7 +420,7 @@ class Coordinator:
             self._advance(session, piece)
         self._changed.set()
 
-    def _advance(self, session: _Session, piece: Piece) -> None:
+    def _advance(self, session: LanderSession, piece: Piece) -> None:
         if piece.ended:
             # Its children hold the watermark back before it does no longer.
             children = tuple(Split(child.id, child.parents) for child in piece.children)
@@ -545,30 +442,26 @@ class Coordinator:
             self._counters.ended(piece.split)
             self._assign()
 
-    def _free(self, session: _Session, split_id: str, pause: float | None = None) -> None:
-        """Take a split from a session; another one may have it after the pause, if there is one."""
+    def _free(self, session: LanderSession, split_id: str) -> None:
         session.splits.discard(split_id)
         session.releasing.discard(split_id)
         del self._owners[split_id]
         self._counters.released(split_id)
-        if pause is not None:
-            self._not_before[split_id] = asyncio.get_running_loop().time() + pause
 
-    def _end(self, session: _Session, reason: str) -> None:
+    def _end(self, session: LanderSession, reason: str) -> None:
         """End a session: nothing of it counts any more, and its splits are free after its lease."""
         if self._sessions.get(session.lander) is session:
             del self._sessions[session.lander]
             self._changed.set()
             self.leftovers.ended(session.epoch, session.last_segment)
-            if session.receiving is not None:
-                session.receiving.cancel()
+            session.hang_up()
             if not self._closed:
                 log.warning("%s is gone: %s", session, reason)
-        now = asyncio.get_running_loop().time()
+        now = self._time()
         for split_id in list(session.splits):
             subscribed = self._counters.subscribed(split_id, now)
-            self._free(session, split_id, _LEASE_SECONDS)
-            self._leased[split_id] = session.lander, subscribed
+            self._free(session, split_id)
+            self._leases.lost(split_id, session.lander, subscribed, now)
         if session.connected >= _WELL_SECONDS:
             self._failures.pop(session.lander, None)
         if session.failure is not None:
@@ -595,7 +488,4 @@ class Coordinator:
 
     def _tell_all(self, message: FromCoordinator) -> None:
         for session in self._sessions.values():
-            self._tell(session, message)
-
-    def _tell(self, session: _Session, message: FromCoordinator) -> None:
-        session.outbox.put_nowait(message)
+            session.tell(message)

@@ -193,7 +193,7 @@ async def test_an_end_and_a_move_wait_for_no_batch(tmp_path: Path) -> None:
         await until(lambda: "left" in rig.coordinator._owners)
         for split in "bc":
             owner.releasing.add(split)
-            owner.outbox.put_nowait(Release((split,)))
+            owner._outbox.put_nowait(Release((split,)))
         await until(lambda: "b" not in owner.releasing)
         assert "c" in owner.releasing
         assert await rig.rows(await rig.batch()) == all_of("a", 10)
@@ -269,7 +269,7 @@ async def test_a_split_is_moved_without_loss(tmp_path: Path) -> None:
         await until(lambda: len(rows) == 20)
         owner = rig.coordinator._owners["a"]
         owner.releasing.add("a")
-        owner.outbox.put_nowait(Release(("a",)))
+        owner._outbox.put_nowait(Release(("a",)))
         await until(lambda: "a" not in owner.releasing)
         source.put(*numbered(20))
         rows += await rig.read(40)

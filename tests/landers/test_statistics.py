@@ -39,7 +39,7 @@ async def test_what_was_known_of_a_split_is_forgotten_after_its_end(tmp_path: Pa
         assert "a" in counters.bytes_per_second
         source.end("a", "left")
         await until(lambda: "left" in coordinator._owners)
-        assert "a" not in coordinator._not_before
+        assert "a" not in coordinator._leases._not_before
         assert "a" not in counters.bytes_per_second
         assert "a" not in counters._measured
         assert "a" not in counters._subscribed
@@ -64,7 +64,7 @@ async def test_what_was_counted_just_before_an_end_or_a_move_is_known(tmp_path: 
         await until(lambda: rig.progress["a"].ended)
         owner = rig.coordinator._owners["b"]
         owner.releasing.add("b")
-        owner.outbox.put_nowait(Release(("b",)))
+        owner._outbox.put_nowait(Release(("b",)))
         await until(lambda: "b" not in owner.releasing)
         for split in (rig.coordinator.statistics().splits[split_id] for split_id in "ab"):
             assert split.bytes > 0

@@ -116,7 +116,7 @@ async def test_a_moved_split_goes_on_from_its_watermark(tmp_path: Path) -> None:
         await until(lambda: is_read(source, rig.progress.delivered()))
         owner = rig.coordinator._owners["a"]
         owner.releasing.add("a")
-        owner.outbox.put_nowait(Release(("a",)))
+        owner._outbox.put_nowait(Release(("a",)))
         await until(lambda: "a" not in rig.coordinator._owners or "a" not in owner.releasing)
         for step in steps[2:]:
             step(source)

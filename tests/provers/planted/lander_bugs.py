@@ -12,6 +12,7 @@ from fanout.core.cancellation import in_thread
 from fanout.core.lineage import Lineage
 from fanout.landers.coordinator import Coordinator
 from fanout.landers.lander import Lander
+from fanout.landers.session import LanderSession
 from fanout.landing.entries import SEGMENTS, SegmentFile
 from tests.provers.planted.edits import (
     Edit,
@@ -140,7 +141,7 @@ LANDER_BUGS: Final[dict[str, Change]] = {
         Edit(Coordinator._take_landed, _all_of(_NO_SEQ, _NO_POSITION)),
     ),
     "a session that is over is listened to": (
-        Edit(Coordinator._end, on(statement(asyncio.Task.cancel), drop)),
+        Edit(Coordinator._end, on(statement(LanderSession.hang_up), drop)),
         Edit(Coordinator._take_landed, _all_of(_ANY_OWNER, _NO_POSITION)),
     ),
     "a child is read before its parents have landed": (
@@ -177,7 +178,7 @@ LANDER_BUGS: Final[dict[str, Change]] = {
         ),
     ),
     "a lander that is silent is waited for": (
-        Edit(Coordinator._receive, on(called(asyncio.timeout), arguments(None))),
+        Edit(LanderSession._receive, on(called(asyncio.timeout), arguments(None))),
     ),
     "a watermark is that of the memory of the lander": (
         Edit(
