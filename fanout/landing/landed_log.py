@@ -12,6 +12,7 @@ from fanout.errors import CheckpointError
 from fanout.landing.entries import BATCHES, batch_ids
 from fanout.landing.entry_log import read_entry
 from fanout.landing.identity import read_identity
+from fanout.landing.local_storage import LocalFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from fanout.landing.entries import SegmentFile
     from fanout.landing.storage import StoredFiles
 
-# How often it is looked for new entries, as `followed` does: Spark asks a hundred times a second.
+# How often it is looked for new entries in a bucket, where it costs money, as `followed` does: Spark
+# asks a hundred times a second.
 _POLL_SECONDS: Final = 1.0
 # How often a reader that waits looks whether the landing is still the same.
 _CHECK_SECONDS: Final = 60.0
@@ -103,6 +105,7 @@ class LandedLog:
         self._skip_lost = skip_lost
         self._on_skipped = on_skipped
         self._entries: dict[int, _Entry] = {}
+        self._poll = 0.0 if isinstance(files, LocalFiles) else _POLL_SECONDS
         self._next = 0
         self._looked = self._checked = float("-inf")
 
@@ -114,7 +117,7 @@ class LandedLog:
     def end(self) -> int:
         """Return the number that the next entry will have."""
         now = time.monotonic()
-        if now - self._looked >= _POLL_SECONDS:
+        if now - self._looked >= self._poll:
             before = self._next
             if now - self._checked >= _CHECK_SECONDS:
                 self._check()

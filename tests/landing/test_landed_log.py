@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema([("shard", pa.string()), ("data", pa.list_(pa.int32()))])
 
 
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landed_log, "_POLL_SECONDS", 0.0)
-
-
 @pytest.fixture
 def storage(tmp_path: Path) -> LocalStorage:
     return LocalStorage(tmp_path)
@@ -64,6 +59,28 @@ def test_new_entries_are_seen(log: LandedLog, storage: LocalStorage) -> None:
     assert log.end() == 6
     assert log.watermark(5) == 5_000
     assert log.watermark(-1) is None
+
+
+class Bucket:
+    """The same files, as if each look cost money."""
+
+    def __init__(self, files: LocalStorage) -> None:
+        self.location = files.location
+        self.read, self.list = files.read, files.list
+
+
+def test_a_bucket_is_looked_at_once_a_second(
+    log: LandedLog, storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    remote = LandedLog(Bucket(storage), skip_lost=False, on_skipped=lambda *_: None)
+    assert (log.end(), remote.end()) == (4, 4)
+    write(storage, 4, (1, 1))
+    now[0] += 0.9
+    assert (log.end(), remote.end()) == (5, 4)
+    now[0] += 0.2
+    assert remote.end() == 5
 
 
 def test_rows_between_two_places(log: LandedLog) -> None:
