@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fanout.landing.entries import SegmentFile
     from fanout.landing.storage import StoredFiles
 
-# How often it is looked for new entries in a bucket, where it costs money, as `followed` does: Spark
-# asks a hundred times a second.
+# How often it is looked for new entries in a bucket, where it costs money, as `followed` does:
+# Spark asks a hundred times a second.
 _POLL_SECONDS: Final = 1.0
 # How often a reader that waits looks whether the landing is still the same.
 _CHECK_SECONDS: Final = 60.0

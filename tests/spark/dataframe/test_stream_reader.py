@@ -166,8 +166,9 @@ def test_old_planners_pass_no_start(landing: FilledLanding) -> None:
     assert rows(again, second, third) == list(range(26, 31))
     assert again.latestOffset() == third
     # With Trigger.AvailableNow they ask before they show anything.
-    last = reader(landing, maxRecordsPerTrigger="10")
+    last = reader(landing, maxRecordsPerTrigger="10", reader="daily", start="latest")
     assert rows(last, third, last.latestOffset()) == []
+    assert needed_by_readers(LocalStorage(landing.path), 0) == 0  # all, until it is known
 
 
 @pytest.mark.parametrize(
@@ -244,14 +245,15 @@ def test_a_file_that_is_deleted_while_it_is_read_is_an_error(landing: FilledLand
 
 
 def test_a_damaged_file_is_an_error(landing: FilledLanding) -> None:
-    landing.put(5)
+    landing.put(5, compression="none")
     one = reader(landing)
     start = one.initialOffset()
     (partition,) = one.partitions(start, one.latestOffset(start, ALL))
     (file,) = (landing.path / "segments").iterdir()
-    content = bytearray(file.read_bytes())
-    content[10] ^= 0xFF
-    file.write_bytes(content)
+    two, nine = b"\1\0\0\0" + b"2", b"\1\0\0\0" + b"9"
+    content = file.read_bytes()
+    assert content.count(two) == 1
+    file.write_bytes(content.replace(two, nine))
     with pytest.raises(CheckpointError, match=r"cannot read .*segments/.* of entry 1: "):
         list(one.read(partition))
 
