@@ -73,8 +73,9 @@ def require_classic(spark: SparkSession) -> None:
     """
     if any(kind.__module__.startswith("pyspark.sql.connect") for kind in type(spark).__mro__):
         raise SetupError(
-            "fanout needs a classic Spark session and this one is Spark Connect; run the job where "
-            "the driver runs and create the session with master(), not remote()"
+            "this needs a classic Spark session and this one is Spark Connect; run the job where "
+            "the driver runs and create the session with master(), not remote(), or read with "
+            'spark.readStream.format("fanout"), which works through Spark Connect'
         )
     _require_pyspark()
     context = spark.sparkContext

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +13,16 @@ from fanout.errors import OptionError
 from fanout.kafka import Cluster, KafkaSource, Security, ShuffleSource
 from fanout.kinesis import KinesisSource
 from fanout.spark.dataframe.kafka_source_options import KAFKA_REFUSED
+from fanout.spark.dataframe.landed_source import LandedSource
 from fanout.spark.dataframe.source_options import (
+    LANDING_OPTIONS,
     SOURCE_OPTIONS,
     refuse_without_source,
     source_from_options,
 )
 
+PAGE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 KINESIS = {"source": "kinesis", "stream": "orders", "consumer": "etl"}
 KAFKA = {"source": "kafka", "kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 LOCAL = Cluster("localhost:9092", security=Security(protocol="PLAINTEXT"))
@@ -393,6 +398,27 @@ def test_every_option_of_a_source_is_read(monkeypatch: pytest.MonkeyPatch) -> No
             if name in {"subscribePattern", "assign"}:
                 options.pop("subscribe")
             assert refusal(options) == f"{name} is empty; give it a value, or leave it out"
+
+
+def test_the_page_has_every_option() -> None:
+    row = r"^\| `([\w.]+)` \| (all|kinesis|kafka, shuffle|kinesis, shuffle|shuffle) \|"
+    kinds = {"all": "kinesis, kafka, shuffle"}
+    rows = re.findall(row, PAGE, re.MULTILINE)
+    documented = {
+        kind: [name for name, of in rows if kind in kinds.get(of, of)] for kind in SOURCE_OPTIONS
+    }
+    assert {kind: sorted(names) for kind, names in documented.items()} == {
+        kind: sorted((*names, *LANDING_OPTIONS)) for kind, names in SOURCE_OPTIONS.items()
+    }
+
+
+def test_the_examples_of_the_page_have_options_that_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "canary")
+    examples = [dict(re.findall(r'\.option\("(.+)", "(.+)"\)', block)) for block in BLOCKS]
+    landed = [LandedSource.parse(one, None) for one in examples if "source" in one]
+    assert [type(one.make()) for one in landed if one] == [KinesisSource, KafkaSource]
 
 
 def test_json_may_be_anything() -> None:
