@@ -15,6 +15,7 @@ from fanout.kinesis import KinesisSource
 from fanout.spark.dataframe import options
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
+from tests.spark.dataframe.killed_query import counts, expected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +87,26 @@ def test_the_batch_examples_read_everything(
     assert capsys.readouterr().out.startswith(f"{RECORDS}\n")
     assert names["slice"].count() == 40
     spark.catalog.dropTempView("orders")
+
+
+@pytest.mark.prove
+def test_windows_over_a_stream_that_was_split(
+    spark: SparkSession, orders: str, tmp_path: Path
+) -> None:
+    stream = spark.readStream.format("fanout").option("landing", orders).load()
+    numbers = stream.selectExpr("CAST(string(data) AS bigint) AS sequence", "shardId")
+    query = (
+        counts(numbers)
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "counts"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(50)
+    assert not query.isActive
+    rows = spark.read.parquet(str(tmp_path / "counts")).collect()
+    assert {row["start"]: row["count"] for row in rows} == expected([*range(RECORDS)])
 
 
 @pytest.mark.prove
