@@ -47,7 +47,7 @@ class LandingDataSource(DataSource):
         """
         landed = LandedSource.parse(self.options, self.source)
         if landed is not None:
-            return from_arrow_schema(landed.schema)
+            return from_arrow_schema(landed.make().schema)
         options = ReadOptions.parse(self.options)
         files = open_files(options.landing, options.storage)
         return from_arrow_schema(read_identity(files).schema)

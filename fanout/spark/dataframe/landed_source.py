@@ -21,8 +21,6 @@ from fanout.spark.dataframe.source_options import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import pyarrow as pa
-
     from fanout.core.source import Source
 
 _AGE: Final = re.compile(r"([0-9]{1,6})([mhdw])")
@@ -36,20 +34,19 @@ class LandedSource:
     """A source that a query lands by itself.
 
     Args:
-        make: Returns the source, with the secrets of the process that calls it.
-        schema: The columns of its records.
+        make: Returns the source, with the secrets of the process that calls it; it checks the
+            options that describe the source.
         landing: Where and how it is landed.
         reading: How the landing is read.
     """
 
     make: Callable[[], Source]
-    schema: pa.Schema
     landing: LandingOptions
     reading: ReadOptions
 
     @classmethod
     def parse(cls, options: Mapping[str, str], source: Source | None) -> Self | None:
-        """Check options, the secrets of the environment included.
+        """Check options, but those that describe the source.
 
         Args:
             options: By their names; upper and lower case are the same.
@@ -59,8 +56,7 @@ class LandedSource:
             What is landed; None if the options describe no source.
 
         Raises:
-            OptionError: An option is unknown, missing or malformed, or is or needs a secret.
-            SetupError: A library is missing.
+            OptionError: An option is unknown, missing or malformed.
         """
         own = {name: options[name] for name in options if not name.lower().startswith(STORAGE)}
         given = GivenOptions(own)
@@ -72,13 +68,12 @@ class LandedSource:
             return None
         else:
             make = partial(source_from_options, own, READ_OPTIONS)
-        schema = make().schema
         names = {name.lower() for name in READ_OPTIONS}
         reading = ReadOptions.parse(
             {name: options[name] for name in options if name not in own or name.lower() in names},
             streaming=True,
         )
-        return cls(make=make, schema=schema, landing=_landing(given, reading), reading=reading)
+        return cls(make=make, landing=_landing(given, reading), reading=reading)
 
 
 def _same(source: Source) -> Source:
