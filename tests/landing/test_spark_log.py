@@ -225,6 +225,18 @@ def _killed_with_files(write: Callable[..., None]) -> Callable[..., None]:
     return killed
 
 
+async def test_times_in_the_log_never_go_back(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream may skip a file that is older than others that it has read."""
+    await table.land(entries=2)
+    before = await asyncio.to_thread(read_log, LocalFiles(table.root))
+    now = Retention.now()
+    monkeypatch.setattr(Retention, "now", staticmethod(lambda: now - 3_600_000))
+    await table.land(entries=1)
+    assert (await asyncio.to_thread(read_log, LocalFiles(table.root)))[:2] == before
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("entries", [0, 1, 10, 11])
 async def test_a_log_that_is_behind_is_completed(
