@@ -40,8 +40,9 @@ def test_a_query_lands_its_source_and_the_next_one_continues(
     runs.run(read_stream(spark, filled(45), landing=landing, options=options))
     assert [row for batch in runs.batches for row in batch] == list(range(1, 46))
     assert max(map(len, runs.batches)) == 20
-    runs.run(read_stream(spark, filled(50), landing=landing, options=options))
-    assert runs.batches == [[46, 47, 48, 49, 50]]
+    # The run begins with an entry without records, which may be a batch of its own.
+    again = runs.run(read_stream(spark, filled(50), landing=landing, options=options))
+    assert again == [[46, 47, 48, 49, 50]]
     eventually(lambda: not list((tmp_path / "landing").glob("_scratch/*")), "no leftovers")
 
 

@@ -233,7 +233,7 @@ def test_a_file_that_is_deleted_while_it_is_read_is_an_error(landing: FilledLand
     ):
         start = one.initialOffset()
         (partition,) = one.partitions(start, one.latestOffset(start, ALL))
-        (file,) = (landing.path / "segments").iterdir()
+        (file,) = (landing.path / "segments").glob("*.parquet")
         content = file.read_bytes()
         file.unlink()
         if fail:
@@ -249,7 +249,7 @@ def test_a_damaged_file_is_an_error(landing: FilledLanding) -> None:
     one = reader(landing)
     start = one.initialOffset()
     (partition,) = one.partitions(start, one.latestOffset(start, ALL))
-    (file,) = (landing.path / "segments").iterdir()
+    (file,) = (landing.path / "segments").glob("*.parquet")
     two, nine = b"\1\0\0\0" + b"2", b"\1\0\0\0" + b"9"
     content = file.read_bytes()
     assert content.count(two) == 1
