@@ -51,7 +51,9 @@ class SourceStreamReader(LandingStreamReader):
         self._landing = landing
         self._make_source: Callable[[], Source] | None = make_source
         self._thread: LandingThread | None = None
-        self._bounded = self._counted = False
+        self._bounded = False
+        self._end: Mapping[str, Any] | None = None
+        self._needed: int | None = None
         self._handler: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,7 +83,8 @@ class SourceStreamReader(LandingStreamReader):
         """
         while True:
             end = super().latestOffset(start, limit)
-            self._count(start or end)
+            self._release(start or self._end or end)
+            self._end = end
             if not self._bounded or start is None or _place(end) != _place(start):
                 return end
             if end["entry"] >= self._landed.wait_for_entry(end["entry"]):
@@ -98,7 +101,7 @@ class SourceStreamReader(LandingStreamReader):
             FanOutError: The error that ended the landing, or the storage refused.
         """
         super().commit(end)
-        self._landed.needed_from(end["entry"])
+        self._release(end)
 
     def stop(self) -> None:
         """End the landing; the next run continues it."""
@@ -125,11 +128,17 @@ class SourceStreamReader(LandingStreamReader):
         self._thread.check()
         return super()._plan()
 
-    def _count(self, start: Mapping[str, Any]) -> None:
-        """Tell the landing, once, what the query has not read of earlier runs."""
-        if not self._counted:
-            self._counted = True
-            self._landed.needed_from(start["entry"], self._plan().sizes(start))
+    def _release(self, begin: Mapping[str, Any]) -> None:
+        """Tell the landing that the query has read what is before an offset.
+
+        That is where a batch begins: Spark plans it when the one before is done, and commits that
+        later. The first time it is also told what earlier runs have landed behind the offset.
+        """
+        if self._needed is None:
+            self._landed.needed_from(begin["entry"], self._plan().sizes(begin))
+        elif begin["entry"] > self._needed:
+            self._landed.needed_from(begin["entry"])
+        self._needed = max(begin["entry"], self._needed or 0)
 
     def _end_process(self, *_: object) -> NoReturn:
         """End when Spark ends the planner, which is by SIGTERM."""

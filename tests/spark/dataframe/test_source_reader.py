@@ -46,14 +46,14 @@ def source() -> ManualSource:
 
 
 @pytest.fixture
-def planner(tmp_path: Path, source: ManualSource) -> Iterator[Callable[[], SourceStreamReader]]:
+def planner(tmp_path: Path, source: ManualSource) -> Iterator[Callable[..., SourceStreamReader]]:
     """Make the reader of a new planner process; they end with the test."""
     made = []
     location = str(tmp_path / "landing")
 
-    def make() -> SourceStreamReader:
+    def make(**how: int) -> SourceStreamReader:
         options = ReadOptions(landing=location)
-        landing = LandingOptions(location, max_wait=0.0)
+        landing = LandingOptions(location, max_wait=0.0, **how)  # type: ignore[arg-type]
         made.append(SourceStreamReader(options, SCHEMA, landing, lambda: source))
         return made[-1]
 
@@ -214,6 +214,31 @@ def test_the_landing_waits_for_a_query_that_is_behind(monkeypatch: pytest.Monkey
             assert fake.asked == asked
     finally:
         assert thread.stop()
+
+
+def test_what_a_batch_has_read_is_not_waited_for(
+    planner: Callable[..., SourceStreamReader], source: ManualSource
+) -> None:
+    """Spark commits the last batch when the next one has records, so that may never be."""
+    reader = planner(max_bytes_ahead=1)
+    start = reader.initialOffset()
+    put(source, 1, 5)
+    middle = read(reader, start, 5)
+    during = put(source, 6, 10)
+    assert rows(reader, middle, read(reader, middle, 5)) == during
+
+
+def test_what_earlier_runs_landed_is_ahead_too(
+    planner: Callable[..., SourceStreamReader], source: ManualSource
+) -> None:
+    with stopped(planner()) as first:
+        start = first.initialOffset()
+        put(source, 1, 5)
+        read(first, start, 5)
+    second = planner()
+    second.latestOffset(start, ALL)
+    settle(second._landed)
+    assert sum(second._landed._unread.values()) > 0
 
 
 def settle(thread: LandingThread) -> None:
