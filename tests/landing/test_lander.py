@@ -412,6 +412,7 @@ async def test_the_checkpoint_of_a_query_is_refused(place: Place, source: Manual
         ({"max_bytes": 0}, "max_bytes=0 must be at least 1"),
         ({"max_wait": -1.0}, "max_wait=-1.0 must not be negative"),
         ({"keep": timedelta()}, "keep=0:00:00 must be longer"),
+        ({"keep_for_readers": timedelta()}, "keep_for_readers=0:00:00 must be longer than nothing"),
         ({"compression": "tar"}, "compression='tar'"),
         ({"storage_options": {"region": "eu"}}, "storage_options can only be given for"),
     ],

@@ -79,6 +79,7 @@ def test_the_page_has_every_option() -> None:
     assert sorted(rows) == sorted(options.READ_OPTIONS)
 
 
+@pytest.mark.prove
 def test_the_batch_examples_read_everything(
     spark: SparkSession, orders: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
