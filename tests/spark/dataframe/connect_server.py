@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -89,6 +90,11 @@ class ConnectServer:
         """Return the process ids of the planners of its queries."""
         found = running_with(self._mark)
         return [pid for pid in found if "python_streaming_source_runner" in found[pid]]
+
+    def kill_planners(self) -> None:
+        """Kill the planners of its queries, which ends these with an error."""
+        for pid in self.planners():
+            os.kill(pid, signal.SIGKILL)
 
 
 def _drain(log: Iterable[str]) -> None:

@@ -58,6 +58,16 @@ def finished(server: ConnectServer, *arguments: str) -> str:
     return output
 
 
+def planner_killed(server: ConnectServer, drawn: random.Random, *arguments: str) -> None:
+    """Run the client, and kill the planner of its query at a drawn moment."""
+    with client(server, *arguments) as process:
+        eventually(server.planners, "the planner")
+        threading.Event().wait(drawn.uniform(0.0, 5.0))
+        server.kill_planners()
+        process.communicate(timeout=120)
+        assert process.returncode != 0
+
+
 def killed(server: ConnectServer, drawn: random.Random, *arguments: str) -> None:
     """Run the client, and kill the server at a drawn moment."""
     with client(server, *arguments) as process:
@@ -91,6 +101,7 @@ def test_windows_are_counted_through_killed_servers(tmp_path: Path, seed: int) -
         kinesis.split_shard("orders", "shardId-000000000000")
         put(kinesis, list(range(400, 600)))
         with server() as second:
+            planner_killed(second, drawn, *arguments, "never")
             finished(second, *arguments, "available")
             put(kinesis, [600 + 2 * DELAY])  # all windows before it are complete
             killed(second, drawn, *arguments, "never")
