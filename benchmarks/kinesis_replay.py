@@ -102,6 +102,11 @@ def _chunk(frame: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(frame), frame)
 
 
+def _event(template: bytes, number: int) -> bytes:
+    payload = template.replace(_MARK, b"%013d" % number)
+    return _chunk(encode_event("SubscribeToShardEvent", payload))
+
+
 class _Server(ThreadingHTTPServer):
     """Hold the body of a subscription from the horizon; all its chunks have the same size."""
 
@@ -110,28 +115,24 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, replay: Replay) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers = _answers(replay.shards)
-        template = replay.template()
+        self._template = replay.template()
         body = bytearray()
         for number in range(1, replay.events + 1):
-            payload = template.replace(_MARK, b"%013d" % number)
-            body += _chunk(encode_event("SubscribeToShardEvent", payload))
+            body += _event(self._template, number)
         self._body = memoryview(body)
         self._chunk_bytes = len(body) // replay.events
-        self._after = {
-            _SEQUENCE.format(event=f"{number:013}", record=replay.records_per_event): number
-            for number in range(1, replay.events + 1)
-        }
 
-    def after(self, position: Mapping[str, Any]) -> memoryview | None:
-        """Return the rest of the body after a StartingPosition.
-
-        Returns:
-            The rest; None for a position other than the horizon and the ends of events: a
-            subscriber hands on whole events, so it resumes at no other.
-        """
-        horizon = position["Type"] == "TRIM_HORIZON"
-        events = 0 if horizon else self._after.get(position["SequenceNumber"])
-        return None if events is None else self._body[events * self._chunk_bytes :]
+    def after(self, position: Mapping[str, Any]) -> tuple[bytes, memoryview]:
+        """Return what follows a StartingPosition: the rest of its event, and the events after."""
+        if position["Type"] == "TRIM_HORIZON":
+            return b"", self._body
+        sequence = position["SequenceNumber"]
+        number, record = int(sequence[-22:-9]), int(sequence[-9:])
+        event = json.loads(self._template)
+        del event["Records"][: record + 1]
+        payload = json.dumps(event, separators=(",", ":")).encode()
+        rest = _event(payload, number) if event["Records"] else b""
+        return rest, self._body[number * self._chunk_bytes :]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -143,12 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
         operation = self.headers["X-Amz-Target"].rpartition(".")[2]
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if operation == "SubscribeToShard":
-            body = self.server.after(request["StartingPosition"])
-            if body is None:
-                self.send_error(400)
-                return
+            rest, body = self.server.after(request["StartingPosition"])
             with suppress(ConnectionError):  # the reader has disconnected
-                self._replay(body)
+                self._replay(rest, body)
             self.close_connection = True
             return
         answer = json.dumps(self.server.answers[operation]).encode()
@@ -158,12 +156,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer)
 
-    def _replay(self, body: memoryview) -> None:
+    def _replay(self, rest: bytes, body: memoryview) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "application/vnd.amazon.eventstream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.wfile.write(_chunk(encode_event("initial-response", b"{}")))
+        self.wfile.write(rest)
         # Blocks in one call of the operating system for as long as the reader takes.
         self.connection.sendall(body)
         self.rfile.read(1)  # the shard is silent at its tip; wait until the reader leaves

@@ -142,7 +142,9 @@ async def _reading(endpoint_url: str) -> AsyncIterator[tuple[Coordinator, _Lande
     async with AsyncExitStack() as resources:
         storage = LocalStorage(Path(resources.enter_context(TemporaryDirectory())))
         opened = await resources.enter_async_context(open_lineage(source))
-        coordinator = Coordinator(opened.connection, opened.progress, opened.lineage, Assignment())
+        coordinator = Coordinator(
+            opened.connection, opened.progress, opened.lineage, Assignment(LANDERS)
+        )
         control = ControlServer("127.0.0.1", 0, secret, coordinator.serve)
         server = await resources.enter_async_context(control)
         tasks = await resources.enter_async_context(asyncio.TaskGroup())

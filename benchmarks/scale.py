@@ -251,7 +251,9 @@ async def _on_landers(
     source = _source(port)
     secret = secrets.token_bytes(SECRET_BYTES)
     async with open_lineage(source) as opened:
-        coordinator = Coordinator(opened.connection, opened.progress, opened.lineage, Assignment())
+        coordinator = Coordinator(
+            opened.connection, opened.progress, opened.lineage, Assignment(landers)
+        )
 
         async def take() -> tuple[tuple[SegmentFile, ...], Checkpoint]:
             batch = await coordinator.next(60.0)
@@ -281,7 +283,6 @@ async def _on_landers(
             for process in processes:
                 process.start()
             coordinating = tasks.create_task(coordinator.run())
-            # Assigned before all landers are there, splits would move in the middle of the run.
             yield _Reading(take, tuple(process.pid or 0 for process in processes))
             await coordinator.close()
             coordinating.cancel()

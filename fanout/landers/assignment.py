@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.core.lander_plan import LANDERS_APART
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+# The first assignment waits so long for landers that follow the first, in seconds, besides the time
+# between their starts. Splits that one lander has got all alone move, and a move stops a split.
+_GATHERING: Final = 2.0
 # What a split without records costs, as a part of a split of the mean rate: its subscription.
 _IDLE_COST: Final = 0.1
 # A split of the mean rate weighs this much more. Whole numbers add up alike in any order.
@@ -90,9 +95,14 @@ class Assignment:
     A split keeps its lander. It moves when a lander has come, which then gets its share, and when
     its own lander was overloaded for a minute. A move makes two landers clearly more alike, so the
     same rates never take it back.
+
+    Args:
+        landers: How many are expected: the first assignment waits for them, for seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, landers: int = 1) -> None:
+        self._expected = landers
+        self._first_came: float | None = None
         self._known: set[int] | None = None
         self._comers: set[int] = set()
         self._moves: dict[str, _Move] = {}
@@ -118,6 +128,8 @@ class Assignment:
             bytes_per_second: How fast splits are read, as far as it is known.
             now: The loop's clock, in seconds.
         """
+        if not self._have_gathered(landers, now):
+            return Plan({})
         self._notice(landers)
         if not landers:
             return Plan({})
@@ -126,6 +138,14 @@ class Assignment:
         loads = self._loads(landers, owners, weights)
         assigned = self._assign(loads, waiting, weights)
         return Plan(assigned, self._move(loads, len(weights), now))
+
+    def _have_gathered(self, landers: Collection[int], now: float) -> bool:
+        """Return whether the first assignment need not wait any longer."""
+        if self._known is None and landers:
+            self._first_came = now if self._first_came is None else self._first_came
+            patience = _GATHERING + self._expected * LANDERS_APART
+            return len(landers) >= self._expected or now - self._first_came >= patience
+        return self._known is not None
 
     def _notice(self, landers: Collection[int]) -> None:
         there = set(landers)

@@ -130,6 +130,7 @@ class LandersStream:
         self._bounded = bounded
         self._storage = storage
         self._run = run
+        self._landers = landing.landers
         self._on_resubscribe = on_resubscribe
         location = check_landers(
             spark,
@@ -243,7 +244,7 @@ class LandersStream:
                     opened.connection,
                     opened.progress,
                     opened.lineage,
-                    Assignment(),
+                    Assignment(self._landers),
                     bounded=self._bounded,
                     on_resubscribe=self._on_resubscribe,
                 )

@@ -249,6 +249,23 @@ def test_without_landers_nothing_is_assigned() -> None:
     assert Assignment().plan([], {}, ["a"], {}, 0.0).assigned == {}
 
 
+def test_the_first_assignment_waits_for_all_landers() -> None:
+    assignment = Assignment(landers=2)
+    assert assignment.plan([], {}, ["a", "b"], {}, 0.0).assigned == {}
+    assert assignment.plan([1], {}, ["a", "b"], {}, 5.0).assigned == {}
+    plan = assignment.plan([0, 1], {}, ["a", "b"], {}, 6.0)
+    assert plan.assigned == {0: ("a",), 1: ("b",)}
+    # Afterwards one lander is enough.
+    assert assignment.plan([0], {"a": 0}, ["b"], {}, 6.5).assigned == {0: ("b",)}
+
+
+def test_the_first_assignment_waits_for_seconds_at_most() -> None:
+    assignment = Assignment(landers=10)
+    assert assignment.plan([2], {}, ["a", "b"], {}, 5.0).assigned == {}
+    assert assignment.plan([1, 2], {}, ["a", "b"], {}, 7.9).assigned == {}
+    assert assignment.plan([1, 2], {}, ["a", "b"], {}, 8.0).assigned == {1: ("a",), 2: ("b",)}
+
+
 def test_5_000_splits_and_50_landers_take_little_time() -> None:
     random = Random(0)
     rates = {f"split-{number}": random.uniform(0, 1e6) for number in range(5_000)}

@@ -57,7 +57,10 @@ class Driver:
         )
         async with opening as opened, asyncio.TaskGroup() as tasks:
             coordinator = self.coordinator = Coordinator(
-                opened.connection, opened.progress, opened.lineage, Assignment()
+                opened.connection,
+                opened.progress,
+                opened.lineage,
+                Assignment(world.plan.landers),
             )
 
             def accept(channel: Channel) -> None:
