@@ -112,7 +112,8 @@ spark-classes-oldest: $(OLDEST)/ready java
 $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --editable '.[kinesis,kafka,spark,testing,object-storage,cli]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --group connect \
+	  --editable '.[kinesis,kafka,spark,testing,object-storage,cli]'
 	touch $@
 
 $(OLDEST)/ready: pyproject.toml constraints.txt | python
