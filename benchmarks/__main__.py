@@ -52,7 +52,8 @@ scenarios:
            and 1000 shards; the driver's share of the CPU, the cost of a record, and how long the
            death of a lander stops its splits
   spark    SubscribeToShard to a foreachBatch handler, in batches of 100,000 records that are
-           counted and summed; the peer is an aioboto3 loop with createDataFrame
+           counted and summed, through foreach_batch and through a streaming DataFrame; the peer is
+           an aioboto3 loop with createDataFrame
 
 scenarios with --source kafka, on the real broker, 4 partitions:
   consume  a topic to Arrow through fanout.open; the peers are aiokafka and confluent-kafka

@@ -12,23 +12,24 @@ that runs for months on compiling itself, more than on the batches.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 import threading
 import time
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyspark
 
 from benchmarks.consume_kafka import kafka_source
-from benchmarks.consume_kinesis import kinesis_source, read_by_hand
+from benchmarks.consume_kinesis import CREDENTIALS, kinesis_source, read_by_hand
 from benchmarks.harness import Measurement, own_peak_rss_bytes
 from benchmarks.kafka_topic import TOPIC
 from benchmarks.spark_contender import answer, cpu_seconds, session
-from fanout.spark import foreach_batch
+from fanout.spark import foreach_batch, read_stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -107,6 +108,14 @@ def run_fanout(job: Job, meter: Meter, source: KinesisSource | KafkaSource) -> N
         query.stop()
 
 
+def run_data_frame(job: Job, meter: Meter, source: KinesisSource | KafkaSource) -> None:
+    """Run the job on a streaming DataFrame, whose query lands the source by itself."""
+    with tempfile.TemporaryDirectory() as place:
+        options = {"maxRecordsPerTrigger": job.batch_records}
+        frame = read_stream(job.spark, source, landing=f"{place}/landing", options=options)
+        run_query(frame, meter, f"{place}/checkpoint")
+
+
 def run_by_hand(job: Job, meter: Meter) -> None:
     """Run the job as it is written today: an aioboto3 loop and createDataFrame.
 
@@ -149,13 +158,24 @@ def run_spark_source(job: Job, meter: Meter) -> None:
         .load()
     )
     with tempfile.TemporaryDirectory() as checkpoint:
-        writer = frame.writeStream.foreachBatch(meter.handle)
-        query = writer.option("checkpointLocation", checkpoint).start()
-        while not meter.enough.wait(1) and query.isActive:
-            pass
-        query.stop()
-        if (error := query.exception()) is not None:
-            raise error
+        run_query(frame, meter, checkpoint)
+
+
+def sent_source(port: int) -> KinesisSource:
+    """Return the source that a server on this port replays, with credentials of the environment."""
+    return replace(kinesis_source(port), session=None, region=CREDENTIALS["region_name"])
+
+
+def run_query(frame: DataFrame, meter: Meter, checkpoint: str) -> None:
+    """Run the job on a streaming DataFrame, until the meter has enough."""
+    writer = frame.writeStream.foreachBatch(meter.handle)
+    query = writer.option("checkpointLocation", checkpoint).start()
+    while not meter.enough.wait(1) and query.isActive:
+        pass
+    failed = not meter.enough.is_set()
+    query.stop()  # interrupts Spark, which may then report its own last write as an error
+    if failed and (error := query.exception()) is not None:
+        raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +197,15 @@ CONTENDERS = {
     "kinesis/fanout": Contender(
         lambda job, meter: run_fanout(job, meter, kinesis_source(int(job.address))), "data"
     ),
+    "kinesis/fanout, DataFrame": Contender(
+        lambda job, meter: run_data_frame(job, meter, sent_source(int(job.address))), "data"
+    ),
     "kinesis/aioboto3 + createDataFrame": Contender(run_by_hand, "data"),
     "kafka/fanout": Contender(
         lambda job, meter: run_fanout(job, meter, kafka_source(job.address)), "value"
+    ),
+    "kafka/fanout, DataFrame": Contender(
+        lambda job, meter: run_data_frame(job, meter, kafka_source(job.address)), "value"
     ),
     "kafka/Spark's own source": Contender(run_spark_source, "value", _KAFKA_PACKAGE),
 }
@@ -188,6 +214,8 @@ CONTENDERS = {
 def main() -> None:
     """Run one job as often as it is asked to, and print one JSON object each time."""
     contender, address, shards = CONTENDERS[sys.argv[1]], sys.argv[2], int(sys.argv[3])
+    for name in ("aws_access_key_id", "aws_secret_access_key"):
+        os.environ[name.upper()] = CREDENTIALS[name]
     spark = session(contender.packages)
     warm_up = Meter(spark, WARM_UP_BATCHES * WARM_UP_BATCH_RECORDS, contender.column)
     contender.run(Job(spark, address, shards, WARM_UP_BATCH_RECORDS), warm_up)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ("run",)
 
-FANOUT, PEER = "fanout", "Spark's own source"
+FANOUT, DATA_FRAME, PEER = "fanout", "fanout, DataFrame", "Spark's own source"
 # Records of the topic, and those that each contender counts after the first batches.
 TOPIC_RECORDS = {1024: 1_600_000}
-RECORDS = {FANOUT: 1_200_000, PEER: 600_000}
+RECORDS = {FANOUT: 1_200_000, DATA_FRAME: 1_200_000, PEER: 600_000}
 
 
 def run(rounds: int, topic_records: Mapping[int, int] = TOPIC_RECORDS) -> Report:
-    """Measure both contenders with each size of records; ours alone where Spark's has no jars.
+    """Measure the contenders with each size of records; ours alone where Spark's has no jars.
 
     Args:
         rounds: How often each is run; the rate is the median.
@@ -45,9 +45,11 @@ def run(rounds: int, topic_records: Mapping[int, int] = TOPIC_RECORDS) -> Report
                 rows = measured(records=RECORDS)
             except ChildProcessError as error:
                 Console(stderr=True).print(f"Spark's own Kafka source is left out: {error}")
-                rows = measured(records={FANOUT: RECORDS[FANOUT]})
+                rows = measured(records={name: RECORDS[name] for name in (FANOUT, DATA_FRAME)})
         report.rows.extend(rows)
-        if len(rows) > 1:
-            ratio = rows[0].records_per_second / rows[1].records_per_second
-            report.ratios[f"spark/kafka/{size}/vs_spark_jvm"] = ratio
+        ours, frames, *theirs = (row.records_per_second for row in rows)
+        report.ratios[f"spark/kafka/{size}/dataframe_vs_foreach_batch"] = frames / ours
+        if theirs:
+            report.ratios[f"spark/kafka/{size}/vs_spark_jvm"] = ours / theirs[0]
+            report.ratios[f"spark/kafka/{size}/dataframe_vs_spark_jvm"] = frames / theirs[0]
     return report
