@@ -8,7 +8,6 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from random import Random
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import FullJitter
@@ -46,9 +45,9 @@ from fanout.landing.segment_filler import NoRecords, SegmentFiller
 from fanout.landing.segments import Filled, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.checkpoint import Checkpoint, SplitPosition
     from fanout.core.events import End
     from fanout.core.source import Connection, Source
     from fanout.core.statistics import SplitStatistics
@@ -71,7 +70,6 @@ _POSITIONS_SECONDS: Final = 60.0
 # So many resubscriptions are told of in a report, with so many characters of their causes.
 _MAX_RESUBSCRIBED: Final = 1000
 _MAX_CAUSE: Final = 500
-_NO_PARTS: Final[Mapping[str, SplitPart]] = MappingProxyType({})
 
 
 @final
@@ -213,12 +211,12 @@ class Lander:
                 match await self._filler.next(_IDLE_SECONDS):
                     case Filled(segment, positions):
                         # Before the filler drains more.
-                        moved = self._moved(positions, segment.parts)
+                        moved = self._moved_with(segment.parts, positions)
                         file = await in_thread(partial(publish, self._storage, segment))
                         self._credit -= 1
                         await self._tell(file, moved)
-                    case NoRecords(positions):
-                        await self._tell_without_records(self._moved(positions))
+                    case NoRecords():
+                        await self._tell_without_records()
                     case _:
                         return
                 await self._tell_released()
@@ -233,37 +231,46 @@ class Lander:
         """Wait for credit, and tell meanwhile of splits of which no records wait for it."""
         while self._credit < 1:
             self._credited.clear()
-            waiting = self._filler.waiting
-            moved = self._moved(self._stream.delivered)
-            await self._tell_without_records(
-                tuple(piece for piece in moved if piece.split not in waiting)
-            )
+            await self._tell_without_records()
             await self._tell_released()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_IDLE_SECONDS):
                     await self._credited.wait()
 
-    def _moved(
-        self, positions: Checkpoint, parts: Mapping[str, SplitPart] = _NO_PARTS
+    def _moved_with(
+        self, parts: Mapping[str, SplitPart], positions: Checkpoint
     ) -> tuple[Piece, ...]:
-        """Return the splits that have moved on since they were told last.
+        """Return the splits that move on with a segment.
 
         Args:
-            positions: Where they are.
-            parts: What is landed of each split with that.
+            parts: What the segment has of each split.
+            positions: Where they are after it. Where the other splits are may have been told since.
         """
+        splits = {split_id: positions.splits[split_id] for split_id in parts}
+        return (*self._moved(splits, parts), *self._moved_without_records(parts))
+
+    def _moved_without_records(self, others: Collection[str] = ()) -> tuple[Piece, ...]:
+        """Return the splits that have moved on and of which no records wait, without others."""
+        waiting = {*self._filler.waiting, *others}
+        delivered = self._stream.delivered.splits
+        return self._moved({id_: at for id_, at in delivered.items() if id_ not in waiting}, {})
+
+    def _moved(
+        self, splits: Mapping[str, SplitPosition], parts: Mapping[str, SplitPart]
+    ) -> tuple[Piece, ...]:
         # Positions may be from before a split was released, and perhaps assigned once more.
         pieces = (
-            self._piece(split_id, positions, parts.get(split_id))
-            for split_id, state in positions.splits.items()
-            if split_id in self._landed and state.split is self._progress[split_id].split
+            self._piece(stored, parts.get(split_id))
+            for split_id, stored in splits.items()
+            if split_id in self._landed and stored.split is self._progress[split_id].split
         )
         return tuple(
             piece for piece in pieces if _place(piece) != _place(self._landed[piece.split])
         )
 
-    def _piece(self, split_id: str, positions: Checkpoint, part: SplitPart | None) -> Piece:
-        stored, now = positions.splits[split_id], self._progress[split_id]
+    def _piece(self, stored: SplitPosition, part: SplitPart | None) -> Piece:
+        split_id = stored.split.id
+        now = self._progress[split_id]
         until, last = to_wire(stored.position), self._landed[split_id]
         # Records behind the positions may be in the next segment.
         exact = to_wire(now.delivered) == until
@@ -297,7 +304,8 @@ class Lander:
             return True
         return asyncio.get_running_loop().time() - self._landed_at >= _POSITIONS_SECONDS
 
-    async def _tell_without_records(self, moved: tuple[Piece, ...]) -> None:
+    async def _tell_without_records(self) -> None:
+        moved = self._moved_without_records()
         if moved and self._is_due(moved):
             await self._tell(None, moved)
 

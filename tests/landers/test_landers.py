@@ -200,6 +200,23 @@ async def test_an_end_and_a_move_wait_for_no_batch(tmp_path: Path) -> None:
         assert await rig.rows(await rig.batch()) == all_of("c", 1)
 
 
+async def test_a_position_that_was_told_without_records_never_goes_back(tmp_path: Path) -> None:
+    source = ManualSource("a", "b", "c")
+    source.put(*numbered(10))
+    async with asyncio.timeout(20.0), Rig(source, tmp_path).running(0) as rig:
+        await until(lambda: position_of(rig, "a") == Cursor(10))
+        source.put(b"waits for credit")
+        await until(lambda: rig.landers[0]._filler.waiting == {"a"})
+        source.idle("b")  # after the last record of the segment that waits
+        source.end("c")  # is told at once, and with it where b stands
+        await until(lambda: position_of(rig, "b") == Cursor(1))
+        batch = await rig.batch()
+        await until(lambda: position_of(rig, "a") == Cursor(11))
+        assert position_of(rig, "b") == Cursor(1)
+        reached = {id_: state.position for id_, state in batch.positions.splits.items()}
+        rig.progress.acknowledge(reached)  # the batch was handled
+
+
 async def test_a_message_of_a_session_that_is_over_counts_for_nothing(tmp_path: Path) -> None:
     source = ManualSource("a")
     source.put(*numbered(10))
