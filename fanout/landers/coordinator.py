@@ -426,6 +426,8 @@ class Coordinator:
             children = tuple(Split(child.id, child.parents) for child in piece.children)
             self._lineage.finish(End(self._progress[piece.split].split, children))
         self._progress.advance(
+        if any(piece.ended for piece in message.pieces):
+            self._assign()
             piece.split,
             Moved(
                 until=from_wire(piece.until),
@@ -440,7 +442,6 @@ class Coordinator:
         if piece.ended:
             self._free(session, piece.split)
             self._counters.ended(piece.split)
-            self._assign()
 
     def _free(self, session: LanderSession, split_id: str) -> None:
         session.splits.discard(split_id)
