@@ -34,8 +34,10 @@ from fanout.landers.messages import (
     Released,
     Report,
     Stop,
+    Superseded,
     Wanted,
     Welcome,
+    encode,
     from_lander,
 )
 from fanout.landers.session import SILENCE, LanderSession
@@ -348,6 +350,8 @@ class Coordinator:
         if (former := self._sessions.get(hello.lander)) is not None:
             if former.attempt > hello.attempt:
                 log.info("an older attempt of lander %d is refused", hello.lander)
+                with suppress(ChannelClosedError):
+                    await channel.send(encode(Superseded()))
                 return None
             self._end(former, "a newer one has connected")
         self._leases.release(hello.lander, self._time())
@@ -418,6 +422,8 @@ class Coordinator:
             self._progress.count(message.segment.rows, message.segment.size)
         for piece in message.pieces:
             self._advance(session, piece)
+        if any(piece.ended for piece in message.pieces):
+            self._assign()
         self._changed.set()
 
     def _advance(self, session: LanderSession, piece: Piece) -> None:
@@ -426,8 +432,6 @@ class Coordinator:
             children = tuple(Split(child.id, child.parents) for child in piece.children)
             self._lineage.finish(End(self._progress[piece.split].split, children))
         self._progress.advance(
-        if any(piece.ended for piece in message.pieces):
-            self._assign()
             piece.split,
             Moved(
                 until=from_wire(piece.until),

@@ -165,6 +165,10 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=
     epoch: _Count
 
 
+class Superseded(msgspec.Struct, frozen=True, tag="superseded", forbid_unknown_fields=True):
+    """A newer attempt of the lander is connected; this one may be needed when that is gone."""
+
+
 class Assigned(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A split to read, and where to begin.
 
@@ -218,7 +222,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
 
 
 FromLander: TypeAlias = Hello | Landed | Released | Failed | Report
-FromCoordinator: TypeAlias = Welcome | Assign | Release | Wanted | Credit | Beat | Stop
+FromCoordinator: TypeAlias = Welcome | Superseded | Assign | Release | Wanted | Credit | Beat | Stop
 
 _FROM_LANDER: Final[msgspec.json.Decoder[FromLander]] = msgspec.json.Decoder(FromLander)
 _FROM_COORDINATOR: Final[msgspec.json.Decoder[FromCoordinator]] = msgspec.json.Decoder(

@@ -20,7 +20,15 @@ from fanout.landers.control_client import connect
 from fanout.landers.control_tls import lander_tls
 from fanout.landers.failures import describe
 from fanout.landers.lander import LEASE, Lander
-from fanout.landers.messages import Hello, MessageError, Stop, Welcome, encode, from_coordinator
+from fanout.landers.messages import (
+    Hello,
+    MessageError,
+    Stop,
+    Superseded,
+    Welcome,
+    encode,
+    from_coordinator,
+)
 from fanout.landing.places import open_storage
 from fanout.landing.segments import SegmentLog
 
@@ -110,7 +118,7 @@ class LanderTask:
             try:
                 async with connect(self.address, self.secret, tls=tls) as channel:
                     epoch = await _begin(channel, hello)
-                    if await serve(channel, epoch):
+                    if epoch is not None and await serve(channel, epoch):
                         return
                 lost_at = loop.time()
             except (SetupError, ChannelClosedError, MessageError, TimeoutError) as error:
@@ -134,11 +142,16 @@ class LanderTask:
         return await lander.run()
 
 
-async def _begin(channel: Channel, hello: Hello) -> int:
-    """Begin a session; return its epoch."""
+async def _begin(channel: Channel, hello: Hello) -> int | None:
+    """Begin a session; return its epoch, or None while a newer attempt has one.
+
+    Spark takes the end of any attempt for the end of its task, and would end the newer one.
+    """
     await channel.send(encode(hello))
     async with asyncio.timeout(LEASE):
         welcome = from_coordinator(await channel.receive())
+    if isinstance(welcome, Superseded):
+        return None
     if not isinstance(welcome, Welcome):
         raise MessageError("the coordinator began with another message than its welcome")
     return welcome.epoch
