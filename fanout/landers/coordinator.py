@@ -261,8 +261,9 @@ class Coordinator:
     def _take(self) -> LandedBatch:
         taken = tuple(self._landed)
         self._landed.clear()
-        for session, _ in taken:
-            session.tell(Credit(1))
+        for landed, _ in taken:
+            if (session := self._sessions.get(landed.lander)) is not None:
+                session.tell(Credit(1))
         watermarks = self._progress.watermarks
         return LandedBatch(
             tuple(file for _, file in taken),
@@ -358,6 +359,9 @@ class Coordinator:
         self._epochs += 1
         session = self._sessions[hello.lander] = LanderSession(hello, self._epochs, channel)
         session.tell(Welcome(session.epoch))
+        # A segment of an earlier session is one that no batch has taken.
+        if all(landed.lander != hello.lander for landed, _ in self._landed):
+            session.tell(Credit(1))
         log.info("%s is connected", session)
         self._assign()
         return session

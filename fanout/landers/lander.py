@@ -120,7 +120,7 @@ class Lander:
         self._seq = 0
         self._children: dict[str, tuple[Split, ...]] = {}
         self._releasing: set[str] = set()
-        self._credit = 1
+        self._credit = 0
         self._credited = asyncio.Event()
         self._reported: dict[str, SplitStatistics] = {}
         self._resubscribed: deque[Resubscription] = deque(maxlen=_MAX_RESUBSCRIBED)

@@ -204,7 +204,7 @@ class Wanted(msgspec.Struct, frozen=True, tag="wanted", forbid_unknown_fields=Tr
 
 
 class Credit(msgspec.Struct, frozen=True, tag="credit", forbid_unknown_fields=True):
-    """A batch has taken segments of the lander.
+    """The lander may land segments: at first, and when a batch has taken one.
 
     Args:
         segments: How many more it may land.

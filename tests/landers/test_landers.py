@@ -200,6 +200,30 @@ async def test_a_lander_stops_at_its_credit(tmp_path: Path) -> None:
         await until(lambda: position_of(rig, "a") == Cursor(200))
 
 
+async def test_the_next_session_of_a_lander_has_the_credit_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    source = ManualSource("a")
+    source.put(*numbered(1000))
+    async with Rig(source, tmp_path, max_records=100).running(0) as rig:
+        await until(lambda: position_of(rig, "a") == Cursor(100))
+        for _ in range(2):  # a lander that dies again and again while a batch is handled
+            await rig.kill(0)
+            rig.start(0)
+            await until(lambda: "a" in rig.coordinator._owners)
+            await until(lambda: rig.landers[0]._filler.waiting)
+            await asyncio.sleep(0.1)
+        assert position_of(rig, "a") == Cursor(100)
+        batch = await rig.batch()
+        assert await rig.rows(batch) == all_of("a", 100)
+        assert len(batch.segments) == 1
+        await until(lambda: position_of(rig, "a") == Cursor(200))
+        await rig.kill(0)  # what has landed is taken while no session is there
+        assert len((await rig.batch()).segments) == 1
+        rig.start(0)
+        await until(lambda: position_of(rig, "a") == Cursor(300))
+
+
 async def test_an_end_and_a_move_wait_for_no_batch(tmp_path: Path) -> None:
     source = ManualSource("a", "b", "c")
     source.put(*numbered(10))
