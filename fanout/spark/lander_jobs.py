@@ -16,7 +16,7 @@ from uuid import uuid4
 from pyspark import InheritableThread, TaskContext
 
 from fanout.core.backoff import Backoff, FullJitter
-from fanout.core.error_text import text_of
+from fanout.core.error_text import first_error, text_of
 from fanout.core.lander_plan import LANDERS_APART
 from fanout.errors import FanOutError, LanderCancelledError, SparkLostError
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
@@ -240,6 +240,7 @@ def _run_task(work: LanderWork, lander: int, _: Iterable[int]) -> Iterator[str]:
     assert task is not None
     try:
         work(lander, task.taskAttemptId())
-    except Exception as error:
+    except Exception as raised:
+        error = first_error(raised)
         log.exception("lander %d failed", lander)
         yield f"{type(error).__name__}: {text_of(error)}"

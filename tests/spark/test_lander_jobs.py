@@ -7,9 +7,11 @@ import signal
 from contextlib import contextmanager
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.serializers import CPickleSerializer
 
 from fanout.errors import LanderCancelledError
@@ -119,6 +121,18 @@ def test_a_job_that_was_cancelled_in_spark_is_not_started_again(
         f"splits; start the query again on the same checkpoint"
     )
     assert len(ends.calls) == 1
+
+
+def test_an_error_of_several_tasks_is_told_as_the_first_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = SimpleNamespace(taskAttemptId=lambda: 7)
+    monkeypatch.setattr(TaskContext, "get", lambda: task)
+
+    def work(lander: int, attempt: int) -> None:
+        raise ExceptionGroup("tasks", [ExceptionGroup("more", [KeyError(f"{lander} {attempt}")])])
+
+    assert list(_run_task(work, 3, ())) == ["KeyError: '3 7'"]
 
 
 def test_what_is_sent_to_a_worker_is_small() -> None:
