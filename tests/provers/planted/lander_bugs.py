@@ -74,6 +74,11 @@ def _in_another_order_at_first(made: ast.FunctionDef) -> ast.FunctionDef:
     return made
 
 
+def _over(made: ast.comprehension, splits: str) -> ast.comprehension:
+    made.iter = ast.parse(splits, mode="eval").body
+    return made
+
+
 def _if_about(attribute: str) -> Callable[[Any], bool]:
     return node(ast.If, test=has(node(ast.Attribute, attr=attribute)))
 
@@ -111,10 +116,27 @@ LANDER_BUGS: Final[dict[str, Change]] = {
         Edit(Lander.run, on(node(ast.AsyncWith), _in_another_order)),
     ),
     "a lander lands without credit": (Edit(Lander._until_credited, on(node(ast.While), drop)),),
+    "a lander that comes again has credit again": (
+        Edit(
+            Coordinator._welcome, on(node(ast.If, test=called(all)), with_test(_expression("True")))
+        ),
+    ),
     "a position is that of the memory of the lander": (
         Edit(
             Lander._piece,
             on(node(ast.Attribute, attr="position"), _expression("now.delivered")),
+        ),
+    ),
+    "a position goes back to where it was when a segment was filled": (
+        Edit(
+            Lander._moved_with,
+            _all_of(
+                on(
+                    node(ast.comprehension, iter=node(ast.Name, id="parts")),
+                    lambda made: _over(made, "positions.splits"),
+                ),
+                on(node(ast.Return), with_value(_expression("self._moved(splits, parts)"))),
+            ),
         ),
     ),
     "a split has ended before its last records have landed": (

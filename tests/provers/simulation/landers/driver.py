@@ -18,6 +18,7 @@ from tests.provers.simulation.randomness import happens, stream_of
 
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
+    from fanout.core.progress import Progress
     from fanout.landers.channel import Channel
     from fanout.landing.entries import SegmentFile
     from tests.provers.simulation.landers.world import World
@@ -71,7 +72,7 @@ class Driver:
                 running = tasks.create_task(coordinator.run())
                 for lander in range(world.plan.landers):
                     self._jobs[lander] = tasks.create_task(self._keep(lander))
-                await self._take_batches(coordinator)
+                await self._take_batches(coordinator, opened.progress)
                 await coordinator.close()
                 for job in self._jobs.values():
                     job.cancel()
@@ -104,8 +105,8 @@ class Driver:
 
     # Batches.
 
-    async def _take_batches(self, coordinator: Coordinator) -> None:
-        """Write an entry for what has landed, then handle it, again and again."""
+    async def _take_batches(self, coordinator: Coordinator, progress: Progress) -> None:
+        """Write an entry for what has landed, handle it, and acknowledge it, again and again."""
         world = self._world
         while True:
             try:
@@ -124,6 +125,7 @@ class Driver:
                     if self._slow:
                         await asyncio.sleep(self._random.uniform(0.0, 8.0))
                     await asyncio.sleep(self._random.uniform(0.0, world.plan.handling))
+                    progress.acknowledge({id_: at.position for id_, at in positions.splits.items()})
                 case NoRecords(positions):
                     if happens(self._random, 0.5):
                         await self._write((), positions)

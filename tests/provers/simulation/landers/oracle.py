@@ -6,13 +6,15 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, final
 
-from fanout.core.positions import Cursor
+from fanout.core.positions import reaches
 from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.landers.splits import records_before
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.core.checkpoint import Checkpoint
+    from fanout.core.positions import Position
     from fanout.landing.entries import SegmentFile
     from tests.provers.simulation.landers.splits import SplitLog
     from tests.provers.simulation.landers.storage import Row
@@ -27,15 +29,20 @@ class EntryOracle:
     Args:
         logs: The logs.
         files: The files that are published.
+        landers: How many there are.
     """
 
-    def __init__(self, logs: Mapping[str, SplitLog], files: Mapping[str, tuple[Row, ...]]) -> None:
+    def __init__(
+        self, logs: Mapping[str, SplitLog], files: Mapping[str, tuple[Row, ...]], landers: int
+    ) -> None:
         self.records = 0
         self.named: set[str] = set()
         self._logs = logs
         self._files = files
+        self._landers = landers
         self._read = dict.fromkeys(logs, 0)
         self._ended: set[str] = set()
+        self._positions: dict[str, Position] = {}
         self._watermark = -math.inf
 
     @property
@@ -84,11 +91,13 @@ class EntryOracle:
         self._watermark = max(self._watermark, -math.inf if watermark is None else watermark)
 
     def _check_credit(self, segments: tuple[SegmentFile, ...]) -> None:
-        """Check that a session has landed one segment that no batch had taken."""
+        """Check that each lander has landed one segment that no batch had taken."""
         sessions = Counter(segment.name.rpartition("-")[0] for segment in segments)
         for session, count in sessions.items():
             if count > 1:
                 raise OracleError(f"unbounded: {count} segments of {session} were not taken")
+        if len(segments) > self._landers:
+            raise OracleError(f"unbounded: {len(segments)} segments of {self._landers} landers")
 
     def _take(self, split_id: str, sequence: int) -> None:
         expected = self._read[split_id] + 1
@@ -108,13 +117,16 @@ class EntryOracle:
         self.records += 1
 
     def _check_positions(self, positions: Checkpoint) -> None:
-        """Check that positions are those after the segments of all entries."""
+        """Check that positions are those after the segments of all entries, and never go back."""
         for split_id, state in positions.splits.items():
-            at = state.position.sequence if isinstance(state.position, Cursor) else 0
+            at = records_before(state.position)
             read, log = self._read[split_id], self._logs[split_id]
             if at != read:
                 kind = "lost" if at > read else "duplicated"
                 raise OracleError(f"{kind}: {split_id} is at {at}, and {read} records were landed")
+            if not reaches(state.position, self._positions.get(split_id, state.position)):
+                raise OracleError(f"altered: {split_id} goes back to {state.position}")
+            self._positions[split_id] = state.position
             if state.ended and (read < len(log.arrivals) or log.ends_at is None):
                 raise OracleError(f"lost: {split_id} has ended at {at} of {len(log.arrivals)}")
             if split_id in self._ended and not state.ended:

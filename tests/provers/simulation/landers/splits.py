@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from fanout.core.source import Reserve
     from tests.provers.simulation.landers.plan import LandersPlan
 
-__all__ = ("FlakyError", "SimSource", "SplitLog", "draw_logs")
+__all__ = ("FlakyError", "SimSource", "SplitLog", "draw_logs", "records_before")
 
 _SCHEMA: Final = pa.schema([("split", pa.string()), ("sequence", pa.int64())])
-_HEARTBEAT: Final = 5.0
+_HEARTBEAT: Final = 1.0
 _PER_EVENT: Final = 4
+# Positions between two records, for heartbeats: they move a position, and there is no record.
+_ROOM: Final = 1_000_000
 _PACING: Final = Pacing(
     floor=1.0,
     spacing=5.0,
@@ -138,7 +140,7 @@ class SimSource:
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after a row."""
-        return Cursor(batch.records.column("sequence")[row].as_py())
+        return _after(batch.records.column("sequence")[row].as_py())
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int:
         """Say when a row arrived."""
@@ -207,14 +209,14 @@ async def _serve(
     log: SplitLog, position: Position, reserve: Reserve
 ) -> AsyncGenerator[Batch | End]:
     """Send what is behind a position as it arrives, heartbeats between, and the end."""
-    last = _sequence(position)
+    last = records_before(position)
     while True:
         now = running_loop().time()
         here = sum(1 for arrival in log.arrivals if arrival <= now)
         if last < here:
             until = min(here, last + _PER_EVENT)
-            yield await _batch(log, Range(position, Cursor(until)), here - until, reserve)
-            last, position = until, Cursor(until)
+            yield await _batch(log, Range(position, _after(until)), here - until, reserve)
+            last, position = until, _after(until)
         elif log.ends_at is not None and log.ends_at <= now:
             yield End(log.split, log.children)
             return
@@ -223,19 +225,31 @@ async def _serve(
             wait = min([_HEARTBEAT, *[at - now for at in following]])
             await asyncio.sleep(max(wait, 0.001))
             if wait == _HEARTBEAT:
-                yield await _batch(log, Range(position, position), 0, reserve)
+                moved = Cursor(position.sequence + 1 if isinstance(position, Cursor) else 1)
+                yield await _batch(log, Range(position, moved), 0, reserve)
+                position = moved
 
 
 async def _batch(log: SplitLog, covered: Range, behind: int, reserve: Reserve) -> Batch:
-    after, until = _sequence(covered.after), _sequence(covered.until)
+    after, until = records_before(covered.after), records_before(covered.until)
     numbers = list(range(after + 1, until + 1))
     records = pa.record_batch([[log.split.id] * len(numbers), numbers], schema=_SCHEMA)
     await reserve(records.nbytes)
     return Batch(log.split, records, covered, lag=float(behind), behind=behind)
 
 
-def _sequence(position: Position) -> int:
-    return position.sequence if isinstance(position, Cursor) else 0
+def _after(sequence: int) -> Cursor:
+    """Return the position right after a record."""
+    return Cursor(sequence * _ROOM)
+
+
+def records_before(position: Position) -> int:
+    """Return how many records of its split a position is behind.
+
+    Args:
+        position: It may be further, after heartbeats.
+    """
+    return position.sequence // _ROOM if isinstance(position, Cursor) else 0
 
 
 async def _fail(

@@ -47,7 +47,7 @@ class World:
         self.storage = MemoryStorage(plan)
         self.logs = draw_logs(plan)
         self.source = SimSource(plan, self.logs, holding)
-        self.oracle = EntryOracle(self.logs, self.storage.files)
+        self.oracle = EntryOracle(self.logs, self.storage.files, plan.landers)
         self.processes: list[LanderProcess] = []
         self.stored: str | None = None
         self.excused = 0
