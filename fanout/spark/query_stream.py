@@ -7,6 +7,7 @@ import concurrent.futures
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from fanout.core.cancellation import in_thread
+from fanout.core.error_text import first_error
 from fanout.core.opening import open_stream
 from fanout.errors import StreamStateError
 from fanout.landing.segment_filler import SegmentFiller
@@ -106,7 +107,8 @@ class QueryStream:
     def _outcome(self) -> BaseException | None:
         if not self._serving.done() or self._serving.cancelled():
             return None
-        return self._serving.exception()
+        error = self._serving.exception()
+        return None if error is None else first_error(error)
 
     async def _serve(self, opened: concurrent.futures.Future[_Opened]) -> None:
         try:
