@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 # How long a lander without a coordinator tries to reach it; then its task fails.
 _RECONNECT_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.5
+# How often it asks whether a newer attempt is gone.
+_STANDBY_SECONDS: Final = 5.0
 
 
 @final
@@ -115,17 +117,20 @@ class LanderTask:
         tls = None if self.certificate is None else lander_tls(self.certificate)
         lost_at = loop.time()
         while True:
+            pause = _PAUSE_SECONDS
             try:
                 async with connect(self.address, self.secret, tls=tls) as channel:
                     epoch = await _begin(channel, hello)
-                    if epoch is not None and await serve(channel, epoch):
+                    if epoch is None:
+                        pause = _STANDBY_SECONDS
+                    elif await serve(channel, epoch):
                         return
                 lost_at = loop.time()
             except (SetupError, ChannelClosedError, MessageError, TimeoutError) as error:
                 if loop.time() - lost_at >= _RECONNECT_SECONDS:
                     raise
                 log.info("the coordinator is not there: %s", text_of(error))
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
 
     async def _land(
         self, connection: Connection, storage: Storage, channel: Channel, epoch: int

@@ -25,7 +25,7 @@ async def test_an_attempt_beside_a_newer_one_waits_until_that_is_gone(
     """Spark takes the end of any attempt for the end of the task, and ends the other one."""
     source, calls = ManualSource("a"), 0
     monkeypatch.setattr(task_module, "_RECONNECT_SECONDS", 0.0)
-    monkeypatch.setattr(task_module, "_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(task_module, "_STANDBY_SECONDS", 0.001)
     async with Rig(source, tmp_path).running() as rig, asyncio.TaskGroup() as tasks:
 
         @asynccontextmanager
