@@ -119,7 +119,9 @@ class DemoOptions:
                 f"records for one stream"
             )
         if self.shuffle:
-            raise OptionError(f"landers={self.landers} cannot read a shuffle; leave shuffle out")
+            raise OptionError(
+                f"landers={self.landers} do not read the shuffle of the demo; leave shuffle out"
+            )
         if self.storage is not StorageName.DISK:
             raise OptionError(f"landers={self.landers} need storage='disk'")
 

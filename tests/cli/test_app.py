@@ -163,7 +163,7 @@ def test_landers_that_were_killed_are_counted(
         (["--source", "kafka-share"], "a share group locks records"),
         (
             ["--source", "kafka", "--shuffle"],
-            "--landers 2 cannot read a shuffle; leave --shuffle out",
+            "--landers 2 do not read the shuffle of the demo; leave --shuffle out",
         ),
         (["--storage", "s3"], "--landers 2 need --storage disk"),
     ],

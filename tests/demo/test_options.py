@@ -50,7 +50,7 @@ def test_landers_may_read_kinesis_and_kafka(source: ServiceName) -> None:
     ("source", "shuffle", "storage", "why"),
     [
         (ServiceName.KAFKA_SHARE, False, StorageName.DISK, "a share group locks records"),
-        (ServiceName.KAFKA, True, StorageName.DISK, "a shuffle; leave shuffle out"),
+        (ServiceName.KAFKA, True, StorageName.DISK, "the shuffle of the demo; leave shuffle out"),
         (ServiceName.KAFKA, False, StorageName.S3, "need storage='disk'"),
     ],
 )
