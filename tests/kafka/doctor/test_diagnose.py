@@ -268,6 +268,18 @@ async def test_a_share_group_is_none_whose_offsets_are_committed(
     assert found[f"share group {group}"].detail.startswith("stable, with 1 members")
 
 
+async def test_landers_that_are_to_read_a_share_group_are_a_problem(
+    kafka_broker: KafkaBroker,
+) -> None:
+    found = await examine(reach(kafka_broker), share_group=name("queue"), landers=2)
+    assert found["landers"].status == "problem"
+    assert found["landers"].advice == "leave --landers out, or start more queries on the group"
+    topic = (await create(kafka_broker, name("orders"), 3)).topic
+    found = await examine(reach(kafka_broker), topics=[topic], landers=2)
+    assert found["landers"].detail.startswith("2 for 3 partitions: 2 at most for each lander")
+    assert found["cores for landers"].status == "ok"
+
+
 async def test_brokers_without_share_groups_are_a_problem() -> None:
     not_called: Any = None
     (found,) = await examine_share_group(not_called, "queue", {"metadata.version": 20})
