@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, final
+from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
 
@@ -11,6 +11,7 @@ from fanout.errors import OptionError
 
 if TYPE_CHECKING:
     from fanout.kinesis.options import KinesisOptions
+    from fanout.kinesis.source import KinesisSource
 
 
 @final
@@ -49,3 +50,26 @@ class AwsOptions:
         except OptionError as error:
             # No command allows plain http to another machine.
             raise OptionError(str(error).partition(", or pass insecure=")[0]) from error
+
+    def source(self, stream: str, consumer: str | None, **options: Any) -> KinesisSource:
+        """Return the source of a stream, which is polled without a consumer.
+
+        Args:
+            stream: The name or ARN.
+            consumer: The name or ARN of a consumer.
+            options: Others of KinesisSource.
+
+        Raises:
+            OptionError: One of them is malformed, or two contradict each other.
+        """
+        from fanout.kinesis.source import KinesisSource  # noqa: PLC0415 - it loads the AWS SDK
+
+        return KinesisSource(
+            stream=stream,
+            consumer=consumer,
+            mode="polling" if consumer is None else "efo",
+            region=self.region,
+            endpoint_url=self.endpoint_url,
+            role_arn=self.role_arn,
+            **options,
+        )

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, final
 
@@ -16,6 +15,7 @@ from fanout.cli.command import ExitCode, fanout_command
 from fanout.cli.common import Json, age, print_json
 from fanout.cli.kafka_options import ClusterOptions
 from fanout.cli.kinesis_options import AwsOptions
+from fanout.cli.source_argument import SourceName, aware_time, parse_source
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fanout.landing.landed_entry import LandedEntry
     from fanout.landing.lander import Landing
 
-_SOURCE: Final = re.compile(r"(kinesis|kafka)://(.+)", re.DOTALL)
 # An option would show in the list of processes.
 _SECRET: Final = re.compile(
     r"secret|token|password|credential|(access|account|sas)_key", re.IGNORECASE
@@ -35,12 +34,7 @@ _SECRET: Final = re.compile(
 
 @fanout_command("land")
 def land(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="kinesis://STREAM, by name or ARN, or kafka://TOPIC, several topics by commas."
-        ),
-    ],
+    source: SourceName,
     location: Annotated[
         str,
         typer.Argument(help="A directory, or a URI such as s3://lake/orders or gs://lake/orders."),
@@ -142,16 +136,11 @@ def land(
     to end, or has landed what was there. A second signal ends it at once: with 143 for SIGTERM, and
     130 for Ctrl-C.
     """
-    match = _SOURCE.fullmatch(source)
-    if match is None:
-        raise OptionError(f"source={source!r} must be kinesis://STREAM or kafka://TOPIC")
-    other, value = ("group", group) if match[1] == "kinesis" else ("consumer", consumer)
-    if value is not None:
-        raise OptionError(f"{other}={value!r} cannot be used with {match[1]}://")
+    service, name = parse_source(source, kinesis={"consumer": consumer}, kafka={"group": group})
     reading = (
-        _kinesis(match[2], consumer, start, aws)
-        if match[1] == "kinesis"
-        else _kafka(match[2], kafka, start, group)
+        _kinesis(name, consumer, start, aws)
+        if service == "kinesis"
+        else _kafka(name, kafka, start, group)
     )
     landing = _land(
         reading,
@@ -250,17 +239,8 @@ def _end_at_once(number: signal.Signals) -> NoReturn:
 
 
 def _kinesis(stream: str, consumer: str | None, start: str | None, aws: AwsOptions) -> Source:
-    from fanout.kinesis.source import KinesisSource  # noqa: PLC0415 - for help
-
-    return KinesisSource(
-        stream=stream,
-        consumer=consumer,
-        mode="polling" if consumer is None else "efo",
-        start=_start(start, "TRIM_HORIZON", "LATEST", "earliest", "latest"),
-        region=aws.region,
-        endpoint_url=aws.endpoint_url,
-        role_arn=aws.role_arn,
-    )
+    begin = _start(start, "TRIM_HORIZON", "LATEST", "earliest", "latest")
+    return aws.source(stream, consumer, start=begin)
 
 
 def _kafka(topics: str, kafka: ClusterOptions, start: str | None, group: str | None) -> Source:
@@ -277,10 +257,8 @@ def _kafka(topics: str, kafka: ClusterOptions, start: str | None, group: str | N
 def _start(text: str | None, oldest: str, *others: str) -> datetime | str:
     if text is None or text in {oldest, *others}:
         return text or oldest
-    with suppress(ValueError):
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is not None:
-            return moment
+    if (moment := aware_time(text)) is not None:
+        return moment
     words = ", ".join((oldest, *others))
     raise OptionError(
         f"start={text!r} must be {words}, or a time with its zone, such as "
