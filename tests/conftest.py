@@ -58,6 +58,7 @@ _GROUPS = {
     "tests/cli/test_share": "Kafka, by commands and share groups",
     "tests/cli/test_shuffle": "Kafka, by commands and share groups",
     "tests/cli/test_status": "Kafka, by commands and share groups",
+    "tests/cli/test_tail_kafka": "Kafka, by commands and share groups",
     "tests/cli/test_kafka_doctor": "Kafka, by commands and share groups",
     "tests/cli/test_transactions": "Kafka, by commands and share groups",
     "tests/demo/test_kafka": "Kafka",

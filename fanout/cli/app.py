@@ -17,6 +17,7 @@ from fanout.cli.servers import kafka_broker, kinesis_server
 from fanout.cli.share import share
 from fanout.cli.shuffle import shuffle
 from fanout.cli.status import status
+from fanout.cli.tail import tail
 from fanout.cli.transactions import transactions
 
 app = typer.Typer(
@@ -54,6 +55,7 @@ def fanout(
 
 # In the order in which a new user needs them.
 app.command()(demo)
+app.command()(tail)
 app.command()(doctor)
 app.command()(land)
 app.command()(status)

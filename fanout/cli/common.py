@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 Stream = Annotated[str, typer.Argument(help="The stream's name or ARN.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
@@ -46,12 +46,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def age(text: str) -> timedelta:
-    """Parse an age such as 90m, 12h, 7d or 2w.
+    """Parse an age such as 90m, 12h, 7d or 2w; seconds are understood too.
 
     Raises:
         typer.BadParameter: The text is not an age.
     """
-    match = re.fullmatch(r"([0-9]{1,6})([mhdw])", text)
+    match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not an age such as 90m, 12h, 7d or 2w")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})

@@ -92,7 +92,7 @@ def test_help_names_every_option_of_the_demo(run: CliRunner) -> None:
 def test_no_help_imports_anything_heavy() -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from fanout.cli.app import app\n"
-        "for command in ['demo'], ['consumers', 'gc'], ['doctor']:\n"
+        "for command in ['demo'], ['consumers', 'gc'], ['doctor'], ['tail']:\n"
         "    assert CliRunner().invoke(app, [*command, '--help']).exit_code == 0, command\n"
         "heavy = {'pyspark', 'aioboto3', 'aiokafka', 'botocore', 'confluent_kafka', 'moto'}\n"
         "heavy |= {'pyarrow', 'multiprocessing'}\n"

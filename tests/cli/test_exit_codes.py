@@ -84,6 +84,7 @@ def options_of(command: Any) -> list[str]:
 
 
 UNREACHABLE = [
+    ["tail", "kafka://topic"],
     ["share", "describe", "group"],
     ["shuffle", "describe", "topic"],
     *(["transactions", verb, "--checkpoint", str(CHECKPOINT)] for verb in ("list", "commit")),

@@ -24,6 +24,8 @@ BROKER = ("--bootstrap-servers", "127.0.0.1:1", "--protocol", "PLAINTEXT")
     ("command", "extra"),
     [
         (("doctor", "orders", "--region", "us-east-1"), "kinesis"),
+        (("tail", "kinesis://orders", "--region", "us-east-1"), "kinesis"),
+        (("tail", "kafka://orders", *BROKER), "kafka"),
         (("consumers", "list", "orders", "--region", "us-east-1"), "kinesis"),
         (("share", "describe", "group", *BROKER), "kafka"),
         (("kinesis-server", "--port", "0"), "testing"),

@@ -1,0 +1,149 @@
+"""Write records as lines: text for people, or JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from fanout.core.events import Batch
+
+# A batch may have millions of rows; so many become Python objects at once.
+_ROWS: Final = 256
+# Control characters, those that end a line or change the direction of writing included.
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_DIM: Final = "\x1b[2m"
+_PLAIN: Final = "\x1b[0m"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The columns of a service's records.
+
+    Args:
+        time: When a record arrived.
+        key: Its key.
+        value: Its value.
+        place: The columns that say where it is, by their names in JSON.
+        headers: The column of its headers; None where the service has none.
+    """
+
+    time: str
+    key: str
+    value: str
+    place: Mapping[str, str]
+    headers: str | None = None
+
+
+KINESIS: Final = Columns(
+    time="approximateArrivalTimestamp",
+    key="partitionKey",
+    value="data",
+    place={
+        "stream": "stream",
+        "shard": "shardId",
+        "sequence_number": "sequenceNumber",
+        "sub_sequence_number": "subSequenceNumber",
+    },
+)
+KAFKA: Final = Columns(
+    time="timestamp",
+    key="key",
+    value="value",
+    place={"topic": "topic", "partition": "partition", "offset": "offset"},
+    headers="headers",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordLines:
+    """Make one line of each record whose value matches.
+
+    Args:
+        columns: The columns of the records.
+        pattern: What is searched for in a value; bytes that are not UTF-8 are searched as
+            escapes. None for all records.
+        as_json: Whether a line is an object of JSON, or text.
+        colored: Whether text has colors.
+    """
+
+    columns: Columns
+    pattern: re.Pattern[str] | None = None
+    as_json: bool = False
+    colored: bool = False
+
+    def of(self, batch: Batch) -> Iterator[str]:
+        """Yield the lines of a batch, each with its end."""
+        write = self._json if self.as_json else self._text
+        for start in range(0, batch.num_records, _ROWS):
+            for row in batch.records.slice(start, _ROWS).to_pylist():
+                if self._matches(row[self.columns.value]):
+                    yield write(batch.split.id, row) + "\n"
+
+    def _matches(self, value: bytes | None) -> bool:
+        if self.pattern is None:
+            return True
+        return value is not None and self.pattern.search(_decoded(value)) is not None
+
+    def _text(self, split: str, row: Mapping[str, Any]) -> str:
+        columns = self.columns
+        where = f"{_time(row[columns.time]) or '-'}\t{split}"
+        if self.colored:
+            where = f"{_DIM}{where}{_PLAIN}"
+        return f"{where}\t{_printable(row[columns.key])}\t{_printable(row[columns.value])}"
+
+    def _json(self, _: str, row: Mapping[str, Any]) -> str:
+        columns = self.columns
+        record = {
+            "time": _time(row[columns.time]),
+            **{name: row[column] for name, column in columns.place.items()},
+            **_field("key", row[columns.key]),
+            **_field("value", row[columns.value]),
+        }
+        if columns.headers is not None:
+            record["headers"] = [
+                {"key": header["key"], **_field("value", header["value"])}
+                for header in row[columns.headers]
+            ]
+        # The only control character that JSON lets through.
+        return json.dumps(record, separators=(",", ":")).replace("\x7f", "\\u007f")
+
+
+def _time(moment: datetime | None) -> str | None:
+    if moment is None:
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _decoded(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
+
+
+def _printable(value: bytes | str | None) -> str:
+    """Return a value as text that neither ends the line nor controls a terminal."""
+    if value is None:
+        return "null"
+    text = _decoded(value) if isinstance(value, bytes) else value
+    return text if text.isprintable() else _CONTROL.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
+
+def _field(name: str, value: bytes | str | None) -> dict[str, str | None]:
+    """Return a value as a field of JSON: in base64 under another name if it is not UTF-8."""
+    if not isinstance(value, bytes):
+        return {name: value}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": b64encode(value).decode()}
