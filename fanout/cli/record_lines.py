@@ -113,8 +113,7 @@ class RecordLines:
                 {"key": header["key"], **_field("value", header["value"])}
                 for header in row[columns.headers]
             ]
-        # The only control character that JSON lets through.
-        return json.dumps(record, separators=(",", ":")).replace("\x7f", "\\u007f")
+        return json.dumps(record, separators=(",", ":"))
 
 
 def _time(moment: datetime | None) -> str | None:
