@@ -72,6 +72,7 @@ class KinesisConnection:
         )
         self._damaged_frames = DamagedFrames(options.on_bad_frame)
         self._deaggregator = Deaggregator(options.on_bad_aggregate)
+        self._discovers = False
         self._listing = asyncio.Lock()
         self._reader: EnhancedFanOut | Poller
         if registration is None:
@@ -98,6 +99,10 @@ class KinesisConnection:
             ServiceError: If another stream has taken this one's name, or there are too many shards.
             Exception: Any error of the service or the network.
         """
+        self._discovers = True
+        return await self._list()
+
+    async def _list(self) -> Sequence[Split]:
         self._credential_refresh.calling(None)
         splits = await self._catalog.refresh()
         self._credential_refresh.allowed(None)
@@ -127,16 +132,16 @@ class KinesisConnection:
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
         """Open one subscription to a shard: for up to five minutes, or in polling until it ends.
 
-        The shards are listed first where this connection has not listed a child of a reshard: its
-        hash keys say which sub-records are its own.
+        A lander's connection is not asked to list the shards. It lists them here before a child of
+        a reshard that it does not know: the hash keys say which sub-records are the child's own.
 
         Raises:
             Exception: Any error of the service or the network.
         """
-        if split.parents and not self._deaggregator.has_hash_range(split.id):
+        if split.parents and not self._discovers:
             async with self._listing:
                 if not self._deaggregator.has_hash_range(split.id):
-                    await self.splits()
+                    await self._list()
         self._credential_refresh.calling(split.id)
         wait = self._closed_shards.wait(split)
         async with self._reader.open(split, position, wait.excluding(reserve)) as events:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from botocore.exceptions import ClientError
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.events import Batch, Split
@@ -381,6 +382,18 @@ async def test_a_child_that_was_never_listed_here_drops_what_is_of_its_sibling(
         rights = tasks.create_task(read_child(connection, right, 1))
     assert [*lefts.result(), *rights.result()] == expected
     assert len(listings) == 1
+
+
+async def test_a_child_that_discovery_does_not_list_is_subscribed_to_at_once(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expired = Split("shardId-000000000009", (FIRST,))
+    async with stream.source().connect() as connection:
+        assert expired not in await connection.splits()
+        monkeypatch.setattr(ShardCatalog, "refresh", None)  # a call fails
+        with pytest.raises(ClientError, match="ResourceNotFoundException"):
+            async with connection.subscribe(expired, Horizon(), reserve=_at_once):
+                pass
 
 
 async def _at_once(nbytes: int) -> None:
