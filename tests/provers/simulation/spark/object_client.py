@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
 from obstore.exceptions import AlreadyExistsError, GenericError
@@ -244,17 +243,18 @@ def _now() -> float:
     return current_process.get().scheduler.loop.time()
 
 
-def _make_scratch(**_: object) -> str:
-    DiskPath(_SCRATCH).mkdir(exist_ok=True)
-    return _SCRATCH
+class _Scratch:
+    """A directory on the simulated disk, with which it goes."""
+
+    def __init__(self) -> None:
+        self.path = DiskPath(_SCRATCH)
+        self.path.mkdir(exist_ok=True)
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
-STORAGE_STAND_INS: Final[dict[str, Any]] = {
-    "Path": DiskPath,
-    "tempfile": SimpleNamespace(mkdtemp=_make_scratch),
-    # The directory goes with the disk.
-    "shutil": SimpleNamespace(rmtree=lambda *_, **__: None),
-}
+STORAGE_STAND_INS: Final[dict[str, Any]] = {"ScratchDirectory": _Scratch}
 
 
 def open_bucket(bucket: Bucket) -> ObjectStorage:
