@@ -43,13 +43,13 @@ from fanout.landing.segment_filler import SegmentFiller
 from fanout.landing.segments import Filled, SegmentLog, publish
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.kinesis import KinesisSource
     from fanout.landing.entries import SegmentFile
 
-__all__ = ("run",)
+__all__ = ("compare", "run", "stops")
 
 RECORD_BYTES: Final = 1024
 EVENTS: Final = 1000
@@ -79,23 +79,34 @@ class Cost:
     peak_rss_bytes: int
 
 
-def run(
-    rounds: int,
-    events: int = EVENTS,
-    many: int = MANY,
-    max_records: int = MAX_RECORDS,
-    peace: float = PEACE,
-) -> Report:
+def run(rounds: int) -> Report:
     """Measure one process against 1, 2 and 4 landers, with few splits and with many, and deaths.
 
     Args:
         rounds: How often each is run, and a lander killed; figures are medians.
+    """
+    report = compare(rounds)
+    report.seconds.update(stops(rounds))
+    return report
+
+
+def compare(
+    rounds: int,
+    landers: Sequence[int] = LANDERS,
+    events: int = EVENTS,
+    many: int = MANY,
+    max_records: int = MAX_RECORDS,
+) -> Report:
+    """Measure what a record costs in one process and on landers.
+
+    Args:
+        rounds: How often each is run; figures are medians.
+        landers: How many landers read the stream with few shards, 1 and 2 among them.
         events: The events of all shards together.
         many: The shards of the stream with many.
         max_records: The most records in a batch.
-        peace: Seconds before each death of a lander.
     """
-    contenders = [(0, FEW), *((landers, FEW) for landers in LANDERS), (2, many)]
+    contenders = [(0, FEW), *((number, FEW) for number in landers), (2, many)]
     costs: dict[tuple[int, int], list[Cost]] = {contender: [] for contender in contenders}
     with ExitStack() as servers:
         replays = {shards: Replay(RECORD_BYTES, events // shards, shards) for shards in (FEW, many)}
@@ -104,14 +115,13 @@ def run(
             for shards, replay in replays.items()
         }
         for _ in range(rounds):
-            for (landers, shards), taken in costs.items():
+            for (number, shards), taken in costs.items():
                 wanted = int(replays[shards].records * SHARE)
                 taken.append(
-                    run_apart(partial(_measure, landers, ports[shards], wanted, max_records))
+                    run_apart(partial(_measure, number, ports[shards], wanted, max_records))
                 )
-    stops = run_apart(partial(_measure_deaths, rounds, peace))
     rows = [
-        row for (landers, shards), taken in costs.items() for row in _rows(landers, shards, taken)
+        row for (number, shards), taken in costs.items() for row in _rows(number, shards, taken)
     ]
     two, alone = costs[2, FEW], costs[0, FEW]
     ratios = {
@@ -119,8 +129,18 @@ def run(
         f"scale/{many}_splits/vs_{FEW}_splits": _total(two) / _total(costs[2, many]),
         "scale/1_lander/vs_in_process": _total(alone) / _total(costs[1, FEW]),
     }
-    seconds = {"scale/death/median": median(stops), "scale/death/most": max(stops)}
-    return Report(scenario="scale", rows=rows, ratios=ratios, seconds=seconds)
+    return Report(scenario="scale", rows=rows, ratios=ratios)
+
+
+def stops(deaths: int, peace: float = PEACE) -> dict[str, float]:
+    """Return how many seconds the death of a lander stops its splits.
+
+    Args:
+        deaths: How many landers are killed, one after the other.
+        peace: Seconds before each.
+    """
+    seconds = run_apart(partial(_measure_deaths, deaths, peace))
+    return {"scale/death/median": median(seconds), "scale/death/most": max(seconds)}
 
 
 def _total(costs: list[Cost]) -> float:

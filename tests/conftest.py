@@ -46,6 +46,7 @@ _REGRESSIONS = (
     "tests/provers/tests/planted/test_edits.py",
     "tests/provers/tests/simulation/campaign/test_corpus.py",
     "tests/provers/tests/simulation/landers/test_some_runs.py",
+    "tests/provers/tests/simulation/spark/test_some_runs.py",
 )
 # Tests that share a JVM, by path: the tests of a group run in one process, one after the other.
 # Kafka's are two groups, as one alone would be the last to end.

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import aioboto3
@@ -85,9 +86,10 @@ async def test_a_position_inside_an_event_is_followed_by_the_rest_of_it(port: in
         response = await client.subscribe_to_shard(
             ConsumerARN=CONSUMER_ARN, ShardId=shard_ids(1)[0], StartingPosition=position
         )
-        async for event in response["EventStream"]:
-            records = event.get("SubscribeToShardEvent", {}).get("Records", [])
-            found += [int(record["SequenceNumber"]) for record in records]
-            if len(found) >= len(everything) - inside:
-                break
+        with closing(response["EventStream"]) as events:
+            async for event in events:
+                records = event.get("SubscribeToShardEvent", {}).get("Records", [])
+                found += [int(record["SequenceNumber"]) for record in records]
+                if len(found) >= len(everything) - inside:
+                    break
     assert found == everything[inside:]
