@@ -136,6 +136,9 @@ class SegmentFiller:
             if self._request is not None and not self._request.answer.done():
                 self._request.answer.set_exception(closed)
             await in_thread(self._segment.discard)
+            if self.failure is None and isinstance(self._untaken, Filled):
+                untaken, self._untaken = self._untaken, None  # its caller was cancelled too
+                await in_thread(untaken.segment.discard)
 
     async def next(self, idle: float) -> FillResult:
         """Wait for records and take the open segment; one caller at a time.

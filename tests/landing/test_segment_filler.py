@@ -303,6 +303,27 @@ async def test_a_cancelled_call_takes_nothing(source: ManualSource, tmp_path: Pa
         assert await take(filler) == [1, 2]
 
 
+async def test_a_segment_whose_caller_is_cancelled_with_the_filler_leaves_no_file(
+    source: ManualSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pumping(source, tmp_path, max_records=8, max_wait=LONG) as (filler, stream):
+        source.put(*numbered(3))
+        await until_read(stream, 3)
+        await until(lambda: any(tmp_path.iterdir()))  # a row group
+        asking = asyncio.create_task(filler.next(LONG))
+        hand_over = filler._hand_over
+
+        def hand_over_too_late() -> Filled:
+            asyncio.get_running_loop().call_soon(asking.cancel)
+            return hand_over()
+
+        monkeypatch.setattr(filler, "_hand_over", hand_over_too_late)
+        source.put(*numbered(5))
+        await asyncio.wait([asking])
+        assert isinstance(filler._untaken, Filled)
+    assert not list(tmp_path.iterdir())
+
+
 async def test_a_bounded_run_finishes_after_every_record_of_every_split(
     tmp_path: Path,
 ) -> None:
