@@ -113,6 +113,10 @@ class LanderJobs:
             self._threads.append(thread)
         return self
 
+    def start_no_more(self) -> None:
+        """Let jobs end from now on: their landers are about to be told to stop."""
+        self._closing.set()
+
     def __exit__(
         self,
         kind: type[BaseException] | None,

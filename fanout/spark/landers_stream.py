@@ -170,11 +170,12 @@ class LandersStream:
         )
         _check_travels(work)
         self._resources = ExitStack()
-        self._resources.enter_context(
+        jobs = self._resources.enter_context(
             LanderJobs(spark, work, landers=landing.landers, on_end=self._task_ended)
         )
         # Landers that are told to stop end by themselves, before their jobs are cancelled.
         self._resources.callback(lambda: loop.call(self._coordinator.close()))
+        self._resources.callback(jobs.start_no_more)
 
     @property
     def failure(self) -> BaseException | None:
