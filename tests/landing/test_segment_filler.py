@@ -321,7 +321,7 @@ async def test_a_segment_whose_caller_is_cancelled_with_the_filler_leaves_no_fil
         source.put(*numbered(5))
         await asyncio.wait([asking])
         assert isinstance(filler._untaken, Filled)
-    assert not list(tmp_path.iterdir())
+    assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
 
 
 async def test_a_bounded_run_finishes_after_every_record_of_every_split(
