@@ -25,10 +25,11 @@ from fanout.kinesis import KinesisSource
 from fanout.landers.assignment import Assignment
 from fanout.landers.control_handshake import SECRET_BYTES
 from fanout.landers.control_server import ControlServer
-from fanout.landers.coordinator import Coordinator, LandedBatch
+from fanout.landers.coordinator import Coordinator
 from fanout.landers.task import LanderTask
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.segment_filler import NoRecords
+from fanout.landing.segments import LandedBatch
 from fanout.testing.kinesis.process import KinesisProcess
 
 if TYPE_CHECKING:

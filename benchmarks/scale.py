@@ -33,14 +33,14 @@ from fanout.core.opening import open_lineage, open_stream
 from fanout.landers.assignment import Assignment
 from fanout.landers.control_handshake import SECRET_BYTES
 from fanout.landers.control_server import ControlServer
-from fanout.landers.coordinator import Coordinator, LandedBatch
+from fanout.landers.coordinator import Coordinator
 from fanout.landers.task import LanderTask
 from fanout.landing.entries import BatchEntry
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import ThisProcess, claim
 from fanout.landing.segment_filler import SegmentFiller
-from fanout.landing.segments import Filled, SegmentLog, publish
+from fanout.landing.segments import Filled, LandedBatch, SegmentLog, publish
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
@@ -42,9 +41,9 @@ from fanout.landers.messages import (
 )
 from fanout.landers.session import SILENCE, LanderSession
 from fanout.landing.segment_filler import NoRecords, Stopped
+from fanout.landing.segments import LandedBatch
 
 if TYPE_CHECKING:
-    from fanout.core.checkpoint import Checkpoint
     from fanout.core.lineage import Lineage
     from fanout.core.progress import Progress
     from fanout.core.source import Connection
@@ -68,22 +67,6 @@ _WELL_SECONDS: Final = 60.0
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class LandedBatch:
-    """Records for one batch, in segments that landers have published.
-
-    Args:
-        segments: The segments, at least one.
-        positions: The position of every split after them.
-        watermark: The watermark of the stream after them; see `FanOut.watermark`.
-    """
-
-    segments: tuple[SegmentFile, ...]
-    positions: Checkpoint
-    watermark: int | None
-
-
-@final
 class Coordinator:
     """Assign splits to landers, take in what they land, and hand it to one batch after the other.
 
@@ -96,6 +79,8 @@ class Coordinator:
         lineage: Discovers splits, and says which may be read.
         assignment: Says which lander reads what.
         bounded: Finish when every split has once reached its newest record.
+        eager: Have landers land what they have as soon as a batch waits for it; otherwise they fill
+            their segments for as long as they may.
         on_resubscribe: Called for each recoverable end of a subscription that a lander tells of.
             What it raises ends the stream.
     """
@@ -108,6 +93,7 @@ class Coordinator:
         assignment: Assignment,
         *,
         bounded: bool = False,
+        eager: bool = True,
         on_resubscribe: OnResubscribe | None = None,
     ) -> None:
         self.failure: FanOutError | None = None
@@ -116,6 +102,7 @@ class Coordinator:
         self._lineage = lineage
         self._assignment = assignment
         self._bounded = bounded
+        self._eager = eager
         self._on_resubscribe = on_resubscribe
         self._sessions: dict[int, LanderSession] = {}
         self._owners: dict[str, LanderSession] = {}
@@ -187,7 +174,7 @@ class Coordinator:
 
         Cancellation: nothing is handed over.
         """
-        if not self._landed:
+        if self._eager and not self._landed:
             self._tell_all(Wanted())
         await self._wait_for_records(idle)
         if self._stopping:

@@ -224,6 +224,22 @@ class Filled:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class LandedBatch:
+    """Records for one batch or entry, in segments that landers have published.
+
+    Args:
+        segments: The segments, at least one.
+        positions: The position of every split after them.
+        watermark: The watermark of the stream after them; see `FanOut.watermark`.
+    """
+
+    segments: tuple[SegmentFile, ...]
+    positions: Checkpoint
+    watermark: int | None
+
+
+@final
 class SegmentLog:
     """Open one segment after the other, each with a name that no other run uses.
 

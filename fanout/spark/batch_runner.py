@@ -16,10 +16,9 @@ from pyspark.sql.types import StructField, StructType
 
 from fanout.core.error_text import text_of
 from fanout.errors import BatchFailedError, CheckpointError
-from fanout.landers.coordinator import LandedBatch
 from fanout.landing.entries import BatchEntry
 from fanout.landing.segment_filler import NoRecords, Stopped
-from fanout.landing.segments import Filled, publish
+from fanout.landing.segments import Filled, LandedBatch, publish
 from fanout.spark.current_batch import handling
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause
 from fanout.spark.pending_queue import PendingBatch

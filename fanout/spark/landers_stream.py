@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landers.channel import Channel
-    from fanout.landers.coordinator import LandedBatch
     from fanout.landing.segment_filler import NoRecords, Stopped
-    from fanout.landing.segments import SegmentLog
+    from fanout.landing.segments import LandedBatch, SegmentLog
     from fanout.landing.storage import Storage
     from fanout.spark.loop_thread import LoopThread
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.core.cancellation import in_thread
 from fanout.errors import AcknowledgementError, StreamStateError
-from fanout.landers.coordinator import LandedBatch
 from fanout.landing.segment_filler import FillResult, NoRecords, Stopped
-from fanout.landing.segments import Filled
+from fanout.landing.segments import Filled, LandedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

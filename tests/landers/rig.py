@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 from fanout.core.opening import open_lineage
 from fanout.landers.assignment import Assignment
 from fanout.landers.channel import ChannelClosedError
-from fanout.landers.coordinator import Coordinator, LandedBatch
+from fanout.landers.coordinator import Coordinator
 from fanout.landers.lander import Lander
 from fanout.landers.messages import Hello, Welcome, encode, from_coordinator
 from fanout.landing.local_storage import LocalStorage
-from fanout.landing.segments import SegmentLog
+from fanout.landing.segments import LandedBatch, SegmentLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -10,8 +10,8 @@ import pyarrow as pa
 from fanout.core.event_time import EventTime
 from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor, Horizon
-from fanout.landers.coordinator import LandedBatch
 from fanout.landers.messages import Release
+from fanout.landing.segments import LandedBatch
 from tests.landers.rig import Rig, until
 from tests.spark.manual import ManualSource
 

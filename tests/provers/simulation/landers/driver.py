@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 from fanout.core.opening import open_lineage
 from fanout.errors import CheckpointError, FanOutError
 from fanout.landers.assignment import Assignment
-from fanout.landers.coordinator import Coordinator, LandedBatch
+from fanout.landers.coordinator import Coordinator
 from fanout.landing.segment_filler import NoRecords, Stopped
+from fanout.landing.segments import LandedBatch
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.landers.process import LanderProcess
