@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 from fanout.errors import CheckpointError
 from fanout.landing.entries import BATCHES, SEGMENTS, batch_ids, entry_name
 from fanout.landing.named_readers import needed_by_readers
-from fanout.landing.segments import place_of
+from fanout.landing.segments import place_of, session_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
     from datetime import timedelta
 
     from fanout.landing.entries import SegmentFile
@@ -139,7 +140,9 @@ def check_no_files(storage: Storage) -> None:
         )
 
 
-def sweep_orphans(storage: Storage, log: EntryLog, ownership: Ownership) -> None:
+def sweep_orphans(
+    storage: Storage, log: EntryLog, ownership: Ownership, shown: Collection[str] | None = None
+) -> None:
     """Delete the files that earlier runs left and no entry names. It blocks.
 
     Call it when this run has written an entry: only then no earlier run can name a file any more.
@@ -148,25 +151,45 @@ def sweep_orphans(storage: Storage, log: EntryLog, ownership: Ownership) -> None
         storage: The landing.
         log: Its entries.
         ownership: The claim of this run.
+        shown: The names of the files that Spark's log has, of all entries; None where there is no
+            such log. Then files of landers stay.
 
     Raises:
         CheckpointError: If the storage refused.
     """
     earlier: defaultdict[_Place, list[str]] = defaultdict(list)
+    landed: set[str] = set()
     for name in storage.walk(SEGMENTS):
         place = _place(name)
-        if place is not None and place < (ownership.run, 0):
+        if place is None or place >= (ownership.run, 0):
+            continue
+        if _is_of_lander(name):
+            landed.add(name)
+        else:
             earlier[place].append(name)
     if earlier:
         for place in _unnamed(sorted(earlier), log):
             for name in earlier[place]:
                 storage.delete(name)
+    if landed and shown is not None:
+        for name in sorted(landed.difference(shown, _left_the_log(log, shown))):
+            storage.delete(name)
+
+
+def _left_the_log(log: EntryLog, shown: Collection[str]) -> Iterator[str]:
+    """Yield the files of entries that were too old: these go after Spark has forgotten the files."""
+    for number in range(log.oldest(), log.next_number):
+        entry = log.look_up(number)
+        files = () if entry is None else entry.segments
+        if any(file.name in shown for file in files):
+            return
+        yield from (file.name for file in files)
 
 
 def _unnamed(places: list[_Place], log: EntryLog) -> list[_Place]:
     """Return the places of files that no entry names.
 
-    Files are named in the order of their places. So these are after the last that an entry names;
+    Files that a run filled by itself are named in the order of their places. So these are after the last that an entry names;
     before the first, where a run was killed while it deleted what was too old; or in between, as
     the last of a run that was overtaken and whose upload was completed late.
     """
@@ -176,7 +199,8 @@ def _unnamed(places: list[_Place], log: EntryLog) -> list[_Place]:
     def named(number: int) -> _Place | None:
         entry = log.look_up(number)
         files = () if entry is None else entry.segments
-        return max((place for file in files if (place := _place(file.name))), default=None)
+        own = [file.name for file in files if not _is_of_lander(file.name)]
+        return max((place for name in own if (place := _place(name))), default=None)
 
     def named_until(number: int) -> _Place:
         until = range(number, numbers.start - 1, -1)
@@ -196,3 +220,8 @@ def _unnamed(places: list[_Place], log: EntryLog) -> list[_Place]:
 
 def _place(name: str) -> _Place | None:
     return place_of(name.rpartition("/")[2])
+
+
+def _is_of_lander(name: str) -> bool:
+    """Say whether a lander wrote a file: several do at a time, so entries mix their numbers."""
+    return session_of(name.rpartition("/")[2]) is not None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Self, final
 
 from fanout.landing.entries import BATCHES, SEGMENTS, batch_ids
 from fanout.landing.ownership import taken_error
-from fanout.landing.segments import place_of
 from fanout.landing.spark_log_files import (
     COMPACT,
     INTERVAL,
@@ -38,7 +38,6 @@ _MAX_BYTES: Final = 1 << 30
 # Files that are too old leave the log at once if they are one in so many of it.
 _EXPIRED_SHARE: Final = 10
 _READ_AT_ONCE: Final = 16
-_NOWHERE: Final = (0, 0)
 
 
 @final
@@ -85,6 +84,11 @@ class SparkLog:
         while not found._complete(log):
             found = cls(storage, ownership, uri)
         return found
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the files that are in the log."""
+        return self._lines.keys()
 
     def write(self, entry: BatchEntry, expired: Collection[str], written_at: int) -> bool:
         """Add the files of an entry, and let those go that are too old.
@@ -163,13 +167,13 @@ class SparkLog:
         numbers = range(log.oldest(), log.next_number)
         if self._lines:
             # A version without this log may have deleted files meanwhile.
-            first = next((place for one in numbers if (place := _place(log.look_up(one)))), None)
-            for name in [name for name in self._lines if first is None or _place_of(name) < first]:
+            files = (name for number in numbers for name in _files(log.look_up(number)))
+            first = next((name for name in files if name in self._lines), None)
+            for name in [*takewhile(lambda name: name != first, self._lines)]:
                 del self._lines[name]
-        last = max(map(_place_of, self._lines), default=_NOWHERE)
         missing: list[BatchEntry] = []
         for entry in _newest_first(log, numbers):
-            if (place := _place(entry)) and place <= last:
+            if any(name in self._lines for name in _files(entry)):
                 break
             missing.append(entry)
         if any(entry.segments for entry in missing):
@@ -209,10 +213,5 @@ def _newest_first(log: EntryLog, numbers: range) -> Iterator[BatchEntry]:
             numbers, count = numbers[:-count], min(2 * count, _READ_AT_ONCE)
 
 
-def _place(entry: BatchEntry | None) -> tuple[int, int] | None:
-    """Return the place of an entry's files, which grows from entry to entry."""
-    return _place_of(entry.segments[-1].name) if entry is not None and entry.segments else None
-
-
-def _place_of(name: str) -> tuple[int, int]:
-    return place_of(name.rpartition("/")[2]) or _NOWHERE
+def _files(entry: BatchEntry | None) -> list[str]:
+    return [] if entry is None else [file.name for file in entry.segments]
