@@ -64,6 +64,7 @@ class LanderTask:
         max_bytes: The most bytes of records in a segment.
         max_wait: Seconds from the first record of a segment until it may be landed.
         available_now: Whether what is there at the start is read alone.
+        compression: Of segments, as Parquet names it; None for those that are read once.
         address: The host and port of the coordinator.
         secret: The query's secret.
         certificate: The query's certificate, for a channel over TLS; None for one without.
@@ -77,6 +78,7 @@ class LanderTask:
     max_bytes: int
     max_wait: float
     available_now: bool
+    compression: str | None = None
     address: tuple[str, int]
     secret: bytes = field(repr=False)
     certificate: str | None = None
@@ -142,6 +144,7 @@ class LanderTask:
             session=epoch,
             max_records=self.max_records,
             max_bytes=self.max_bytes,
+            compression=self.compression,
         )
         lander = Lander(channel, self.source, connection, storage, segments, max_wait=self.max_wait)
         return await lander.run()

@@ -19,19 +19,22 @@ from fanout.landing.identity import give_identity
 from fanout.landing.landed_entry import LandedEntry
 from fanout.landing.ownership import ThisProcess, claim
 from fanout.landing.places import open_storage
+from fanout.landing.reading import LandingPlace
 from fanout.landing.retention import Retention, check_no_files, sweep_orphans
 from fanout.landing.segment_filler import NoRecords, SegmentFiller
-from fanout.landing.segments import Filled, SegmentLog, publish
+from fanout.landing.segments import Filled, LandedBatch, SegmentLog, publish
 from fanout.landing.spark_log import SparkLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.fan_out import FanOut
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landing.ownership import Ownership
+    from fanout.landing.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.storage import Storage
 
 # How often positions are stored of a stream without records: a restart after a long silence must
@@ -64,8 +67,8 @@ class Landing:
 
     def __init__(
         self,
-        stream: FanOut,
-        filler: SegmentFiller,
+        stream: LandedStream,
+        filler: LandedSegments,
         storage: Storage,
         log: EntryLog,
         *,
@@ -103,9 +106,11 @@ class Landing:
                 result = await self._filler.next(_IDLE_SECONDS)
             except StreamStateError as error:
                 raise (self._loss or error) from None
-            if isinstance(result, Filled):
+            if isinstance(result, Filled | LandedBatch):
                 await in_thread(partial(self._write, result))
                 continue
+            if self._loss is not None:
+                raise self._loss
             if isinstance(result, NoRecords):
                 await self._land_positions(result.positions)
             if not isinstance(result, NoRecords) or result.finished:
@@ -162,22 +167,25 @@ class Landing:
                 self._loss = await in_thread(ownership.loss)
         filling.cancel()
 
-    def _write(self, filled: Filled) -> None:
+    def _write(self, taken: Filled | LandedBatch) -> None:
         try:
-            self._written = self._publish(filled)
+            self._written = self._publish(taken)
         except Exception as error:
             self._failure = error  # to go on would skip these records
             raise
 
-    def _publish(self, filled: Filled) -> BatchEntry:
-        segment, column = filled.segment, self._partition_by_date
-        files = (
-            (publish(self._storage, segment),)
-            if column is None
-            else publish_by_date(self._storage, segment, column)
-        )
-        number = self._log.next_number
-        entry = BatchEntry(number, "", files, filled.positions, segment.watermark)
+    def _publish(self, taken: Filled | LandedBatch) -> BatchEntry:
+        if isinstance(taken, LandedBatch):
+            files, watermark = taken.segments, taken.watermark
+        else:
+            segment, column = taken.segment, self._partition_by_date
+            watermark = segment.watermark
+            files = (
+                (publish(self._storage, segment),)
+                if column is None
+                else publish_by_date(self._storage, segment, column)
+            )
+        entry = BatchEntry(self._log.next_number, "", files, taken.positions, watermark)
         try:
             self._log.write(entry)
         except CheckpointError:
@@ -273,6 +281,72 @@ async def land(
     _check_limits(max_records, max_bytes, max_wait, keep=keep, keep_for_readers=keep_for_readers)
     if partition_by_date is not None:
         check_date_column(source.schema, partition_by_date)
+
+    @asynccontextmanager
+    async def reading(place: LandingPlace) -> AsyncIterator[Reading]:
+        scratch = await in_thread(place.storage.scratch)
+        segments = SegmentLog(
+            scratch,
+            place.run,
+            source.schema,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            compression=compression,
+        )
+        async with open_stream(
+            source,
+            resume=place.positions.to_json(),
+            available_now=available_now,
+            on_resubscribe=on_resubscribe,
+        ) as stream:
+            _check_source(stream, place.positions)
+            filler = SegmentFiller(
+                stream, segments, max_wait=max_wait, bounded=available_now, eager=False
+            )
+            yield stream, filler
+
+    async with open_landing(
+        source,
+        location,
+        reading,
+        partition_by_date=partition_by_date,
+        keep=keep,
+        keep_for_readers=keep_for_readers,
+        storage_options=storage_options,
+    ) as landing:
+        yield landing
+
+
+@asynccontextmanager
+async def open_landing(
+    source: Source,
+    location: str,
+    reading: Callable[[LandingPlace], AbstractAsyncContextManager[Reading]],
+    *,
+    partition_by_date: str | None = None,
+    keep: timedelta | None = None,
+    keep_for_readers: timedelta = KEEP_FOR_READERS,
+    storage_options: Mapping[str, str] | None = None,
+) -> AsyncIterator[Landing]:
+    """Own a location, and land there what is read of a source, as `land` does.
+
+    Args:
+        source: The source.
+        location: As for `land`, like the others.
+        reading: Reads the source from a position on, in a context.
+        partition_by_date: A column with times.
+        keep: Delete what was written longer ago.
+        keep_for_readers: How long a named reader keeps what it needs.
+        storage_options: Settings of the object store.
+
+    Yields:
+        The landing.
+
+    Raises:
+        FanOutError: As `land` does.
+
+    Cancellation: the reading has ended before the block is left.
+    """
     async with AsyncExitStack() as resources:
         storage = await in_thread(lambda: open_storage(location, storage_options))
         resources.push_async_callback(lambda: in_thread(storage.close))
@@ -284,33 +358,17 @@ async def land(
         if positions is None:
             origin = await resolve_start(source)
             positions = await in_thread(lambda: log.write_origin(origin))
-        await in_thread(lambda: _fence(storage, log, ownership, positions))
+        await in_thread(lambda: _fence(storage, log, positions))
         await in_thread(lambda: give_identity(storage, source.schema))
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         spark_log = await in_thread(lambda: SparkLog.open(storage, ownership, log))
-        scratch = await in_thread(storage.scratch)
-        segments = SegmentLog(
-            scratch,
-            ownership.run,
-            source.schema,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            compression=compression,
-        )
-        opening = open_stream(
-            source,
-            resume=positions.to_json(),
-            available_now=available_now,
-            on_resubscribe=on_resubscribe,
-        )
+        shown = None if spark_log is None else spark_log.names
+        await in_thread(lambda: sweep_orphans(storage, log, ownership, shown))
+        opening = reading(LandingPlace(storage, ownership.run, positions))
         try:
-            stream = await resources.enter_async_context(opening)
+            stream, filler = await resources.enter_async_context(opening)
         except PositionError as error:
             raise CheckpointError(f"{storage.location} cannot be continued: {error}") from error
-        _check_source(stream, positions)
-        filler = SegmentFiller(
-            stream, segments, max_wait=max_wait, bounded=available_now, eager=False
-        )
         landing = Landing(
             stream,
             filler,
@@ -335,13 +393,12 @@ def _open_log(storage: Storage, ownership: Ownership) -> EntryLog:
     return log
 
 
-def _fence(storage: Storage, log: EntryLog, ownership: Ownership, positions: Checkpoint) -> None:
-    """Take the next number, so that no earlier run can; then sweep what those left unnamed."""
+def _fence(storage: Storage, log: EntryLog, positions: Checkpoint) -> None:
+    """Take the next number, so that no earlier run can: then what those left unnamed is swept."""
     watermark = None if log.newest is None else log.newest.watermark
     if log.newest is None:
         check_no_files(storage)
     log.write(BatchEntry(log.next_number, "", (), positions, watermark))
-    sweep_orphans(storage, log, ownership)
 
 
 def _check_source(stream: FanOut, positions: Checkpoint) -> None:

@@ -177,7 +177,7 @@ def sweep_orphans(
 
 
 def _left_the_log(log: EntryLog, shown: Collection[str]) -> Iterator[str]:
-    """Yield the files of entries that were too old: these go after Spark has forgotten the files."""
+    """Yield the files that were too old, and whose entries are still there."""
     for number in range(log.oldest(), log.next_number):
         entry = log.look_up(number)
         files = () if entry is None else entry.segments
@@ -189,9 +189,10 @@ def _left_the_log(log: EntryLog, shown: Collection[str]) -> Iterator[str]:
 def _unnamed(places: list[_Place], log: EntryLog) -> list[_Place]:
     """Return the places of files that no entry names.
 
-    Files that a run filled by itself are named in the order of their places. So these are after the last that an entry names;
-    before the first, where a run was killed while it deleted what was too old; or in between, as
-    the last of a run that was overtaken and whose upload was completed late.
+    The files of landers are left out. Others are named in the order of their places. So these are
+    after the last that an entry names; before the first, where a run was killed while it deleted
+    what was too old; or in between, as the last of a run that was overtaken and whose upload was
+    completed late.
     """
     numbers = range(log.oldest(), log.next_number)
 

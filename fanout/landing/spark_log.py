@@ -167,8 +167,8 @@ class SparkLog:
         numbers = range(log.oldest(), log.next_number)
         if self._lines:
             # A version without this log may have deleted files meanwhile.
-            files = (name for number in numbers for name in _files(log.look_up(number)))
-            first = next((name for name in files if name in self._lines), None)
+            names = (name for number in numbers for name in _files(log.look_up(number)))
+            first = next((name for name in names if name in self._lines), None)
             for name in [*takewhile(lambda name: name != first, self._lines)]:
                 del self._lines[name]
         missing: list[BatchEntry] = []

@@ -49,11 +49,9 @@ class Run:
 
 
 def full_name(name: str) -> str:
-    numbers = [int(number) for number in name.split("-")]
-    digits = (
-        [f"{numbers[-1]:08}"] if len(numbers) == 1 else [f"{numbers[0]:06}", f"{numbers[1]:08}"]
-    )
-    return "-".join(["segments/run-000001", *digits]) + ".parquet"
+    *sessions, number = name.split("-")
+    numbers = [*(f"{int(session):06}" for session in sessions), f"{int(number):08}"]
+    return f"segments/run-000001-{'-'.join(numbers)}.parquet"
 
 
 def publish(storage: LocalStorage, name: str) -> SegmentFile:
