@@ -377,6 +377,7 @@ class Coordinator:
                     self._resubscribes(resubscribed)
             case Failed():
                 session.failure = restore(message)
+                log.warning("%s has failed: %s", session, session.failure)
                 self.failure = self.failure or session.failure
                 if message.landed:
                     self.fail(session.failure)

@@ -11,7 +11,7 @@ import pytest
 
 from fanout.core.checkpoint import to_wire
 from fanout.core.positions import Cursor, Horizon
-from fanout.errors import FanOutError, ServiceError, SetupError, SplitFailedError
+from fanout.errors import CheckpointError, FanOutError, ServiceError, SetupError, SplitFailedError
 from fanout.landers.failures import describe
 from fanout.landers.messages import Failed, Hello, Landed, Piece, encode
 from tests.landers.rig import MemoryChannel, Rig, until
@@ -114,6 +114,17 @@ async def test_an_error_of_a_lander_that_dies_before_it_is_final_ends_the_query(
         with pytest.raises(SplitFailedError, match="a cannot go on") as caught:
             await waiting
     assert isinstance(caught.value.__cause__, ServiceError)
+
+
+async def test_the_log_says_on_which_machine_a_lander_has_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = CheckpointError("a segment cannot be written: [Errno 28] No space left on device")
+    async with Rig(ManualSource("a"), tmp_path).running() as rig:
+        lander = await connected(rig)
+        await lander.send(encode(describe(error, landed=True)))
+        await until(lambda: rig.coordinator.failure)
+    assert f"lander 0 (process 1 on here) has failed: {error}" in caplog.messages
 
 
 async def test_a_final_error_of_another_lander_comes_after_the_first(tmp_path: Path) -> None:
