@@ -140,8 +140,7 @@ class LandersStream:
             storage_options=landing.storage_options,
         )
         settings = dict(spark.sparkContext.getConf().getAll())
-        host = settings["spark.driver.host"]
-        bound = settings.get("spark.driver.bindAddress", host)
+        host, bound = _addresses(settings)
         certificate = new_certificate() if spark_encrypts(settings) else None
         secret = secrets.token_bytes(SECRET_BYTES)
         listening: concurrent.futures.Future[_Listening] = concurrent.futures.Future()
@@ -272,6 +271,16 @@ class LandersStream:
                 await in_thread(lambda: coordinator.leftovers.sweep(self._storage, self._run))
             except (FanOutError, OSError) as error:
                 log.warning("what lost landers left is not deleted yet: %s", text_of(error))
+
+
+def _addresses(settings: Mapping[str, str]) -> tuple[str, str]:
+    """Return where executors reach the driver, and where it listens.
+
+    Spark puts an address of IPv6 into brackets, and a socket takes none.
+    """
+    host = settings["spark.driver.host"]
+    bound = settings.get("spark.driver.bindAddress", host)
+    return host.strip("[]"), bound.strip("[]")
 
 
 def _check_travels(work: LanderTask) -> None:

@@ -29,7 +29,7 @@ from fanout.landers.failures import LanderCause
 from fanout.landers.task import LanderTask
 from fanout.spark import OnExecutors
 from fanout.spark.lander_jobs import LanderFailedError
-from fanout.spark.landers_stream import LandersStream, _check_travels
+from fanout.spark.landers_stream import LandersStream, _addresses, _check_travels
 from fanout.testing.faults import CutConnection
 from tests.spark.harness import Recorder, eventually
 
@@ -273,6 +273,14 @@ def job_of_lander(spark: SparkSession) -> tuple[int, int]:
     (stage,) = tracker.getActiveStageIds()
     (job,) = tracker.getActiveJobsIds()
     return job, stage
+
+
+def test_an_address_of_ipv6_is_without_the_brackets_that_spark_gives_it() -> None:
+    settings = {"spark.driver.host": "[fd00::7]"}
+    assert _addresses(settings) == ("fd00::7", "fd00::7")
+    settings["spark.driver.bindAddress"] = "[::]"
+    assert _addresses(settings) == ("fd00::7", "::")
+    assert _addresses({"spark.driver.host": "driver"}) == ("driver", "driver")
 
 
 def test_a_source_that_cannot_travel_is_refused(start: Start, orders: KinesisSource) -> None:
