@@ -153,13 +153,18 @@ def _slices(file: pq.ParquetFile, group: RowGroup, columns: list[str]) -> Iterat
 def _as(
     batch: pa.RecordBatch, schema: pa.Schema, group: RowGroup, options: ReadOptions
 ) -> pa.RecordBatch:
-    try:
-        columns = [batch.column(field.name).cast(field.type) for field in schema]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise CheckpointError(
-            f"the records of entry {group.entry} of {options.landing} have columns of other types "
-            f"than the query: {text_of(error)}"
-        ) from error
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        try:
+            columns.append(column.cast(field.type))
+        except pa.ArrowException:
+            # Arrow's sentence has the value.
+            raise CheckpointError(
+                f"the column {field.name} of entry {group.entry} of {options.landing} is "
+                f"{column.type}, and not each value can be {field.type}: give .schema() the type "
+                f"that it has, and cast in the DataFrame"
+            ) from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
