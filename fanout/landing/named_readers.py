@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
@@ -22,6 +23,8 @@ _READER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MARK: Final = re.compile(rf"({_READER.pattern})-([0-9]{{12}})\.json")
 _MAX_BYTES: Final = 4096
 _MAX_RACES: Final = 100
+# How often a reader shows that it is there while it is in one entry.
+_SHOW_SECONDS: Final = 60.0
 _VERSION: Final = 1
 
 
@@ -72,6 +75,7 @@ class NamedReader:
         self._token = uuid.uuid4().hex
         self._number = 0
         self._entry = -1
+        self._shown = 0.0
 
     def claim(self, entry: int) -> None:
         """Take the name over from the query that had it before.
@@ -103,7 +107,7 @@ class NamedReader:
         Raises:
             CheckpointError: Another query has taken the name over, or the storage refused.
         """
-        if entry == self._entry:
+        if entry == self._entry and time.monotonic() - self._shown < _SHOW_SECONDS:
             return
         number = self._number
         mine = self._storage.read(_mark_name(self._name, number), limit=_MAX_BYTES)
@@ -120,7 +124,7 @@ class NamedReader:
             self._storage.create(_mark_name(self._name, number), self._content(entry))
         except FileExistsError:
             return False
-        self._number, self._entry = number, entry
+        self._number, self._entry, self._shown = number, entry, time.monotonic()
         return True
 
     def _content(self, entry: int) -> bytes:

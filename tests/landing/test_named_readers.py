@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,21 @@ def test_a_reader_writes_only_what_has_changed(storage: LocalStorage) -> None:
     reader.claim(3)
     reader.commit(3)
     assert marks(storage) == ["sessions-000000000001.json"]
+
+
+def test_a_reader_that_is_long_in_one_entry_is_not_gone(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, seconds = NamedReader(storage, "sessions"), 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: seconds)
+    reader.claim(3)
+    seconds = 59.0
+    reader.commit(3)
+    assert marks(storage) == ["sessions-000000000001.json"]
+    seconds = 60.0
+    reader.commit(3)
+    assert marks(storage) == ["sessions-000000000002.json"]
+    assert needed_by_readers(storage, 0) == 3
 
 
 def test_a_reader_that_is_gone_for_too_long_does_not_count(storage: LocalStorage) -> None:
