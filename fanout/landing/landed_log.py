@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # How often it is looked for new entries in a bucket, where it costs money, as `followed` does:
 # Spark asks a hundred times a second.
 _POLL_SECONDS: Final = 1.0
-# How often a reader that waits looks whether the landing is still the same.
+# How often a reader that waits lists the entries, and looks whether the landing is the same.
 _CHECK_SECONDS: Final = 60.0
 _PARALLEL_READS: Final = 8
 
@@ -118,15 +118,35 @@ class LandedLog:
         """Return the number that the next entry will have."""
         now = time.monotonic()
         if now - self._looked >= self._poll:
-            before = self._next
-            if now - self._checked >= _CHECK_SECONDS:
-                self._check()
+            before, due = self._next, now - self._checked >= _CHECK_SECONDS
+            if due:
+                self._check_identity()
+                numbers = self._list()
+                self._next = max(self._next, numbers[-1] + 1 if numbers else 0)
             while self._read(self._next) is not None:
                 self._next += 1
+            if self._next > before and not due:
+                self._check_identity()
             self._looked = now
-            if self._next > before:
+            if due or self._next > before:
                 self._checked = now
         return self._next
+
+    def require(self, place: Place) -> None:
+        """Check that the landing has come as far as a checkpoint.
+
+        Args:
+            place: A place in the checkpoint.
+
+        Raises:
+            CheckpointError: It has not.
+        """
+        if place > Place(self.end()):
+            raise CheckpointError(
+                f"the checkpoint has read up to entry {place.entry} of {self.location}, and the "
+                f"newest one there is {self.end() - 1}: entries were deleted, or an older state "
+                f"was restored; use another checkpoint location"
+            )
 
     def oldest(self) -> int:
         """Return the number of the oldest entry; that of the next one if there is none."""
@@ -229,23 +249,20 @@ class LandedLog:
             row += file.rows
         return Place(rows.entry, row) if row < entry.rows else Place(rows.entry + 1)
 
-    def _check(self) -> None:
-        """Find the newest entry by a list, and see that the landing is the one of before."""
-        self._checked = time.monotonic()
+    def _check_identity(self) -> None:
+        """See that the landing is the one of before."""
         found = read_identity(self._files)
         if found.id != self.identity.id:
             raise CheckpointError(
                 f"the landing {self.location} was replaced by another one while this query read "
                 f"it; start the query with a new checkpoint location"
             )
-        numbers = self._list()
-        self._next = max(self._next, numbers[-1] + 1 if numbers else 0)
 
     def _oldest_from(self, number: int) -> int:
         # A list may lag, and retention may delete what it shows.
         numbers = [one for one in self._list() if one >= number]
         there = (one for one in numbers if self._read(one) is not None)
-        return next(there, max(self._next, numbers[-1] + 1 if numbers else 0))
+        return next(there, max(self._next, number, numbers[-1] + 1 if numbers else 0))
 
     def _list(self) -> list[int]:
         return batch_ids(file.name for file in self._files.list(BATCHES))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
-from fanout.errors import CheckpointError, OptionError
+from fanout.errors import OptionError
 from fanout.landing.landed_log import NO_LIMITS, LandedLog, Limits, Place
 from fanout.landing.named_readers import NamedReader
 from fanout.landing.places import open_files, open_known_storage
@@ -167,12 +167,8 @@ class _Planner:
         if start is None:  # Spark 4.0 and 4.1: in a first batch, and with Trigger.AvailableNow
             self._claim(Place(0))
             start, limits = self.initial(), NO_LIMITS
-        elif given is not None and start.place > Place(self._log.end()):
-            raise CheckpointError(
-                f"the checkpoint has read up to entry {start.place.entry} of {self._log.location}, "
-                f"and the newest one there is {self._log.end() - 1}: entries were deleted, or an "
-                f"older state was restored; use another checkpoint location"
-            )
+        elif given is not None:
+            self._log.require(start.place)
         self._claim(start.place)
         place = max(start.place, Place(end))
         if limits != NO_LIMITS:
@@ -186,6 +182,7 @@ class _Planner:
     def rows(self, given: Mapping[str, Any], until: Mapping[str, Any]) -> Iterator[Any]:
         start, end = self._parse(given), self._parse(until)
         place = start.start_of_batch(end)
+        self._log.require(max(place, end.place))
         self._claim(place)
         if self._last is None or end.place >= self._last.place:
             self._last = end

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import traceback
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 import fanout
 from fanout.errors import CheckpointError, OptionError
@@ -22,9 +26,12 @@ from fanout.spark.dataframe.data_source import LandingDataSource
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.conftest import moto as moto  # noqa: PLC0414 - a fixture
 from tests.landing.s3 import s3_options
+from tests.spark.dataframe.landings import write_landing
 from tests.spark.manual import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fanout.spark.dataframe.stream_reader import LandingStreamReader
     from tests.spark.dataframe.landings import FilledLanding
 
@@ -276,6 +283,57 @@ def test_a_checkpoint_that_is_ahead_of_the_landing_is_refused(landing: FilledLan
     delete(landing, 2)
     with pytest.raises(CheckpointError, match=r"has read up to entry 3 of .*, and the newest one"):
         reader(landing).latestOffset(end, ALL)
+
+
+@pytest.mark.parametrize("lax", ["true", "false"])
+def test_a_batch_that_the_landing_no_longer_has_is_refused(
+    landing: FilledLanding, lax: str
+) -> None:
+    """Spark plans a batch again that was not committed; meanwhile an older state was restored."""
+    landing.put(25)
+    one = reader(landing)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    delete(landing, 2, 3)
+    again = reader(landing, failOnDataLoss=lax)
+    with pytest.raises(CheckpointError, match=r"has read up to entry 4 of .*, .* there is 1: "):
+        again.partitions(start, end)
+
+
+def test_an_old_planner_does_not_go_back(landing: FilledLanding) -> None:
+    """Spark 4.0 and 4.1 ask for the end alone, and would read entries twice from there on."""
+    landing.put(25)
+    one = reader(landing)
+    start = one.latestOffset()
+    delete(landing, 3)
+    again = reader(landing)
+    end = again.latestOffset()
+    with pytest.raises(CheckpointError, match=r"has read up to entry 4 of .*, .* there is 2: "):
+        again.partitions(start, end)
+
+
+def test_a_landing_that_is_begun_again_is_noticed_at_once(landing: FilledLanding) -> None:
+    landing.put(15)
+    one = reader(landing)
+    end = one.latestOffset(one.initialOffset(), ALL)
+    shutil.rmtree(landing.path)
+    landing.put(45)
+    with pytest.raises(CheckpointError, match="was replaced by another one while this query read"):
+        one.latestOffset(end, ALL)
+
+
+def test_a_column_of_another_type_is_named_without_its_values(tmp_path: Path) -> None:
+    table = pa.table({"shard": ["canary"], "sequence": [1], "data": [b"canary"]}, schema=SCHEMA)
+    write_landing(tmp_path / "landing", table)
+    source = LandingDataSource({"landing": str(tmp_path / "landing")})
+    one = source.reader(StructType([StructField("shard", IntegerType())]))
+    with pytest.raises(CheckpointError) as refused:
+        list(one.read(one.partitions()[0]))
+    assert str(refused.value) == (
+        f"the column shard of entry 0 of {tmp_path}/landing is string, and not each value can be "
+        f"int32: give .schema() the type that it has, and cast in the DataFrame"
+    )
+    assert "canary" not in "".join(traceback.format_exception(refused.value))
 
 
 @pytest.mark.parametrize(
