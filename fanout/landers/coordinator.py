@@ -108,6 +108,7 @@ class Coordinator:
         self._owners: dict[str, LanderSession] = {}
         self._leases = Leases(connection.pacing)
         self._failures: dict[int, int] = {}  # of each lander, in a row
+        self._begun: set[int] = set()  # landers that have read in this run
         self._time = asyncio.get_running_loop().time
         self._epochs = 0
         self._landed: deque[tuple[LanderSession, SegmentFile]] = deque()
@@ -370,14 +371,20 @@ class Coordinator:
                         self._leases.moved(split_id, self._time())
                 self._assign()
             case Report():
+                self._begun.add(session.lander)
                 session.bytes_in_flight = message.bytes_in_flight
                 own = [one for one in message.splits if self._owners.get(one.split) is session]
                 self._counters.take_in(own, self._time())
                 for resubscribed in message.resubscribed:
                     self._resubscribes(resubscribed)
             case Failed():
-                session.failure = restore(message)
-                log.warning("%s has failed: %s", session, session.failure)
+                failure = restore(message)
+                log.warning("%s has failed: %s", session, failure)
+                if not message.begun and session.lander in self._begun:
+                    session.tell(Stop())  # its next attempt may be on another machine
+                    self._count_failure(session.lander, failure)
+                    return
+                session.failure = failure
                 self.failure = self.failure or session.failure
                 if message.landed:
                     self.fail(session.failure)

@@ -101,6 +101,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=Tr
         cause_text: The cause's message.
         landed: Whether all that was read before the failure has landed; a message without it comes
             as soon as the failure is known.
+        begun: Whether the lander could begin; another attempt of it may.
     """
 
     error: _Text
@@ -108,6 +109,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=Tr
     cause: _Text = ""
     cause_text: _Text = ""
     landed: bool = True
+    begun: bool = True
 
 
 class SplitReport(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

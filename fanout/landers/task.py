@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
+from msgspec.structs import replace
+
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
 from fanout.errors import SetupError
@@ -166,11 +168,11 @@ async def _begin(channel: Channel, hello: Hello) -> int | None:
 
 
 async def _give_up(error: Exception, channel: Channel, epoch: int) -> bool:
-    """Tell why this lander cannot begin, which ends the query."""
+    """Tell why this lander cannot begin; that ends the query, unless the lander has read before."""
     del epoch
-    begun = SetupError(f"a lander on {platform.node()} cannot begin: {text_of(error)}")
-    begun.__cause__ = error
-    await channel.send(encode(describe(begun, landed=True)))
+    refused = SetupError(f"a lander on {platform.node()} cannot begin: {text_of(error)}")
+    refused.__cause__ = error
+    await channel.send(encode(replace(describe(refused, landed=True), begun=False)))
     async with asyncio.timeout(LEASE):
         while not isinstance(from_coordinator(await channel.receive()), Stop):
             pass

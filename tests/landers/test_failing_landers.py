@@ -8,12 +8,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from fanout.core.checkpoint import to_wire
 from fanout.core.positions import Cursor, Horizon
 from fanout.errors import CheckpointError, FanOutError, ServiceError, SetupError, SplitFailedError
 from fanout.landers.failures import describe
-from fanout.landers.messages import Failed, Hello, Landed, Piece, encode
+from fanout.landers.messages import (
+    Failed,
+    Hello,
+    Landed,
+    Piece,
+    Report,
+    Stop,
+    encode,
+    from_coordinator,
+)
 from tests.landers.rig import MemoryChannel, Rig, until
 from tests.spark.manual import ManualSource
 
@@ -37,6 +47,11 @@ async def connected(rig: Rig, attempt: int = 1) -> MemoryChannel:
 def fails(rig: Rig, times: int) -> None:
     for _ in range(times):
         rig.coordinator.task_ended(0, FULL)
+
+
+def is_current(rig: Rig, attempt: int) -> bool:
+    session = rig.coordinator._sessions.get(0)
+    return session is not None and session.attempt == attempt
 
 
 def is_at(rig: Rig, sequence: int) -> bool:
@@ -114,6 +129,34 @@ async def test_an_error_of_a_lander_that_dies_before_it_is_final_ends_the_query(
         with pytest.raises(SplitFailedError, match="a cannot go on") as caught:
             await waiting
     assert isinstance(caught.value.__cause__, ServiceError)
+
+
+async def test_a_lander_that_has_read_may_fail_to_begin_three_times(tmp_path: Path) -> None:
+    """Its next attempt may be on a machine without a network, and the others read on."""
+    refused = replace(describe(SetupError("a lander on b cannot begin"), landed=True), begun=False)
+    async with Rig(ManualSource("a"), tmp_path).running() as rig:
+        lander = await connected(rig)
+        await lander.send(encode(Report((), 0)))
+        for attempt in range(2, 6):
+            assert rig.coordinator.failure is None
+            lander = await connected(rig, attempt)
+            await until(partial(is_current, rig, attempt))
+            await lander.send(encode(refused))
+            while not isinstance(from_coordinator(await lander.receive()), Stop):
+                pass
+            await lander.close()
+        with pytest.raises(SetupError, match="lander 0 has failed 4 times in a row") as caught:
+            await rig.coordinator.next(1.0)
+    assert str(caught.value.__cause__) == "a lander on b cannot begin"
+
+
+async def test_a_lander_that_has_never_read_and_cannot_begin_ends_the_query(tmp_path: Path) -> None:
+    refused = replace(describe(SetupError("a lander on b cannot begin"), landed=True), begun=False)
+    async with Rig(ManualSource("a"), tmp_path).running() as rig:
+        lander = await connected(rig)
+        await lander.send(encode(refused))
+        with pytest.raises(SetupError, match=r"^a lander on b cannot begin$"):
+            await rig.coordinator.next(20.0)
 
 
 async def test_the_log_says_on_which_machine_a_lander_has_failed(
