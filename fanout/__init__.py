@@ -25,11 +25,14 @@ from fanout.core.opening import open_stream as open  # noqa: A004 - read as `fan
 from fanout.core.opening import resolve_start
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Range, Timestamp
 from fanout.core.statistics import (
+    BatchStatistics,
     LanderStatistics,
     LendingStatistics,
+    Origin,
     SplitState,
     SplitStatistics,
     Statistics,
+    StreamTotals,
 )
 from fanout.errors import (
     AcknowledgementError,
@@ -75,6 +78,7 @@ __all__ = (
     "Batch",
     "BatchFailedError",
     "BatchNotWrittenError",
+    "BatchStatistics",
     "Checkpoint",
     "CheckpointError",
     "Committed",
@@ -97,6 +101,7 @@ __all__ = (
     "LendingStatistics",
     "MalformedEventError",
     "OptionError",
+    "Origin",
     "PositionError",
     "Range",
     "RemoteError",
@@ -111,6 +116,7 @@ __all__ = (
     "Statistics",
     "StreamLending",
     "StreamStateError",
+    "StreamTotals",
     "SubscribeTimeoutError",
     "SubscriptionEndedError",
     "SubscriptionSilentError",

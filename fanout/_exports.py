@@ -26,6 +26,7 @@ _EXTRAS: Final = {
     "moto": "testing",
     "numpy": "kafka",
     "obstore": "object-storage",
+    "opentelemetry": "otel",
     "pandas": "spark",
     "py4j": "spark",
     "pyspark": "spark",

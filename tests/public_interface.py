@@ -22,6 +22,7 @@ MODULES: Final = (
     "fanout.errors",
     "fanout.kafka",
     "fanout.kinesis",
+    "fanout.metrics",
     "fanout.spark",
     "fanout.testing",
 )

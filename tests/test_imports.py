@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "kafka": {"kafka", "_exports", "landing", "core", "errors"},
     "landing": {"landing", "_exports", "core", "errors"},
     "landers": {"landers", "_exports", "landing", "core", "errors"},
+    "metrics": {"metrics", "_exports", "core", "errors"},
     "spark": {
         "spark",
         "_child_process",
@@ -58,6 +59,7 @@ HEAVY = [
     "moto",
     "numpy",
     "obstore",
+    "opentelemetry",
     "websockets",
 ]
 

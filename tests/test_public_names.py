@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent
-HEAVY = {"aioboto3", "aiokafka", "boto3", "confluent_kafka", "moto", "pandas", "pyspark"}
+HEAVY = {
+    "aioboto3",
+    "aiokafka",
+    "boto3",
+    "confluent_kafka",
+    "moto",
+    "opentelemetry",
+    "pandas",
+    "pyspark",
+}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -12,7 +12,13 @@ from fanout.core.checkpoint import Checkpoint
 from fanout.core.drain import Basket, Drained
 from fanout.core.events import Batch
 from fanout.core.lending import StreamLending
-from fanout.core.statistics import CommitStatistics, SplitState, SplitStatistics, Statistics
+from fanout.core.statistics import (
+    CommitStatistics,
+    SplitState,
+    SplitStatistics,
+    Statistics,
+    StreamTotals,
+)
 from fanout.errors import OptionError, StreamStateError
 
 if TYPE_CHECKING:
@@ -298,6 +304,10 @@ def _count(progress: Progress, subscribers: Subscribers, offered: Capabilities) 
         commits_succeeded=commits.succeeded,
         commits_failed=commits.failed,
         lending=None if offered.lending is None else offered.lending.statistics,
+        origin=offered.origin,
+        totals=StreamTotals(progress.records, progress.bytes, subscribers.causes.counts),
+        max_bytes_in_flight=subscribers.memory_limit.limit,
+        watermark=None if progress.watermarks is None else progress.watermarks.stream,
     )
 
 

@@ -61,6 +61,11 @@ class MemoryLimit:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @property
+    def limit(self) -> int:
+        """The bytes that may be out at once."""
+        return self._limit
+
+    @property
     def used(self) -> int:
         """The bytes that are out now."""
         return self._used

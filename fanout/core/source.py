@@ -7,8 +7,10 @@ services offer is in its `Capabilities`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, final
+
+from fanout.core.statistics import Origin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -146,18 +148,24 @@ def _every(split: Split) -> bool:  # noqa: ARG001 - it is called as `Capabilitie
     return True
 
 
+def _type_name(error: Exception) -> str:
+    return type(error).__name__
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a service calls a split and a position, for the log.
+    """What a service calls a split, a position and an error, for the log and for metrics.
 
     Args:
         split: A split; an "s" makes the plural.
         position: Returns where a position is, such as "at offset 7"; it may be empty.
+        cause: Returns the name of an error: the code of the service, or else its type.
     """
 
     split: str = "split"
     position: Callable[[Position], str] = str
+    cause: Callable[[Exception], str] = _type_name
 
 
 @final
@@ -176,7 +184,8 @@ class Capabilities:
         lending: Locks records until they are acknowledged; None where records stay where they are.
         settlement: Takes acquired records back; None where they can only be acknowledged.
         spooling: Lets acquired records be made durable before a batch takes them; None where not.
-        terms: What the service calls splits and positions.
+        terms: What the service calls splits, positions and errors.
+        origin: Where the records come from.
     """
 
     bounded: bool = False
@@ -186,6 +195,7 @@ class Capabilities:
     settlement: Settlement | None = None
     spooling: Spooling | None = None
     terms: Terms = Terms()
+    origin: Origin = field(default_factory=Origin)
 
 
 class Connection(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, final
@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias, final
 from fanout.core.events import Split
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fanout.core.positions import Position
 
 OnResubscribe: TypeAlias = Callable[[Split, Exception, float], None]
@@ -78,6 +76,57 @@ class SplitStatistics:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the records of a stream come from, in the words of OpenTelemetry's conventions.
+
+    Args:
+        system: The service: `kafka` or `aws_kinesis`; empty where it is another one.
+        destination: The stream of Kinesis, or the topics with commas between them.
+        group: The group, or the registered consumer, that reads; None for none.
+    """
+
+    system: str = ""
+    destination: str = ""
+    group: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StreamTotals:
+    """Counters of a stream that never go down, as they count splits too that exist no longer.
+
+    Args:
+        records: Records handed to the consumer; with landers, records that they landed.
+        bytes: Their bytes in memory; with landers, those of the files.
+        resubscriptions: Recoverable ends of subscriptions by their cause: the code of the service,
+            or else the type of the error. After 50 causes others count as `_OTHER`.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    resubscriptions: Mapping[str, int] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BatchStatistics:
+    """The micro-batches with records of a query since it was started.
+
+    Args:
+        batches: Batches that the handler has finished.
+        rows: Their records.
+        bytes: The bytes of their segments.
+        seconds: For each phase the seconds that it took in all of them; see `BatchReport`.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    bytes: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class CommitStatistics:
     """Which acknowledged positions a service has stored, for people to see.
 
@@ -104,11 +153,13 @@ class LendingStatistics:
         accepted: Records whose acknowledgement was confirmed.
         released: Records that were given back.
         rejected: Records that were refused for good.
-        expired: Records whose time ran out before they were acknowledged.
+        expired: Records whose time ran out before they were acknowledged, or whose acknowledgement
+            was not confirmed.
         pending_records: Records that are held, and neither acknowledged nor given back.
         pending_bytes: Their bytes, and those of the records that came in the same answers.
         oldest: Seconds since the longest-held of them was acquired, at the most; None without any.
         unconfirmed: Records that are durable here, and whose acknowledgement is not confirmed.
+        refused: Those of the expired ones that were acknowledged, and the service refused it.
     """
 
     acquired: int = 0
@@ -122,6 +173,7 @@ class LendingStatistics:
     pending_bytes: int = 0
     oldest: float | None = None
     unconfirmed: int = 0
+    refused: int = 0
 
 
 @final
@@ -161,6 +213,13 @@ class Statistics:
         commits_failed: Requests that did not, or not of every split; they are tried again.
         lending: What became of acquired records; None where the source locks none.
         landers: The landers that are connected, by number; empty where the driver reads.
+        lander_sessions: How often a lander has connected.
+        origin: Where the records come from.
+        totals: Counters that never go down.
+        max_bytes_in_flight: The limit of `bytes_in_flight`, of all landers together; None where it
+            is not known.
+        watermark: The watermark of the stream; see `FanOut.watermark`.
+        batches: The batches of a query; None for another stream.
     """
 
     splits: Mapping[str, SplitStatistics]
@@ -169,6 +228,12 @@ class Statistics:
     commits_failed: int = 0
     lending: LendingStatistics | None = None
     landers: tuple[LanderStatistics, ...] = ()
+    lander_sessions: int = 0
+    origin: Origin = Origin()
+    totals: StreamTotals = StreamTotals()
+    max_bytes_in_flight: int | None = None
+    watermark: int | None = None
+    batches: BatchStatistics | None = None
 
     @property
     def records(self) -> int:

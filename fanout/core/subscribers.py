@@ -8,6 +8,7 @@ from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, final
 
+from fanout.core.causes import Causes
 from fanout.core.events import End, Failure
 from fanout.core.limits import MemoryLimit, SubscribeLimit
 from fanout.core.slot import Slot
@@ -58,6 +59,8 @@ class Subscribers:
         self._subscribe_limit = SubscribeLimit(connection.pacing.max_pending_subscribes)
         self._connection = connection
         self._jitter = jitter
+        self.causes = Causes()
+        self._cause = connection.capabilities.terms.cause
         self._on_resubscribe = on_resubscribe
         self._event_time = event_time
         self._ready: deque[Slot] = deque()
@@ -118,7 +121,7 @@ class Subscribers:
             memory_limit=self.memory_limit,
             subscribe_limit=self._subscribe_limit,
             jitter=self._jitter,
-            on_resubscribe=self._on_resubscribe,
+            on_resubscribe=self._resubscribes,
             event_time=self._event_time,
         )
         self.by_split[split.id] = subscriber
@@ -210,6 +213,10 @@ class Subscribers:
         while self._ready:
             _, cost = self._ready.popleft().take()
             self.memory_limit.release(cost)
+
+    def _resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
+        self.causes.count(self._cause(cause))
+        self._on_resubscribe(split, cause, delay)
 
     async def _run(self, subscriber: Subscriber) -> None:
         await subscriber.run()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.policy import Phase, Retry
 from fanout.core.source import Capabilities, Terms
+from fanout.core.statistics import Origin
 from fanout.core.subscription import Tap
 from fanout.kafka.partitions import Partition
 from fanout.kafka.policy import Remedy, judge
@@ -82,6 +83,7 @@ class KafkaConnection:
             reads=lambda split: selection.includes(Partition.of(split.id)),
             commits=committer,
             terms=Terms("partition", describe_position),
+            origin=Origin("kafka", selection.text, options.group_id),
         )
         self._worked: set[Phase] = {Phase.DISCOVER}
 

@@ -36,6 +36,11 @@ class Selection:
         """The topics chosen by name; empty where a pattern chooses them."""
         return self.topics | {partition.topic for partition in self.partitions}
 
+    @property
+    def text(self) -> str:
+        """The topics with commas between them, or the pattern."""
+        return ",".join(sorted(self.names)) if self.pattern is None else self.pattern.pattern
+
     def includes(self, partition: Partition) -> bool:
         """Return whether a partition is chosen, existing or not."""
         topic = partition.topic

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.policy import Fatal, Phase, Retry
 from fanout.core.source import Capabilities, Terms
+from fanout.core.statistics import Origin
 from fanout.core.subscription import Tap
 from fanout.kinesis.aws.credential_refresh import CredentialRefresh
-from fanout.kinesis.aws.error_hints import hint_of
+from fanout.kinesis.aws.error_hints import hint_of, name_of
 from fanout.kinesis.closed_shards import ClosedShards, MeasuredEvents
 from fanout.kinesis.policy import KinesisRemedy, judge
 from fanout.kinesis.reading.deaggregation import Deaggregator
@@ -45,8 +46,6 @@ class KinesisConnection:
         registration: The consumer that subscribes; None to poll.
     """
 
-    capabilities = Capabilities(terms=Terms("shard", describe_position))
-
     def __init__(
         self,
         options: KinesisOptions,
@@ -54,7 +53,12 @@ class KinesisConnection:
         stream: StreamDescription,
         registration: ConsumerRegistration | None,
     ) -> None:
+        consumer = None if registration is None else registration.name
         self.identity = identity(stream)
+        self.capabilities = Capabilities(
+            terms=Terms("shard", describe_position, name_of),
+            origin=Origin("aws_kinesis", stream.name, consumer),
+        )
         self.pacing: Pacing = options.pacing
         self._options = options
         self._client = client

@@ -71,6 +71,11 @@ class ConsumerRegistration:
         self._registered: str | None = None
 
     @property
+    def name(self) -> str:
+        """The name of the consumer, also where its ARN was given."""
+        return self._consumer.rpartition("/")[2].partition(":")[0]
+
+    @property
     def arn(self) -> str:
         """The ARN of the consumer that `ensure` found or registered last."""
         return self._arn

@@ -9,16 +9,17 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.core.causes import Causes
 from fanout.core.checkpoint import from_wire, to_wire
 from fanout.core.error_text import text_of
 from fanout.core.events import End, Split
 from fanout.core.progress import Moved
-from fanout.core.statistics import CommitStatistics, Statistics
+from fanout.core.statistics import CommitStatistics, Statistics, StreamTotals
 from fanout.core.subscriber import split_failure
 from fanout.errors import FanOutError, SetupError, StreamStateError
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
-from fanout.landers.failures import restore, restore_cause
+from fanout.landers.failures import LanderCause, restore, restore_cause
 from fanout.landers.leases import Leases
 from fanout.landers.leftovers import Leftovers
 from fanout.landers.messages import (
@@ -114,6 +115,8 @@ class Coordinator:
         self._landed: deque[tuple[LanderSession, SegmentFile]] = deque()
         self.leftovers = Leftovers()
         self._counters = Counters()
+        self._causes = Causes()
+        self._cause = connection.capabilities.terms.cause
         self._changed = asyncio.Event()
         self._failed = False
         self._stopping = False
@@ -212,6 +215,7 @@ class Coordinator:
         Any thread may call it.
         """
         sessions = sorted(self._sessions.values(), key=lambda session: session.lander)
+        watermarks = self._progress.watermarks
         offered = self._connection.capabilities.commits
         commits = CommitStatistics() if offered is None else offered.statistics
         splits = {
@@ -226,6 +230,11 @@ class Coordinator:
             landers=tuple(
                 session.statistics(self._counters.bytes_per_second) for session in sessions
             ),
+            lander_sessions=self._epochs,
+            origin=self._connection.capabilities.origin,
+            totals=StreamTotals(self._progress.records, self._progress.bytes, self._causes.counts),
+            max_bytes_in_flight=self._connection.pacing.max_bytes_in_flight * len(sessions),
+            watermark=None if watermarks is None else watermarks.stream,
         )
 
     # Batches.
@@ -392,11 +401,14 @@ class Coordinator:
                 raise MessageError(f"{session} sent a message at the wrong time")
 
     def _resubscribes(self, told: Resubscription) -> None:
+        cause = restore_cause(told.cause, told.text)
+        named = told.cause if isinstance(cause, LanderCause) else self._cause(cause)
+        self._causes.count(named)
         if self._on_resubscribe is None or self._failed or told.split not in self._progress:
             return
         split = self._progress[told.split].split
         try:
-            self._on_resubscribe(split, restore_cause(told.cause, told.text), told.delay)
+            self._on_resubscribe(split, cause, told.delay)
         except Exception as error:  # noqa: BLE001 - it is the user's function
             self.fail(split_failure(split, error))
 

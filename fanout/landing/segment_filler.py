@@ -249,11 +249,12 @@ class SegmentFiller:
     def _hand_over(self) -> Filled:
         segment, self._segment = self._segment, self._log.open()
         self._hurried = False
+        seconds = asyncio.get_running_loop().time() - self._first_record_at
         assert segment.positions is not None
         if self._carried is not None:
             self._add(self._carried)
             self._carried = None
-        return Filled(segment, segment.positions)
+        return Filled(segment, segment.positions, seconds)
 
     def _deadline(self) -> float | None:
         """Return the deadline for the next record; None while there is no request."""

@@ -217,10 +217,12 @@ class Filled:
     Args:
         segment: The records.
         positions: Every split's position after them.
+        seconds: The time from its first record until now.
     """
 
     segment: OpenSegment
     positions: Checkpoint
+    seconds: float = 0.0
 
 
 @final

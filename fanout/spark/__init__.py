@@ -11,6 +11,7 @@ from fanout._exports import lazy_exports
 
 if TYPE_CHECKING:
     from fanout.landing.ledger import LedgerBatch
+    from fanout.spark.batch_phases import BatchReport
     from fanout.spark.dataframe.read_stream import read_stream
     from fanout.spark.landers_stream import OnExecutors
     from fanout.spark.query import FanOutQuery, QueryProgress
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fanout.spark.start_query import foreach_batch
 
 __all__ = (
+    "BatchReport",
     "FanOutQuery",
     "KafkaSink",
     "LedgerBatch",
@@ -35,6 +37,7 @@ __all__ = (
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "BatchReport": "fanout.spark.batch_phases",
         "FanOutQuery": "fanout.spark.query",
         "KafkaSink": "fanout.spark.sink.kafka_sink",
         "LedgerBatch": "fanout.landing.ledger",

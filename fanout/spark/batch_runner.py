@@ -18,12 +18,15 @@ from fanout.core.error_text import text_of
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.landing.entries import BatchEntry
 from fanout.landing.segment_filler import NoRecords, Stopped
-from fanout.landing.segments import Filled, LandedBatch, publish
+from fanout.landing.segments import Filled, LandedBatch, publish, publish_errors
+from fanout.spark.batch_phases import BatchPhases
 from fanout.spark.current_batch import handling
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause
 from fanout.spark.pending_queue import PendingBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
@@ -113,6 +116,12 @@ class BatchRunner:
         self._context = context
         self._take = take
         self._acknowledge = acknowledge
+        self._phases = BatchPhases()
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """The seconds of each phase of the latest batch, which may have failed."""
+        return self._phases.seconds
 
     def run(self, batch_id: int, query_id: str) -> BatchResult:
         """Run one micro-batch; a batch id with an entry in the ledger is replayed.
@@ -126,6 +135,7 @@ class BatchRunner:
             CheckpointError: If the checkpoint is damaged, or a newer run owns it.
             FanOutError: If the stream has failed.
         """
+        self._phases = BatchPhases()
         entry = self._ledger.find(batch_id, query_id)
         if entry is not None:
             log.info("replaying batch %d", batch_id)
@@ -140,7 +150,8 @@ class BatchRunner:
                 self._record(self._without_records(batch_id, query_id, positions))
                 self._acknowledge(positions)
                 return BatchResult(batch_id, finished=finished)
-            case Filled(segment, positions):
+            case Filled(segment, positions, seconds):
+                self._phases.took("drain", seconds)
                 started = time.perf_counter()
                 file = self._publish(segment)
                 entry = BatchEntry(batch_id, query_id, (file,), positions, segment.watermark)
@@ -173,8 +184,10 @@ class BatchRunner:
         return self._finish(entry, started)
 
     def _finish(self, entry: BatchEntry, started: float) -> BatchResult:
-        self._handle(entry)
-        self._acknowledge(entry.positions)
+        with self._phases.measured("handler"):
+            self._handle(entry)
+        with self._phases.measured("commit"):
+            self._acknowledge(entry.positions)
         return BatchResult(
             entry.batch_id,
             entry.rows,
@@ -183,15 +196,19 @@ class BatchRunner:
         )
 
     def _publish(self, segment: OpenSegment) -> SegmentFile:
-        return publish(self._storage, segment)
+        with self._phases.measured("seal"), publish_errors(self._storage, segment):
+            segment.seal()
+        with self._phases.measured("publish"):
+            return publish(self._storage, segment)
 
     def _without_records(self, batch_id: int, query_id: str, positions: Checkpoint) -> BatchEntry:
         taking = self._ledger.pending.taking()
         return BatchEntry(batch_id, query_id, (), positions, taken=taking)
 
     def _record(self, entry: BatchEntry) -> None:
-        self._ledger.write(entry)
-        self._ledger.prune()
+        with self._phases.measured("ledger"):
+            self._ledger.write(entry)
+            self._ledger.prune()
 
     def _handle(self, entry: BatchEntry) -> None:
         frame = self._read(*entry.segments)

@@ -6,11 +6,14 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
-from fanout.errors import CheckpointError, SparkLostError
+from fanout.core.error_text import text_of
+from fanout.core.statistics import BatchStatistics
+from fanout.errors import BatchFailedError, CheckpointError, SparkLostError
+from fanout.spark.batch_phases import BatchReport
 from fanout.spark.batch_runner import BatchResult
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone, java_errors
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from fanout.core.statistics import LanderStatistics, Statistics
     from fanout.landing.ledger import BatchLedger, LedgerBatch
     from fanout.landing.ownership import Ownership
+    from fanout.spark.batch_phases import BatchListener
     from fanout.spark.batch_runner import BatchRunner
     from fanout.spark.landers_stream import LandersStream
     from fanout.spark.query_stream import QueryStream
@@ -97,6 +101,8 @@ class FanOutQuery:
         self._batches = 0
         self._total_rows = 0
         self._total_bytes = 0
+        self._seconds: dict[str, float] = {}
+        self._listeners: list[BatchListener] = []
         self._label = ""
         self._started_at = time.monotonic()
         self._error: BaseException | None = None
@@ -152,8 +158,19 @@ class FanOutQuery:
         )
 
     def statistics(self) -> Statistics:
-        """Return the counters of the stream and of each split."""
-        return self._stream.statistics()
+        """Return the counters of the stream, of each split, and of the batches."""
+        seconds = MappingProxyType(self._seconds.copy())
+        batches = BatchStatistics(self._batches, self._total_rows, self._total_bytes, seconds)
+        return replace(self._stream.statistics(), batches=batches)
+
+    def on_batch(self, listener: BatchListener) -> None:
+        """Call a function after each micro-batch with records, also after one that has failed.
+
+        Args:
+            listener: It gets a `BatchReport`, in the thread of the handler, and must not block.
+                What it raises is logged, and the query goes on.
+        """
+        self._listeners.append(listener)
 
     def batch(self, batch_id: int) -> LedgerBatch | None:
         """Return the ledger's entry of a batch: rows, ranges, watermark.
@@ -220,7 +237,10 @@ class FanOutQuery:
         self._idle.clear()
         self._handler_thread = threading.get_ident()
         try:
-            self._count(self._runner.run(batch_id, self.id))
+            result = self._runner.run(batch_id, self.id)
+            self._count(result)
+            if result.rows:
+                self._tell(batch_id, result.rows, result.bytes)
             # Spark commits the batch next. A newer run may repeat it already: it would end at that
             # commit, and if it died in its handler, its successor would take the batch for done.
             self._ownership.check()
@@ -231,6 +251,8 @@ class FanOutQuery:
                 log.warning("batch %d was interrupted and comes again: %s", batch_id, cause)
             else:
                 self._error = self._error or error
+                if isinstance(error, BatchFailedError):
+                    self._tell(batch_id, error=error)
             self._ending.set()
             raise  # otherwise Spark would commit the batch
         finally:
@@ -250,9 +272,29 @@ class FanOutQuery:
             self._batches += 1
             self._total_rows += result.rows
             self._total_bytes += result.bytes
+            for phase, seconds in self._runner.seconds.items():
+                self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
         if result.finished:
             self._finished.set()
             self._ending.set()
+
+    def _tell(
+        self, batch_id: int, rows: int = 0, nbytes: int = 0, error: BatchFailedError | None = None
+    ) -> None:
+        """Tell the listeners of a batch that is over."""
+        cause = None if error is None else error.__cause__
+        report = BatchReport(
+            batch_id=batch_id,
+            rows=rows,
+            bytes=nbytes,
+            seconds=MappingProxyType(dict(self._runner.seconds)),
+            error=cause if isinstance(cause, Exception) else error,
+        )
+        for listener in self._listeners:
+            try:
+                listener(report)
+            except Exception as raised:  # noqa: BLE001 - it is the user's function
+                log.warning("a listener of batch %d failed: %s", batch_id, text_of(raised))
 
     def _watch(self) -> None:
         """Wait for the end of the query, and clean up."""

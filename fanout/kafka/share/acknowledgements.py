@@ -37,6 +37,7 @@ class MemberCounts:
     released: int = 0
     rejected: int = 0
     expired: int = 0
+    refused: int = 0
 
 
 @final
@@ -133,4 +134,6 @@ class Acknowledgements:
             return  # a delivered record is still going to be stored
         dedup.forget_delivered(ranges)
         if kind is not AcknowledgeType.RELEASE:
-            self._shared.counts.expired += count_records(ranges)
+            records = count_records(ranges)
+            self._shared.counts.expired += records
+            self._shared.counts.refused += records

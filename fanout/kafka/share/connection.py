@@ -10,6 +10,7 @@ from fanout.core.events import Split
 from fanout.core.policy import Phase
 from fanout.core.positions import Cursor
 from fanout.core.source import Capabilities, Terms
+from fanout.core.statistics import Origin
 from fanout.core.subscription import Tap
 from fanout.errors import ServiceError
 from fanout.kafka.share.delivery import MemberDelivery
@@ -68,6 +69,7 @@ class ShareConnection:
             settlement=lending,
             spooling=lending,
             terms=Terms("member", lambda _: ""),  # the group knows its offsets
+            origin=Origin("kafka", ",".join(options.topic_names), options.group_id),
         )
         self._missing = dict.fromkeys(options.topic_names, 0)
         self._succeeded: set[Phase] = {Phase.DISCOVER}

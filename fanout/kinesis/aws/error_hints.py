@@ -87,6 +87,11 @@ def code_of(error: BaseException) -> str | None:
             return None
 
 
+def name_of(error: BaseException) -> str:
+    """Return the service's code of an error, or the name of its type."""
+    return code_of(error) or type(error).__name__
+
+
 def hint_of(error: BaseException) -> str:
     """Return what the user can do about an error, as a clause; empty if nothing is known."""
     code = code_of(error) or ""

@@ -1,0 +1,285 @@
+"""The instruments: name, unit, description, and what each one reads of a stream.
+
+Names and units are those of OpenTelemetry's conventions for messaging where these have one, and
+begin with `fanout.` elsewhere. `docs/observability.md` lists them for users.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from fanout.metrics.readings import age
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from fanout.core.statistics import LendingStatistics, SplitStatistics
+    from fanout.metrics.readings import StreamReading
+
+Attributes: TypeAlias = "tuple[tuple[str, str], ...]"
+Values: TypeAlias = "Iterable[tuple[float | None, Attributes]]"
+Read: TypeAlias = "Callable[[StreamReading], Values]"
+
+ERROR: Final = "error.type"
+OPERATION: Final = "messaging.operation.name"
+PARTITION: Final = "messaging.destination.partition.id"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """What is measured of each stream.
+
+    Args:
+        name: The metric's name.
+        unit: Its unit, in UCUM.
+        description: What it means.
+        read: Returns the values with their attributes; a value of None is none.
+    """
+
+    name: str
+    unit: str
+    description: str
+    read: Read
+
+
+def _one(value: Callable[[StreamReading], float | None], *attributes: tuple[str, str]) -> Read:
+    return lambda reading: [(value(reading), attributes)]
+
+
+def _of_worst(value: Callable[[SplitStatistics, int], float | None]) -> Read:
+    return lambda reading: [
+        (value(split, reading.now), ((PARTITION, split_id),))
+        for split_id, split in reading.worst.items()
+    ]
+
+
+def _of_lending(value: Callable[[LendingStatistics], float | None]) -> Read:
+    def read(reading: StreamReading) -> Values:
+        lending = reading.statistics.lending
+        return [] if lending is None else [(value(lending), ())]
+
+    return read
+
+
+def _resubscriptions(reading: StreamReading) -> Iterator[tuple[int, Attributes]]:
+    for cause, count in reading.statistics.totals.resubscriptions.items():
+        yield count, ((ERROR, cause),)
+
+
+def _commits(reading: StreamReading) -> Values:
+    statistics, origin = reading.statistics, reading.statistics.origin
+    if origin.system != "kafka" or origin.group is None or statistics.lending is not None:
+        return []
+    outcome = "fanout.commit.outcome"
+    return [
+        (statistics.commits_succeeded, ((outcome, "stored"),)),
+        (statistics.commits_failed, ((outcome, "failed"),)),
+    ]
+
+
+def _settled(reading: StreamReading) -> Values:
+    lending = reading.statistics.lending
+    if lending is None:
+        return []
+    outcomes = {
+        "accepted": lending.accepted,
+        "released": lending.released,
+        "rejected": lending.rejected,
+        "expired": lending.expired - lending.refused,
+        "refused": lending.refused,
+    }
+    return [(count, (("fanout.share.outcome", name),)) for name, count in outcomes.items()]
+
+
+def _batches(value: str) -> Read:
+    def read(reading: StreamReading) -> Values:
+        batches = reading.statistics.batches
+        return [] if batches is None else [(getattr(batches, value), ())]
+
+    return read
+
+
+def _phases(reading: StreamReading) -> Iterator[tuple[float, Attributes]]:
+    if reading.statistics.batches is not None:
+        for phase, seconds in reading.statistics.batches.seconds.items():
+            yield seconds, (("fanout.batch.phase", phase),)
+
+
+def _lander_sessions(reading: StreamReading) -> Values:
+    return [(reading.statistics.lander_sessions or None, ())]
+
+
+def _landers(reading: StreamReading) -> Values:
+    statistics = reading.statistics
+    return [(len(statistics.landers) if statistics.lander_sessions else None, ())]
+
+
+def _states(reading: StreamReading) -> Iterator[tuple[int, Attributes]]:
+    states = Counter(split.state for split in reading.statistics.splits.values())
+    for state, count in states.items():
+        yield count, (("fanout.split.state", state.name.lower()),)
+
+
+def _behind(reading: StreamReading) -> int | None:
+    known = [split.behind for split in reading.statistics.splits.values()]
+    counts = [behind for behind in known if behind is not None]
+    return sum(counts) if counts else None
+
+
+def _watermark_lag(reading: StreamReading) -> float | None:
+    watermark = reading.statistics.watermark
+    return None if watermark is None else (reading.now - watermark) / 1000
+
+
+# Sums that never go down while the process runs.
+COUNTERS: Final = (
+    Instrument(
+        "messaging.client.consumed.messages",
+        "{message}",
+        "Records handed to the consumer",
+        _one(lambda reading: reading.statistics.totals.records, (OPERATION, "receive")),
+    ),
+    Instrument(
+        "fanout.consumed.bytes",
+        "By",
+        "Bytes of the records handed to the consumer",
+        _one(lambda reading: reading.statistics.totals.bytes),
+    ),
+    Instrument(
+        "fanout.resubscriptions",
+        "{resubscription}",
+        "Recoverable ends of subscriptions and failed attempts at one, by cause",
+        _resubscriptions,
+    ),
+    Instrument(
+        "fanout.gaps",
+        "{gap}",
+        "How often records were lost before they were read",
+        _one(lambda reading: reading.statistics.gaps),
+    ),
+    Instrument(
+        "fanout.gap.duration",
+        "s",
+        "How long the gaps are together, as far as it is known",
+        _one(lambda reading: sum(each.gap_seconds for each in reading.statistics.splits.values())),
+    ),
+    Instrument(
+        "fanout.commits",
+        "{request}",
+        "Requests to store acknowledged positions at the service, by outcome",
+        _commits,
+    ),
+    Instrument("fanout.batches", "{batch}", "Batches that were handled", _batches("batches")),
+    Instrument("fanout.batch.records", "{record}", "Records of these batches", _batches("rows")),
+    Instrument("fanout.batch.bytes", "By", "Bytes of their segments", _batches("bytes")),
+    Instrument("fanout.batch.duration", "s", "Seconds of these batches by phase", _phases),
+    Instrument(
+        "fanout.lander.sessions",
+        "{session}",
+        "How often a lander has connected to the driver",
+        _lander_sessions,
+    ),
+    Instrument(
+        "fanout.share.acquired",
+        "{record}",
+        "Records that the share group has locked for this stream",
+        _of_lending(lambda lending: lending.acquired),
+    ),
+    Instrument(
+        "fanout.share.redelivered",
+        "{record}",
+        "Those of them that had been delivered before, to any consumer",
+        _of_lending(lambda lending: lending.redelivered),
+    ),
+    Instrument(
+        "fanout.share.settled",
+        "{record}",
+        "Records whose lock is over, by outcome",
+        _settled,
+    ),
+)
+
+# What is there now, and can be added up over streams.
+LEVELS: Final = (
+    Instrument("fanout.splits", "{split}", "Splits by what they are doing", _states),
+    Instrument(
+        "fanout.memory.usage",
+        "By",
+        "Bytes of events that wait for the consumer",
+        _one(lambda reading: reading.statistics.bytes_in_flight),
+    ),
+    Instrument(
+        "fanout.memory.limit",
+        "By",
+        "The limit of these bytes",
+        _one(lambda reading: reading.statistics.max_bytes_in_flight),
+    ),
+    Instrument("fanout.landers", "{lander}", "Landers that are connected", _landers),
+    Instrument(
+        "fanout.share.pending.records",
+        "{record}",
+        "Records that are held and neither acknowledged nor given back",
+        _of_lending(lambda lending: lending.pending_records),
+    ),
+    Instrument(
+        "fanout.share.pending.bytes",
+        "By",
+        "Their bytes",
+        _of_lending(lambda lending: lending.pending_bytes),
+    ),
+)
+
+# What is there now, and makes no sum.
+GAUGES: Final = (
+    Instrument(
+        "fanout.lag.time",
+        "s",
+        "How far the slowest split that is read is behind its newest record",
+        _one(lambda reading: reading.statistics.lag),
+    ),
+    Instrument(
+        "fanout.lag.records",
+        "{record}",
+        "Records behind the ends of all splits, where the service reports it",
+        _one(_behind),
+    ),
+    Instrument(
+        "fanout.record.age",
+        "s",
+        "Time since the newest record that was handed over arrived at the service",
+        _one(lambda reading: reading.age),
+    ),
+    Instrument(
+        "fanout.watermark.lag",
+        "s",
+        "How far the watermark of the stream is behind the clock",
+        _one(_watermark_lag),
+    ),
+    Instrument(
+        "fanout.split.lag.time",
+        "s",
+        "How far a split is behind its newest record; of the splits that lag most",
+        _of_worst(lambda split, _: split.lag),
+    ),
+    Instrument(
+        "fanout.split.lag.records",
+        "{record}",
+        "Records of a split behind its end; of the splits that lag most",
+        _of_worst(lambda split, _: split.behind),
+    ),
+    Instrument(
+        "fanout.split.record.age",
+        "s",
+        "Time since the last record of a split arrived; of the splits that lag most",
+        _of_worst(age),
+    ),
+    Instrument(
+        "fanout.share.pending.age",
+        "s",
+        "Time since the longest-held record was locked",
+        _of_lending(lambda lending: lending.oldest),
+    ),
+)

@@ -1,0 +1,69 @@
+"""What one collection reads of a stream."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.statistics import SplitState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.core.statistics import SplitStatistics, Statistics
+
+# What is not read now is no split that lags.
+_OVER: Final = frozenset({SplitState.WAITING, SplitState.ENDED})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StreamReading:
+    """The statistics of a stream at one moment.
+
+    Args:
+        statistics: The statistics.
+        now: The moment, in milliseconds since the Unix epoch.
+        worst: The splits that lag most, by id.
+    """
+
+    statistics: Statistics
+    now: int
+    worst: Mapping[str, SplitStatistics]
+
+    @classmethod
+    def take(cls, statistics: Statistics, now: int, worst_splits: int) -> StreamReading:
+        """Choose the splits that lag most.
+
+        A split that is not subscribed to has no lag: there the age of its last record counts.
+
+        Args:
+            statistics: The statistics.
+            now: The moment, in milliseconds since the Unix epoch.
+            worst_splits: How many splits.
+        """
+
+        def height(item: tuple[str, SplitStatistics]) -> tuple[float, int]:
+            split = item[1]
+            seconds = split.lag if split.lag is not None else age(split, now)
+            return (-1.0 if seconds is None else seconds), split.behind or 0
+
+        read = (item for item in statistics.splits.items() if item[1].state not in _OVER)
+        return cls(statistics, now, dict(heapq.nlargest(worst_splits, read, key=height)))
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the newest record of all splits arrived at the service; None before one."""
+        ages = (age(split, self.now) for split in self.statistics.splits.values())
+        return min((each for each in ages if each is not None), default=None)
+
+
+def age(split: SplitStatistics, now: int) -> float | None:
+    """Return the seconds since the last record of a split arrived at the service.
+
+    Args:
+        split: The split.
+        now: The moment, in milliseconds since the Unix epoch.
+    """
+    return None if split.newest is None else max(0, now - split.newest) / 1000

@@ -1,0 +1,157 @@
+"""The streams that are watched, and what each instrument reads of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+from fanout.errors import OptionError
+from fanout.metrics.instruments import COUNTERS
+from fanout.metrics.readings import StreamReading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.core.statistics import Statistics
+    from fanout.metrics.instruments import Attributes, Instrument
+
+# One collection reads each stream once, for all instruments together.
+_SAME_COLLECTION: Final = 1.0
+
+
+class Watchable(Protocol):
+    """A stream or a query."""
+
+    def statistics(self) -> Statistics:
+        """Return its counters, from any thread."""
+
+
+class EndingStream(Protocol):
+    """A stream that says by itself when it is over."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it runs."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Registration:
+    """A stream that is watched.
+
+    Args:
+        stream: The stream.
+        ending: Says when it is over; None where only `Registry.remove` ends it.
+        attributes: Those of all its series.
+    """
+
+    stream: Watchable
+    ending: EndingStream | None
+    attributes: Attributes
+
+
+@final
+class Registry:
+    """Read the streams that are watched, and keep the counters of those that were.
+
+    Any thread may call it. What has ended is kept as sums by attributes, so that memory grows
+    with the number of different attributes alone.
+
+    Args:
+        worst_splits: How many splits of each stream have values of their own.
+    """
+
+    def __init__(self, worst_splits: int) -> None:
+        self._worst_splits = worst_splits
+        self._lock = threading.Lock()
+        self._watched: dict[Attributes, Registration] = {}
+        self._ended: dict[str, dict[Attributes, float]] = {each.name: {} for each in COUNTERS}
+        self._readings: dict[Attributes, StreamReading] = {}
+        self._served: set[str] = set()
+        self._read_at = -_SAME_COLLECTION
+
+    def __contains__(self, registration: Registration) -> bool:
+        return self._watched.get(registration.attributes) is registration
+
+    def add(self, registration: Registration) -> None:
+        """Begin to read a stream.
+
+        Raises:
+            OptionError: If another one with the same attributes is read.
+        """
+        with self._lock:
+            self._drop_ended()
+            if registration.attributes in self._watched:
+                named = ", ".join(f"{key}={value}" for key, value in registration.attributes)
+                raise OptionError(
+                    f"a stream with the attributes {named} is watched already: stop that one, or "
+                    f"tell the two apart by name="
+                )
+            self._watched[registration.attributes] = registration
+            self._forget_readings()
+
+    def remove(self, registration: Registration) -> None:
+        """Keep the counters of a stream, and forget the rest of it; idempotent."""
+        with self._lock:
+            if registration in self:
+                self._end(registration)
+
+    def sums(self, counter: Instrument) -> dict[Attributes, float]:
+        """Return the value of each series of a counter, with those of streams that have ended."""
+        with self._lock:
+            readings = self._collect(counter)
+            sums = self._ended[counter.name].copy()
+        for attributes, value in _values(counter, readings):
+            sums[attributes] = sums.get(attributes, 0) + value
+        return sums
+
+    def values(self, instrument: Instrument) -> dict[Attributes, float]:
+        """Return the value of each series of another instrument."""
+        with self._lock:
+            readings = self._collect(instrument)
+        return dict(_values(instrument, readings))
+
+    def _collect(self, instrument: Instrument) -> dict[Attributes, StreamReading]:
+        """Read all streams, unless another instrument has done so for the same collection."""
+        now = time.monotonic()
+        if instrument.name in self._served or now - self._read_at >= _SAME_COLLECTION:
+            self._drop_ended()
+            self._readings = {key: self._read(each) for key, each in self._watched.items()}
+            self._served.clear()
+            self._read_at = now
+        self._served.add(instrument.name)
+        return self._readings
+
+    def _read(self, registration: Registration) -> StreamReading:
+        now = round(datetime.now(UTC).timestamp() * 1000)
+        return StreamReading.take(registration.stream.statistics(), now, self._worst_splits)
+
+    def _drop_ended(self) -> None:
+        for registration in list(self._watched.values()):
+            if registration.ending is not None and not registration.ending.is_active:
+                self._end(registration)
+
+    def _end(self, registration: Registration) -> None:
+        readings = {registration.attributes: self._read(registration)}
+        for counter in COUNTERS:
+            ended = self._ended[counter.name]
+            for attributes, value in _values(counter, readings):
+                ended[attributes] = ended.get(attributes, 0) + value
+        del self._watched[registration.attributes]
+        self._forget_readings()
+
+    def _forget_readings(self) -> None:
+        """Read anew for the next instrument: a reading and what has ended must not overlap."""
+        self._read_at = -_SAME_COLLECTION
+
+
+def _values(
+    instrument: Instrument, readings: dict[Attributes, StreamReading]
+) -> Iterator[tuple[Attributes, float]]:
+    for attributes, reading in readings.items():
+        for value, own in instrument.read(reading):
+            if value is not None:
+                yield attributes + own, value
