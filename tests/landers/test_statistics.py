@@ -155,3 +155,31 @@ async def test_what_the_hook_raises_ends_the_query_as_in_one_process(tmp_path: P
         with pytest.raises(SplitFailedError, match="a cannot go on: 'mistake'") as caught:
             await rig.coordinator.next(20.0)
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+async def test_resubscriptions_are_counted_by_cause_and_sessions_by_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ManualConnection, "verdict", retry)
+    source = ManualSource("a")
+    source.put(*numbered(10))
+    async with asyncio.timeout(20.0), Rig(source, tmp_path).running(0) as rig:
+        await rig.read(10)
+        for error in (RemoteError("InternalFailure", "again"), OSError("reset by canary")):
+            await until(lambda: source.subscriptions == 1)
+            source.fail(error)
+            await until(lambda: rig.landers[0]._resubscribed)
+            source._failure = None
+            await until(lambda: not rig.landers[0]._resubscribed)
+        counted = rig.coordinator._causes
+        await until(lambda: len(counted.counts) == 2)
+        statistics = rig.coordinator.statistics()
+        assert statistics.totals.records == statistics.records == 10
+        assert statistics.totals.bytes > 0
+        # The connection of the test has no codes of a service.
+        assert statistics.totals.resubscriptions.keys() == {"RemoteError", "OSError"}
+        limit = rig.connection.pacing.max_bytes_in_flight
+        assert (statistics.lander_sessions, statistics.max_bytes_in_flight) == (1, limit)
+        await rig.kill(0)
+        rig.start(0)
+        await until(lambda: rig.coordinator.statistics().lander_sessions == 2)
