@@ -66,6 +66,7 @@ class LandingThread:
         self._task: asyncio.Task[None] | None = None
         self._was_read = asyncio.Event()
         self._unread: dict[int, int] = {}
+        self._needed = 0
         self._changed = threading.Condition()
         self._newest: int | None = None
         self._opened = self._ended = False
@@ -164,7 +165,8 @@ class LandingThread:
             self._tell()
             async for entry in landing:
                 self._tell(entry.number)
-                self._unread[entry.number] = entry.bytes
+                if entry.number >= self._needed:  # otherwise the query has found and read it
+                    self._unread[entry.number] = entry.bytes
                 await self._wait_for_reader()
 
     def _tell(self, number: int | None = None) -> None:
@@ -181,5 +183,6 @@ class LandingThread:
 
     def _forget(self, number: int, unread: dict[int, int]) -> None:
         unread |= self._unread
+        self._needed = number
         self._unread = {entry: size for entry, size in unread.items() if entry >= number}
         self._was_read.set()

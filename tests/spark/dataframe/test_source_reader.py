@@ -194,7 +194,9 @@ class FakeLanding:
         return type("Entry", (), {"number": self.asked, "bytes": 10})
 
 
-def test_the_landing_waits_for_a_query_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeLanding:
+    """Let sources be landed by a fake."""
     fake = FakeLanding()
 
     @asynccontextmanager
@@ -202,6 +204,10 @@ def test_the_landing_waits_for_a_query_that_is_behind(monkeypatch: pytest.Monkey
         yield fake
 
     monkeypatch.setattr(landing_thread, "land", land)
+    return fake
+
+
+def test_the_landing_waits_for_a_query_that_is_behind(fake: FakeLanding) -> None:
     options = LandingOptions("anywhere", max_bytes_ahead=30)
     thread = LandingThread(ManualSource(), options, available_now=False)
     thread.start()
@@ -212,6 +218,20 @@ def test_the_landing_waits_for_a_query_that_is_behind(monkeypatch: pytest.Monkey
             eventually(lambda asked=asked: fake.asked == asked, f"{asked} entries")  # type: ignore[misc]
             settle(thread)
             assert fake.asked == asked
+    finally:
+        assert thread.stop()
+
+
+def test_an_entry_that_was_read_at_once_is_not_waited_for(fake: FakeLanding) -> None:
+    """A query finds it in the storage, maybe before the landing yields it."""
+    options = LandingOptions("anywhere", max_bytes_ahead=5)
+    thread = LandingThread(ManualSource(), options, available_now=False)
+    thread.start()
+    try:
+        thread.needed_from(4)
+        eventually(lambda: fake.asked == 4, "4 entries")
+        settle(thread)
+        assert fake.asked == 4
     finally:
         assert thread.stop()
 
