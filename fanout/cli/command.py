@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin
 import typer
 
 from fanout._exports import naming_extras
-from fanout.core.option_words import SECRETS, in_words_of_caller
+from fanout.core.option_words import SECRETS, STORAGE_SECRETS, in_words_of_caller
 from fanout.errors import FanOutError
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ _WORDS: Final = SECRETS | {"servers": "--bootstrap-servers"}
 OTHER_KEYWORDS: Final = frozenset({"decode", "insecure", "mode", "on_bad_frame", "on_bad_record"})
 _REMEDY: Final = re.compile(
     rf"(?:,? or pass |; |(?<=\?) )(?:{'|'.join(sorted(OTHER_KEYWORDS))})=[^,;]*"
-    # Those of object storage that are secrets.
-    r"|, or give the storage options? [a-z_ ]+"
+    rf"|{STORAGE_SECRETS}"
 )
 _words_of_command: ContextVar[Mapping[str, str]] = ContextVar("words", default=_WORDS)
 

@@ -16,6 +16,9 @@ SECRETS: Final = {
 }
 """The environment variables of secrets, by keyword: options show in lists and plans."""
 
+STORAGE_SECRETS: Final = r", or give the storage options? [a-z_ ]+| or as storage options"
+"""A pattern of the remedies in messages that are secret settings of object storage."""
+
 _QUOTED: Final = r"'[^']*'|\"[^\"]*\""
 _VALUE: Final = rf"(?P<value>{_QUOTED}|True\b|[\w.+-]*)"
 # A part of the message that is done stands as this character until the end.

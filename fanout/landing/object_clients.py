@@ -180,8 +180,8 @@ def _boto3() -> Any:
     except (BotoCoreError, ValueError) as error:
         reason = f": {text_of(error)}" if isinstance(error, BotoCoreError) else ""
         raise SetupError(
-            f"no AWS credentials were found{reason}; log in, set AWS_PROFILE, or give the storage "
-            "options access_key_id and secret_access_key"
+            f"no AWS credentials were found{reason}; log in or set AWS_PROFILE, or give the "
+            "storage options access_key_id and secret_access_key"
         ) from error
 
 

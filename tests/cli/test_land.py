@@ -372,7 +372,7 @@ def test_missing_credentials_of_a_bucket_are_not_asked_for_as_options(
     result = land(*command)
     assert result.exit_code == 2
     assert result.stderr == (
-        "fanout land: no AWS credentials were found; log in, set AWS_PROFILE\n"
+        "fanout land: no AWS credentials were found; log in or set AWS_PROFILE\n"
     )
 
 

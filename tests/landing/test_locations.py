@@ -287,7 +287,7 @@ def test_where_there_are_no_credentials_the_error_says_what_to_do(
     with pytest.raises(SetupError) as caught:
         open_object_storage("s3://lake")
     assert str(caught.value) == (
-        "no AWS credentials were found; log in, set AWS_PROFILE, or give the storage "
+        "no AWS credentials were found; log in or set AWS_PROFILE, or give the storage "
         "options access_key_id and secret_access_key"
     )
     monkeypatch.setenv("AWS_PROFILE", "nowhere")
@@ -309,7 +309,7 @@ def test_credentials_that_cannot_be_found_are_named(
         request_of("s3://lake", {"endpoint": service.endpoint})
     assert str(caught.value) == (
         "no AWS credentials were found: Error when retrieving credentials from custom-process: the "
-        "session is over; log in, set AWS_PROFILE, or give the storage options access_key_id and "
+        "session is over; log in or set AWS_PROFILE, or give the storage options access_key_id and "
         "secret_access_key"
     )
 

@@ -8,7 +8,6 @@ from pyspark.sql.datasource import DataSourceReader
 
 from fanout.errors import OptionError
 from fanout.landing.landed_log import LandedLog, Place
-from fanout.landing.places import open_files
 from fanout.spark.dataframe.row_groups import RowGroups, partitions, read_rows
 from fanout.spark.dataframe.stream_reader import first_entry, log_skipped
 
@@ -42,8 +41,9 @@ class LandingBatchReader(DataSourceReader):
             CheckpointError: The landing cannot be read, or entries were deleted.
         """
         options = self._options
-        files = open_files(options.landing, options.storage)
-        log = LandedLog(files, skip_lost=not options.fail_on_data_loss, on_skipped=log_skipped)
+        log = LandedLog(
+            options.open(), skip_lost=not options.fail_on_data_loss, on_skipped=log_skipped
+        )
         start, stop = first_entry(log, options.start), options.stop
         if isinstance(stop, str):
             stop = log.end()

@@ -9,9 +9,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from fanout.errors import OptionError
 from fanout.landing.identity import read_identity
-from fanout.landing.places import open_files
 from fanout.spark.dataframe.batch_reader import LandingBatchReader
 from fanout.spark.dataframe.landed_source import LandedSource
+from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.options import ReadOptions
 from fanout.spark.dataframe.source_reader import SourceStreamReader
 from fanout.spark.dataframe.stream_reader import LandingStreamReader
@@ -48,9 +48,9 @@ class LandingDataSource(DataSource):
         landed = LandedSource.parse(self.options, self.source)
         if landed is not None:
             return from_arrow_schema(landed.make().schema)
-        options = ReadOptions.parse(self.options)
-        files = open_files(options.landing, options.storage)
-        return from_arrow_schema(read_identity(files).schema)
+        files = ReadOptions.parse(self.options).open()
+        with in_words_of_options():
+            return from_arrow_schema(read_identity(files).schema)
 
     def reader(self, schema: StructType) -> LandingBatchReader:
         """Return what reads for `spark.read`.

@@ -16,6 +16,7 @@ from fanout.spark.dataframe.source_options import (
     LANDING_OPTIONS,
     refuse_without_source,
     source_from_options,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class LandedSource:
             OptionError: An option is unknown, missing or malformed.
         """
         own = {name: options[name] for name in options if not name.lower().startswith(STORAGE)}
-        given = GivenOptions(own)
+        given, words = GivenOptions(own), dict[str, str]()
         if source is not None:
             given.refuse_others((*READ_OPTIONS, *LANDING_OPTIONS), {}, "it belongs to the source")
             make: Callable[[], Source] = partial(_same, source)
@@ -68,12 +69,14 @@ class LandedSource:
             return None
         else:
             make = partial(source_from_options, own, READ_OPTIONS)
+            words = words_of(given)
         names = {name.lower() for name in READ_OPTIONS}
         reading = ReadOptions.parse(
             {name: options[name] for name in options if name not in own or name.lower() in names},
             streaming=True,
         )
-        return cls(make=make, landing=_landing(given, reading), reading=reading)
+        landing = replace(_landing(given, reading), words=words)
+        return cls(make=make, landing=landing, reading=reading)
 
 
 def _same(source: Source) -> Source:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.landing.lander import land
+from fanout.spark.dataframe.option_words import in_words_of_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +36,8 @@ class LandingOptions:
         keep: Delete what was written longer ago; None keeps all.
         max_bytes_ahead: The bytes of files that this query has not read, beyond which the lander
             waits for it.
+        words: The options that the user has given for keywords of the source; empty where the user
+            gave the source as a value.
     """
 
     location: str
@@ -43,6 +46,7 @@ class LandingOptions:
     max_wait: float = 1.0
     keep: timedelta | None = None
     max_bytes_ahead: int = 10 << 30
+    words: Mapping[str, str] = field(default_factory=dict)
 
 
 @final
@@ -142,7 +146,8 @@ class LandingThread:
     def _run(self) -> None:
         failure: Exception | None = None
         try:
-            asyncio.run(self._land())
+            with in_words_of_options(self._options.words):
+                asyncio.run(self._land())
         except asyncio.CancelledError:
             pass
         except Exception as error:  # noqa: BLE001 - the next call of the planner raises it

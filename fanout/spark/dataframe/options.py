@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Final, Self, final
 from fanout.errors import OptionError
 from fanout.landing.landed_log import NO_LIMITS, Limits
 from fanout.landing.named_readers import check_reader
+from fanout.landing.places import open_files, open_known_storage
+from fanout.spark.dataframe.option_words import in_words_of_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from fanout.landing.storage import ReadableFiles, Storage
 
 _STREAM: Final = ("reader", "maxRecordsPerTrigger", "maxBytesPerTrigger")
 _BATCH: Final = ("stop",)
@@ -88,6 +92,16 @@ class ReadOptions:
             fail_on_data_loss=_flag("failOnDataLoss", found.get("failOnDataLoss", "true")),
             storage=storage,
         )
+
+    def open(self) -> ReadableFiles:
+        """Open the landing for reading; see `open_files`."""
+        with in_words_of_options():
+            return open_files(self.landing, self.storage)
+
+    def open_storage(self) -> Storage:
+        """Open the landing for a named reader, which writes; see `open_known_storage`."""
+        with in_words_of_options():
+            return open_known_storage(self.landing, self.storage)
 
 
 def _check_kind(found: Mapping[str, str], *, streaming: bool) -> None:

@@ -15,14 +15,13 @@ from pyspark.sql.datasource import InputPartition
 
 from fanout.core.error_text import text_of
 from fanout.errors import CheckpointError
-from fanout.landing.places import open_files
+from fanout.spark.dataframe.options import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fanout.landing.landed_log import FileRows
     from fanout.landing.storage import ReadableFiles
-    from fanout.spark.dataframe.options import ReadOptions
 
 _LOG: Final = logging.getLogger("fanout.spark")
 _PARALLEL_READS: Final = 8
@@ -211,4 +210,4 @@ def _files(options: ReadOptions) -> ReadableFiles:
 
 @lru_cache(maxsize=4)
 def _opened(location: str, storage: tuple[tuple[str, str], ...]) -> ReadableFiles:
-    return open_files(location, dict(storage))
+    return ReadOptions(landing=location, storage=dict(storage)).open()

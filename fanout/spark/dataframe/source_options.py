@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from fanout.core.option_words import in_words_of_caller
 from fanout.errors import OptionError
 from fanout.spark.dataframe.given_options import GivenOptions
 from fanout.spark.dataframe.kafka_source_options import (
@@ -17,6 +16,7 @@ from fanout.spark.dataframe.kafka_source_options import (
     kafka_source,
     shuffle_source,
 )
+from fanout.spark.dataframe.option_words import in_words_of_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -107,13 +107,20 @@ def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) 
         )
     kind = given.word("source", *_SOURCES)
     assert kind is not None, "there is one"
-    make, refused, secrets_go, words = _ways(kind)
+    make, refused, secrets_go = _ways(kind)
     known = (*SOURCE_OPTIONS[kind], *LANDING_OPTIONS, *others)
     given.refuse_others(known, _but(refused, known), secrets_go)
-    try:
+    with in_words_of_options(words_of(given)):
         return make(given, _common(given))
-    except OptionError as error:
-        raise OptionError(in_words_of_caller(str(error), words)) from error
+
+
+def words_of(given: GivenOptions) -> dict[str, str]:
+    """Return the options for the keywords of a source, for messages.
+
+    Args:
+        given: The options; `source` is one of them.
+    """
+    return dict(_KINESIS_WORDS if given.text("source") == "kinesis" else KAFKA_WORDS)
 
 
 def refuse_without_source(options: Mapping[str, str]) -> None:
@@ -138,13 +145,11 @@ def refuse_without_source(options: Mapping[str, str]) -> None:
 
 def _ways(
     kind: str,
-) -> tuple[
-    Callable[[GivenOptions, dict[str, Any]], Source], Mapping[str, str], str, Mapping[str, str]
-]:
+) -> tuple[Callable[[GivenOptions, dict[str, Any]], Source], Mapping[str, str], str]:
     if kind == "kinesis":
-        return _kinesis_source, _KINESIS_REFUSED, _KINESIS_SECRETS_GO, _KINESIS_WORDS
+        return _kinesis_source, _KINESIS_REFUSED, _KINESIS_SECRETS_GO
     make = kafka_source if kind == "kafka" else shuffle_source
-    return make, KAFKA_REFUSED, KAFKA_SECRETS_GO, KAFKA_WORDS
+    return make, KAFKA_REFUSED, KAFKA_SECRETS_GO
 
 
 def _but(refused: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:

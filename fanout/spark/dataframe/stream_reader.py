@@ -11,7 +11,6 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from fanout.errors import OptionError
 from fanout.landing.landed_log import NO_LIMITS, LandedLog, Limits, Place
 from fanout.landing.named_readers import NamedReader
-from fanout.landing.places import open_files, open_known_storage
 from fanout.spark.dataframe.offsets import LandingOffset
 from fanout.spark.dataframe.row_groups import partitions, read_rows
 
@@ -142,9 +141,8 @@ class _Planner:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        files = open_files(options.landing, options.storage)
         self._log = LandedLog(
-            files, skip_lost=not options.fail_on_data_loss, on_skipped=log_skipped
+            options.open(), skip_lost=not options.fail_on_data_loss, on_skipped=log_skipped
         )
         self._reader = self._named_reader(options)
         self._claimed = False
@@ -224,7 +222,7 @@ class _Planner:
     def _named_reader(self, options: ReadOptions) -> NamedReader | None:
         if options.reader is None:
             return None
-        return NamedReader(open_known_storage(options.landing, options.storage), options.reader)
+        return NamedReader(options.open_storage(), options.reader)
 
 
 def log_skipped(first: int, last: int) -> None:

@@ -1,10 +1,21 @@
 from __future__ import annotations
 
-import pytest
+import os
+from typing import TYPE_CHECKING
 
-from fanout.errors import OptionError
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from fanout.errors import CheckpointError, OptionError, SetupError
 from fanout.landing.landed_log import Limits
+from fanout.spark.dataframe.data_source import LandingDataSource
+from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.options import ReadOptions
+from tests.spark.manual import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 HERE = {"landing": "/lake/orders"}
 
@@ -71,3 +82,60 @@ def test_options_of_the_other_kind_of_read_are_refused() -> None:
         ReadOptions.parse(HERE | {"stop": "3"}, streaming=True)
     with pytest.raises(OptionError, match=r"reader is an option of spark\.readStream, not of spar"):
         ReadOptions.parse(HERE | {"reader": "a"}, streaming=False)
+
+
+@pytest.mark.parametrize("read", ["schema", "streaming", "batch"])
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"landing": "/lake", "storage.region": "eu-west-1"},
+            "storage.* can only be given for object storage, and landing='/lake' is on the disk",
+        ),
+        (
+            {"landing": "dbfs:/lake"},
+            (
+                "landing='dbfs:/lake' must be a path, or a URI such as s3://bucket/path, "
+                "gs://bucket/path or abfss://container@account.dfs.core.windows.net/path"
+            ),
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_location_names_options(
+    options: dict[str, str], sentence: str, read: str
+) -> None:
+    source, schema = LandingDataSource(options), from_arrow_schema(SCHEMA)
+    ways: dict[str, Callable[[], object]] = {
+        "schema": source.schema,
+        "streaming": lambda: source.streamReader(schema).initialOffset(),
+        "batch": lambda: source.reader(schema).partitions(),
+    }
+    with pytest.raises(OptionError) as refused:
+        ways[read]()
+    assert str(refused.value) == sentence
+
+
+def test_missing_credentials_are_to_be_set_where_no_plan_shows_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(SetupError) as refused:
+        LandingDataSource({"landing": "s3://lake/orders"}).schema()
+    assert str(refused.value) == "no AWS credentials were found; log in or set AWS_PROFILE"
+
+
+@pytest.mark.parametrize(
+    ("message", "written"),
+    [
+        ("in another region; give the storage option region", "; give the option storage.region"),
+        ("none were found: give them in the environment or as storage options", "environment$"),
+        ("run `login`, or give the storage option service_account", "run `login`$"),
+    ],
+)
+def test_settings_of_object_storage_are_named_as_options(message: str, written: str) -> None:
+    with pytest.raises(CheckpointError, match=written), in_words_of_options():
+        raise CheckpointError(message)

@@ -145,6 +145,33 @@ def test_the_error_of_the_source_is_raised(
         reader.commit(start)
 
 
+@pytest.mark.parametrize("given", ["as options", "as a value"])
+def test_the_error_of_the_source_has_the_words_of_the_user(
+    given: str, source: ManualSource, tmp_path: Path
+) -> None:
+    landed = parse(landing=str(tmp_path / "landing"), maxWait="0")
+    expected = "check endpointUrl, or failOnDataLoss=false goes on"
+    if given == "as a value":
+        landed = LandedSource.parse({"landing": str(tmp_path / "landing")}, source)  # type: ignore[assignment]
+        expected = "check endpoint_url, or on_data_loss='earliest' goes on"
+    reader = SourceStreamReader(landed.reading, SCHEMA, landed.landing, lambda: source)
+    with stopped(reader):
+        start = reader.initialOffset()
+        source.fail(ServiceError("check endpoint_url, or on_data_loss='earliest' goes on"))
+        eventually(lambda: fails(lambda: reader.latestOffset(start, ALL)), "the error")
+        with pytest.raises(SplitFailedError) as raised:
+            reader.commit(start)
+    assert expected in str(raised.value)
+
+
+def fails(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except FanOutError:
+        return True
+    return False
+
+
 def test_a_landing_that_cannot_be_used_is_an_error_at_once(
     planner: Callable[[], SourceStreamReader], tmp_path: Path
 ) -> None:
@@ -301,7 +328,7 @@ def test_a_planner_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
 
 def parse(**options: str) -> LandedSource:
     kinesis = {"source": "kinesis", "stream": "orders", "consumer": "etl", "landing": "/lake"}
-    landed = LandedSource.parse({name.lower(): options[name] for name in options} | kinesis, None)
+    landed = LandedSource.parse(kinesis | {name.lower(): options[name] for name in options}, None)
     assert landed is not None
     return landed
 
