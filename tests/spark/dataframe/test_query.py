@@ -123,7 +123,7 @@ def test_a_schema_chooses_columns(spark: SparkSession, landing: FilledLanding) -
     assert reading.schema("sequence int").load().agg({"sequence": "max"}).collect() == [(5,)]
     for schema, words in (
         ("colour string", "the records of entry 1 of .* have no column colour"),
-        ("shard int", "the column shard of entry 1 of .* is string, and not each value can be int32"),
+        ("shard int", "the column shard of entry 1 of .* is string, and not each value can be int"),
     ):
         with pytest.raises(Exception, match=words):
             reading.schema(schema).load().collect()
