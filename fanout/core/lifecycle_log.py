@@ -1,26 +1,101 @@
-"""Log the start of a stream, its new and ended splits, and its stop: one line each, at INFO."""
+"""Log the life of a stream, one structured line an event, under the logger `fanout.lifecycle`.
+
+The fields of a line are attributes of its `LogRecord`, as `extra=` makes them, and have the names
+of OpenTelemetry's conventions where these have one. No line has data, keys or secrets.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+from fanout.core.error_text import text_of
+from fanout.core.log_limit import WINDOW, LogLimit
 
-    from fanout.core.events import End, Split
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from fanout.core.events import End, Gap, Split
+    from fanout.core.positions import Position
     from fanout.core.progress import Progress, SplitProgress
-    from fanout.core.source import Terms
+    from fanout.core.source import Capabilities
     from fanout.errors import FanOutError
 
     _T = TypeVar("_T")
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("fanout.lifecycle")
 
 # A stream may have thousands of splits, and a line names a few of them.
 _NAMED: Final = 5
+
+
+@final
+class LogEvent(StrEnum):
+    """The names of events; `docs/observability.md` lists them for users."""
+
+    STREAM_STARTED = "fanout.stream.started"
+    STREAM_STOPPED = "fanout.stream.stopped"
+    SPLITS_FOUND = "fanout.splits.found"
+    SPLIT_ENDED = "fanout.split.ended"
+    SUBSCRIPTION_OPENED = "fanout.subscription.opened"
+    SUBSCRIPTION_RENEWED = "fanout.subscription.renewed"
+    SUBSCRIPTION_RETRIED = "fanout.subscription.retried"
+    SUBSCRIPTION_BLOCKED = "fanout.subscription.blocked"
+    RECORDS_LOST = "fanout.records.lost"
+    CHECKPOINT_CLAIMED = "fanout.checkpoint.claimed"
+    ENTRY_WRITTEN = "fanout.entry.written"
+    QUERY_STARTED = "fanout.query.started"
+    BATCH_FINISHED = "fanout.batch.finished"
+    QUERY_STOPPED = "fanout.query.stopped"
+
+
+# The level of the line in place of those that were left out, and what it counts.
+_SUMMARIES: Final = {
+    LogEvent.SPLIT_ENDED: (logging.INFO, "splits that were read to their end"),
+    LogEvent.SUBSCRIPTION_RETRIED: (logging.INFO, "subscriptions that are opened again"),
+    LogEvent.SUBSCRIPTION_BLOCKED: (logging.ERROR, "subscriptions that wait for a person"),
+    LogEvent.RECORDS_LOST: (logging.ERROR, "losses of records"),
+}
+
+
+def write(
+    level: int, event: LogEvent, message: str, *args: object, fields: Mapping[str, object]
+) -> None:
+    """Log one event of a stream, a landing or a query.
+
+    Args:
+        level: The level.
+        event: Which one.
+        message: The text for people, with a place for each of `args`.
+        args: The values in the text.
+        fields: The other fields.
+    """
+    log.log(level, message, *args, extra={"event.name": event.value, **fields})
+
+
+def totals(
+    seconds: float, records: int, nbytes: int, batches: int, *, error: str | None
+) -> Mapping[str, object]:
+    """Return the fields of the line at the end of a stream or a query.
+
+    Args:
+        seconds: How long it ran.
+        records: The records that it has read.
+        nbytes: Their bytes.
+        batches: Its batches.
+        error: The type of the error that has ended it; None where none has.
+    """
+    counts = {
+        "fanout.duration": round(seconds, 3),
+        "fanout.records": records,
+        "fanout.bytes": nbytes,
+        "fanout.batches": batches,
+    }
+    return counts if error is None else {**counts, "error.type": error}
 
 
 @final
@@ -28,59 +103,235 @@ class LifecycleLog:
     """Log the life of one stream, in the terms of its service.
 
     Args:
-        progress: The splits of the stream.
-        terms: What the service calls splits and positions.
+        source: The identity of what is read.
+        capabilities: What the service calls splits, positions and causes, and where records come
+            from.
     """
 
-    def __init__(self, progress: Progress, terms: Terms) -> None:
-        self._progress = progress
-        self._terms = terms
+    def __init__(self, source: str, capabilities: Capabilities) -> None:
+        self._source = source
+        self._terms = capabilities.terms
+        origin = capabilities.origin
+        self._fields = {
+            "messaging.system": origin.system,
+            "messaging.destination.name": origin.destination,
+        }
+        self._limit = LogLimit(self._summarize)
         self._started = 0.0
 
-    def started(self, *, stored: bool) -> None:
+    # The stream.
+
+    def started(self, progress: Progress, *, stored: bool) -> None:
         """Log where reading begins.
 
         Args:
+            progress: The splits of the stream.
             stored: Whether the positions were stored, and do not come from the source's start.
         """
         self._started = asyncio.get_running_loop().time()
-        states = [state for state in self._progress if not state.ended]
-        ended = sum(1 for _ in self._progress) - len(states)
-        log.info(
+        states = [state for state in progress if not state.ended]
+        ended = sum(1 for _ in progress) - len(states)
+        self._write(
+            logging.INFO,
+            LogEvent.STREAM_STARTED,
             "%s %s with %s%s%s",
-            self._progress.source,
+            self._source,
             "resumes from stored positions" if stored else "starts",
             self._count(states),
             _few(states, self._place),
             f"; {ended} more had been read to the end" if ended else "",
+            fields={"fanout.stream.resumed": stored, "fanout.splits": len(states)},
         )
 
     def found(self, splits: Collection[Split]) -> None:
         """Log splits that have appeared while the stream runs."""
         if splits:
-            log.info("found %s%s", self._count(splits, "new "), _few(splits, _with_parents))
+            self._write(
+                logging.INFO,
+                LogEvent.SPLITS_FOUND,
+                "found %s%s",
+                self._count(splits, "new "),
+                _few(splits, _with_parents),
+                fields={"fanout.splits": len(splits)},
+            )
 
-    def ended(self, end: End) -> None:
-        """Log a split that was read to its end."""
-        children = _few(end.children, str)
-        log.info("%s was read to its end%s", end.split, children and f"; its children{children}")
-
-    def stopped(self, failure: FanOutError | None) -> None:
+    def stopped(self, progress: Progress, failure: FanOutError | None) -> None:
         """Log the totals of the stream.
 
         Args:
+            progress: What was read.
             failure: The error that ended the stream, if there is one.
         """
-        progress = self._progress
-        log.info(
+        self._limit.close()
+        seconds = asyncio.get_running_loop().time() - self._started
+        name = None if failure is None else type(failure).__name__
+        self._write(
+            logging.INFO,
+            LogEvent.STREAM_STOPPED,
             "%s %s after %.1f s: %d records, %d bytes, %d batches",
-            progress.source,
-            "stopped" if failure is None else f"failed with {type(failure).__name__}",
-            asyncio.get_running_loop().time() - self._started,
+            self._source,
+            "stopped" if name is None else f"failed with {name}",
+            seconds,
             progress.records,
             progress.bytes,
             progress.batches,
+            fields=totals(seconds, progress.records, progress.bytes, progress.batches, error=name),
         )
+
+    # Its splits.
+
+    def subscribed(self, split: Split, position: Position) -> None:
+        """Log a subscription that was opened."""
+        self._write_of_split(
+            logging.DEBUG,
+            LogEvent.SUBSCRIPTION_OPENED,
+            split,
+            "subscribed to %s %s",
+            split,
+            self._terms.position(position),
+            fields={"fanout.position": self._terms.position(position)},
+        )
+
+    def renews(self, split: Split, position: Position) -> None:
+        """Log a subscription that is over without an error, as all are in time."""
+        self._write_of_split(
+            logging.DEBUG,
+            LogEvent.SUBSCRIPTION_RENEWED,
+            split,
+            "renewing the subscription to %s %s",
+            split,
+            self._terms.position(position),
+            fields={"fanout.position": self._terms.position(position)},
+        )
+
+    def retries(self, split: Split, position: Position, cause: Exception, delay: float) -> None:
+        """Log a subscription that has failed, and is opened again.
+
+        Args:
+            split: Its split.
+            position: Where it goes on.
+            cause: Why it has failed; its text may have data, and is not logged.
+            delay: Seconds until then.
+        """
+        name = self._terms.cause(cause)
+        if self._limit.admits(LogEvent.SUBSCRIPTION_RETRIED, name):
+            self._write_of_split(
+                logging.INFO,
+                LogEvent.SUBSCRIPTION_RETRIED,
+                split,
+                "resubscribing to %s %s in %.1f s: %s",
+                split,
+                self._terms.position(position),
+                delay,
+                name,
+                fields=self._failure(position, name, delay),
+            )
+
+    def blocked(
+        self, split: Split, position: Position, cause: Exception, hint: str, delay: float
+    ) -> None:
+        """Log a subscription that only a person can make work again.
+
+        Args:
+            split: Its split.
+            position: Where it goes on.
+            cause: Why it has failed.
+            hint: What to do.
+            delay: Seconds until the next attempt.
+        """
+        name = self._terms.cause(cause)
+        if self._limit.admits(LogEvent.SUBSCRIPTION_BLOCKED, name):
+            self._write_of_split(
+                logging.ERROR,
+                LogEvent.SUBSCRIPTION_BLOCKED,
+                split,
+                "%s waits for a person, again in %.0f s: %s (%s)",
+                split,
+                delay,
+                text_of(cause),
+                hint,
+                fields=self._failure(position, name, delay),
+            )
+
+    def lost(self, split: Split, gaps: Sequence[Gap]) -> None:
+        """Log records that are lost.
+
+        Args:
+            split: Their split.
+            gaps: What is lost; nothing is logged where there is none.
+        """
+        if gaps and self._limit.admits(LogEvent.RECORDS_LOST, str(split)):
+            first = gaps[0]
+            self._write_of_split(
+                logging.ERROR,
+                LogEvent.RECORDS_LOST,
+                split,
+                "records of %s are lost%s: %s",
+                split,
+                "" if len(gaps) == 1 else f", the first of {len(gaps)} gaps",
+                first.reason,
+                fields={
+                    "fanout.gaps": len(gaps),
+                    "fanout.position": self._terms.position(first.after),
+                },
+            )
+
+    def ended(self, end: End) -> None:
+        """Log a split that was read to its end."""
+        if self._limit.admits(LogEvent.SPLIT_ENDED, ""):
+            children = _few(end.children, str)
+            self._write_of_split(
+                logging.INFO,
+                LogEvent.SPLIT_ENDED,
+                end.split,
+                "%s was read to its end%s",
+                end.split,
+                children and f"; its children{children}",
+                fields={"fanout.children": [child.id for child in end.children]},
+            )
+
+    def close(self) -> None:
+        """Log the summaries that are due; idempotent."""
+        self._limit.close()
+
+    def _summarize(self, kind: str, left_out: Counter[str]) -> None:
+        event = LogEvent(kind)
+        level, what = _SUMMARIES[event]
+        counts = [f"{count} of {about}" for about, count in left_out.most_common() if about]
+        self._write(
+            level,
+            event,
+            "%d more %s within %.0f s%s",
+            left_out.total(),
+            what,
+            WINDOW,
+            _few(counts, str),
+            fields={"fanout.more": left_out.total()},
+        )
+
+    def _failure(self, position: Position, cause: str, delay: float) -> Mapping[str, object]:
+        return {
+            "fanout.position": self._terms.position(position),
+            "fanout.delay": round(delay, 3),
+            "error.type": cause,
+        }
+
+    def _write(
+        self, level: int, event: LogEvent, message: str, *args: object, fields: Mapping[str, object]
+    ) -> None:
+        write(level, event, message, *args, fields={**self._fields, **fields})
+
+    def _write_of_split(
+        self,
+        level: int,
+        event: LogEvent,
+        split: Split,
+        message: str,
+        *args: object,
+        fields: Mapping[str, object],
+    ) -> None:
+        of_split = {"messaging.destination.partition.id": split.id, **fields}
+        self._write(level, event, message, *args, fields=of_split)
 
     def _place(self, state: SplitProgress) -> str:
         return f"{state.split} {self._terms.position(state.delivered)}".rstrip()

@@ -70,6 +70,7 @@ async def open_stream(
             connection,
             jitter=opened.jitter,
             on_resubscribe=on_resubscribe or _ignore,
+            lifecycle=opened.lifecycle,
             event_time=source.event_time if isinstance(source.event_time, EventTime) else None,
         )
         supervisor = Supervisor(connection, progress, opened.lineage, subscribers)
@@ -77,7 +78,7 @@ async def open_stream(
             async with supervisor.supervise():
                 yield FanOut(source, connection, progress, subscribers)
         finally:
-            opened.lifecycle.stopped(subscribers.failure)
+            opened.lifecycle.stopped(progress, subscribers.failure)
 
 
 @final
@@ -130,10 +131,10 @@ async def open_lineage(
             progress = await _resolved(source, connection, splits)
         else:
             progress = _resumed(source, connection, checkpoint)
-        lifecycle = LifecycleLog(progress, connection.capabilities.terms)
+        lifecycle = LifecycleLog(connection.identity, connection.capabilities)
         jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
         lineage = Lineage(connection, progress, jitter=jitter, listed=splits, lifecycle=lifecycle)
-        lifecycle.started(stored=checkpoint is not None)
+        lifecycle.started(progress, stored=checkpoint is not None)
         yield Opened(connection, progress, lineage, lifecycle, jitter)
 
 

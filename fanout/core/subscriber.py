@@ -16,12 +16,18 @@ from fanout.core.events import Batch, End, Failure, Gap
 from fanout.core.policy import Fatal, Finish, Pace, Phase, Retry, Skip
 from fanout.core.statistics import SplitState
 from fanout.core.subscription import Subscription
-from fanout.errors import EventTimeError, SplitFailedError, StreamStateError
+from fanout.errors import (
+    EventTimeError,
+    SplitFailedError,
+    StreamStateError,
+    SubscriptionEndedError,
+)
 
 if TYPE_CHECKING:
     from fanout.core.backoff import FullJitter
     from fanout.core.event_time import EventTime
     from fanout.core.events import Split
+    from fanout.core.lifecycle_log import LifecycleLog
     from fanout.core.limits import MemoryLimit, SubscribeLimit
     from fanout.core.positions import Position
     from fanout.core.slot import Slot
@@ -56,6 +62,7 @@ class Subscriber:
         subscribe_limit: The bound on pending subscribe calls that all splits share.
         jitter: How long to wait between attempts.
         on_resubscribe: Called at each recoverable end.
+        lifecycle: Logs what becomes of the subscriptions.
         event_time: How the watermark of the split is computed; None for no watermark.
     """
 
@@ -70,6 +77,7 @@ class Subscriber:
         subscribe_limit: SubscribeLimit,
         jitter: FullJitter,
         on_resubscribe: OnResubscribe,
+        lifecycle: LifecycleLog,
         event_time: EventTime | None = None,
     ) -> None:
         self.split = split
@@ -83,6 +91,7 @@ class Subscriber:
         self._memory_limit = memory_limit
         self._subscribe_limit = subscribe_limit
         self._on_resubscribe = on_resubscribe
+        self._lifecycle = lifecycle
         self._retries = Retries(connection.pacing, jitter)
         self._watermark = None if event_time is None else SplitWatermark(event_time)
         self._gaps: tuple[Gap, ...] = ()
@@ -151,6 +160,7 @@ class Subscriber:
                 self.state = SplitState.LIVE
                 self.subscriptions += 1
                 self._retries.subscribed()
+                self._lifecycle.subscribed(self.split, self.position)
                 while self._read is None:
                     await self._deliver(subscription)
                 return None
@@ -172,6 +182,7 @@ class Subscriber:
     async def _deliver(self, subscription: Subscription) -> None:
         """Hand one event over; no local name holds it while the next one is awaited."""
         event = await subscription.receive()
+        self._lifecycle.lost(self.split, event.gaps)
         event = self._stamp(event)
         await self.slot.put(event, subscription.reserved)
         subscription.handed_over()
@@ -199,18 +210,21 @@ class Subscriber:
         """Hand over the end of a split whose service sends no `End`."""
         gaps = self._gaps
         if verdict.lost:
-            log.error("records at the end of %s are lost: %s", self.split, verdict.lost)
-            gaps += (Gap(self.position, None, verdict.lost),)
+            gaps += (self._lose(None, verdict.lost),)
         await self.slot.put(End(self.split, verdict.children, gaps))
         self._read = SplitState.ENDED
 
     def _skip(self, verdict: Skip) -> float:
         """Go on from another position; return the delay before that."""
-        log.error("records of %s are lost: %s", self.split, verdict.reason)
-        self._gaps += (Gap(self.position, verdict.to, verdict.reason),)
+        self._gaps += (self._lose(verdict.to, verdict.reason),)
         self.position = verdict.to
         self._retries.skipped()
         return self._retries.wait(Pace.FLOOR)
+
+    def _lose(self, until: Position | None, reason: str) -> Gap:
+        gap = Gap(self.position, until, reason)
+        self._lifecycle.lost(self.split, (gap,))
+        return gap
 
     def _retry(self, cause: Exception, verdict: Retry) -> float:
         """Return the delay before the next attempt.
@@ -222,15 +236,11 @@ class Subscriber:
             raise split_failure(self.split, cause, "; ".join(filter(None, (reason, verdict.hint))))
         delay = self._retries.wait(verdict.pace)
         if verdict.pace is Pace.SLOW:
-            log.error(
-                "%s waits for a person, again in %.0f s: %s (%s)",
-                self.split,
-                delay,
-                cause,
-                verdict.hint,
-            )
+            self._lifecycle.blocked(self.split, self.position, cause, verdict.hint, delay)
+        elif isinstance(cause, SubscriptionEndedError):
+            self._lifecycle.renews(self.split, self.position)
         else:
-            log.info("resubscribing to %s in %.1f s: %s", self.split, delay, type(cause).__name__)
+            self._lifecycle.retries(self.split, self.position, cause, delay)
         return delay
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fanout.core.backoff import FullJitter
     from fanout.core.event_time import EventTime
     from fanout.core.events import Batch, Split
+    from fanout.core.lifecycle_log import LifecycleLog
     from fanout.core.positions import Position
     from fanout.core.source import Connection
     from fanout.core.statistics import OnResubscribe
@@ -41,6 +42,7 @@ class Subscribers:
         connection: The service.
         jitter: How long to wait between attempts.
         on_resubscribe: Called at each recoverable end.
+        lifecycle: Logs what becomes of subscriptions.
         event_time: How watermarks are computed; None for none.
     """
 
@@ -50,6 +52,7 @@ class Subscribers:
         *,
         jitter: FullJitter,
         on_resubscribe: OnResubscribe,
+        lifecycle: LifecycleLog,
         event_time: EventTime | None = None,
     ) -> None:
         self.failure: FanOutError | None = None
@@ -62,6 +65,7 @@ class Subscribers:
         self.causes = Causes()
         self._cause = connection.capabilities.terms.cause
         self._on_resubscribe = on_resubscribe
+        self._lifecycle = lifecycle
         self._event_time = event_time
         self._ready: deque[Slot] = deque()
         self._returned: deque[Batch | End] = deque()
@@ -122,6 +126,7 @@ class Subscribers:
             subscribe_limit=self._subscribe_limit,
             jitter=self._jitter,
             on_resubscribe=self._resubscribes,
+            lifecycle=self._lifecycle,
             event_time=self._event_time,
         )
         self.by_split[split.id] = subscriber

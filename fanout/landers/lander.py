@@ -17,6 +17,7 @@ from fanout.core.error_text import text_of
 from fanout.core.event_time import EventTime
 from fanout.core.events import Split
 from fanout.core.fan_out import FanOut
+from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.progress import Progress
 from fanout.core.subscribers import Subscribers
 from fanout.core.watermarks import Watermarks
@@ -105,10 +106,12 @@ class Lander:
             None if idleness is None else Watermarks(idleness=idleness, bounded=False)
         )
         self._progress = Progress(connection.identity, source.arrival, watermarks=self._watermarks)
+        self._lifecycle = LifecycleLog(connection.identity, connection.capabilities)
         self._subscribers = Subscribers(
             connection,
             jitter=FullJitter(connection.pacing.backoff, random or Random()),  # noqa: S311 - jitter
             on_resubscribe=self._resubscribes,
+            lifecycle=self._lifecycle,
             event_time=event_time,
         )
         self._stream = FanOut(source, connection, self._progress, self._subscribers)
@@ -142,6 +145,7 @@ class Lander:
             finally:
                 for task in working:
                     task.cancel()
+                self._lifecycle.close()
         return stopped
 
     async def _listen(self) -> bool:

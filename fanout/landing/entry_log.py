@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from fanout.core.checkpoint import Checkpoint
+from fanout.core.lifecycle_log import LogEvent, write
 from fanout.errors import CheckpointError
 from fanout.landing.entries import (
     BATCHES,
@@ -112,6 +114,21 @@ class EntryLog:
         data = encode_entry(entry, run=self._ownership.run)
         create_owned(self._storage, self._ownership, entry_name(entry.batch_id), data)
         self._newest = entry
+        write(
+            logging.DEBUG,
+            LogEvent.ENTRY_WRITTEN,
+            "entry %d of %s has %d records in %d files",
+            entry.batch_id,
+            self._storage.location,
+            entry.rows,
+            len(entry.segments),
+            fields={
+                "fanout.checkpoint": self._storage.location,
+                "fanout.batch.id": entry.batch_id,
+                "fanout.records": entry.rows,
+                "fanout.bytes": entry.size,
+            },
+        )
 
     def _find_newest(self) -> BatchEntry | None:
         """Return the newest entry, also where the list of a store lags behind its files."""

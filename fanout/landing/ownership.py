@@ -7,6 +7,7 @@ On a local checkpoint a run takes a file lock first, so that a new run waits for
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import time
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, final
 
 import msgspec
 
+from fanout.core.lifecycle_log import LogEvent, write
 from fanout.errors import CheckpointError
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.owner import (
@@ -277,6 +279,15 @@ def claim(storage: Storage, process: LockingProcess, wait: float = 30.0) -> Iter
     try:
         run, mark = _start_run(storage, Holder.of(*process.describe()))
         _prune_runs(storage, run)
+        write(
+            logging.INFO,
+            LogEvent.CHECKPOINT_CLAIMED,
+            "run %d owns %s%s",
+            run,
+            storage.location,
+            "" if run == 1 else ", and earlier runs can no longer write there",
+            fields={"fanout.run": run, "fanout.checkpoint": storage.location},
+        )
         yield Ownership(storage, run, mark, lock)
     finally:
         if lock is not None:

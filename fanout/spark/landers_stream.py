@@ -257,7 +257,7 @@ class LandersStream:
                             sweeping.cancel()
                             await asyncio.wait([sweeping])
                 finally:
-                    opened.lifecycle.stopped(coordinator.failure)
+                    opened.lifecycle.stopped(opened.progress, coordinator.failure)
         except BaseException as error:
             if not listening.done():
                 listening.set_exception(first_error(error))

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
 from fanout.core.error_text import text_of
+from fanout.core.lifecycle_log import LogEvent, totals, write
 from fanout.core.statistics import BatchStatistics
 from fanout.errors import BatchFailedError, CheckpointError, SparkLostError
 from fanout.spark.batch_phases import BatchReport
@@ -104,6 +105,7 @@ class FanOutQuery:
         self._seconds: dict[str, float] = {}
         self._listeners: list[BatchListener] = []
         self._label = ""
+        self._fields: dict[str, object] = {}
         self._started_at = time.monotonic()
         self._error: BaseException | None = None
         self._idle = threading.Event()
@@ -224,11 +226,18 @@ class FanOutQuery:
             spark_query = writer.foreachBatch(self._run_batch).start()
             self._started.set_result(spark_query)
             self._label = f"{self.id} ({self.name})" if self.name else self.id
+            self._fields = {"fanout.query.id": self.id, "fanout.stream.name": self.name or ""}
         newest = self._ledger.newest
-        if newest is None:
-            log.info("the query %s starts on a new checkpoint", self._label)
-        else:
-            log.info("the query %s resumes after batch %d", self._label, newest.batch_id)
+        self._log(
+            logging.INFO,
+            LogEvent.QUERY_STARTED,
+            "the query %s %s",
+            self._label,
+            "starts on a new checkpoint"
+            if newest is None
+            else f"resumes after batch {newest.batch_id}",
+            fields={"fanout.query.resumed": newest is not None},
+        )
         self._resources = self._resources.pop_all()
         threading.Thread(target=self._watch, name="fanout query", daemon=True).start()
 
@@ -281,7 +290,7 @@ class FanOutQuery:
     def _tell(
         self, batch_id: int, rows: int = 0, nbytes: int = 0, error: BatchFailedError | None = None
     ) -> None:
-        """Tell the listeners of a batch that is over."""
+        """Log a batch that is over, and tell the listeners of it."""
         cause = None if error is None else error.__cause__
         report = BatchReport(
             batch_id=batch_id,
@@ -290,11 +299,33 @@ class FanOutQuery:
             seconds=MappingProxyType(dict(self._runner.seconds)),
             error=cause if isinstance(cause, Exception) else error,
         )
+        self._log(
+            logging.DEBUG,
+            LogEvent.BATCH_FINISHED,
+            "batch %d of the query %s has %s: %d records, %d bytes",
+            batch_id,
+            self._label,
+            "ended" if error is None else f"failed with {type(report.error).__name__}",
+            rows,
+            nbytes,
+            fields={
+                "fanout.batch.id": batch_id,
+                "fanout.records": rows,
+                "fanout.bytes": nbytes,
+                "fanout.batch.seconds": dict(report.seconds),
+                **({} if error is None else {"error.type": type(report.error).__name__}),
+            },
+        )
         for listener in self._listeners:
             try:
                 listener(report)
             except Exception as raised:  # noqa: BLE001 - it is the user's function
                 log.warning("a listener of batch %d failed: %s", batch_id, text_of(raised))
+
+    def _log(
+        self, level: int, event: LogEvent, message: str, *args: object, fields: Mapping[str, object]
+    ) -> None:
+        write(level, event, message, *args, fields={**self._fields, **fields})
 
     def _watch(self) -> None:
         """Wait for the end of the query, and clean up."""
@@ -370,14 +401,21 @@ class FanOutQuery:
             self._resources.close()
         finally:
             error = self.exception()
-            log.info(
+            name = None if error is None else type(error).__name__
+            seconds = time.monotonic() - self._started_at
+            self._log(
+                logging.INFO,
+                LogEvent.QUERY_STOPPED,
                 "the query %s has %s after %.1f s: %d records, %d bytes, %d batches",
                 self._label,
-                "ended" if error is None else f"failed with {type(error).__name__}",
-                time.monotonic() - self._started_at,
+                "ended" if name is None else f"failed with {name}",
+                seconds,
                 self._total_rows,
                 self._total_bytes,
                 self._batches,
+                fields=totals(
+                    seconds, self._total_rows, self._total_bytes, self._batches, error=name
+                ),
             )
             self._terminated.set()
 

@@ -9,11 +9,21 @@ import pytest
 
 import fanout
 from fanout.core.events import Split
+from fanout.core.policy import Pace, Retry, Skip
 from fanout.core.positions import Cursor, Horizon, Position, Timestamp
 from fanout.errors import SplitFailedError
 from fanout.kafka.reading import offsets as kafka
 from fanout.kinesis import starting_position as kinesis
-from tests.core.scripted import Break, FatalError, Log, ScriptedSource
+from tests.core.scripted import (
+    Break,
+    FatalError,
+    FlakyError,
+    Log,
+    Refuse,
+    ScriptedSource,
+    Stop,
+    VerdictError,
+)
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -146,3 +156,118 @@ def test_positions_are_in_the_terms_of_the_service(
     describe: Callable[[Position], str], position: Position, expected: str
 ) -> None:
     assert describe(position) == expected
+
+
+def fields(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, object]]:
+    """Return the fields of each line of an event."""
+    every = [vars(record) for record in caplog.records]
+    return [
+        {name: value for name, value in each.items() if "." in name}
+        for each in every
+        if each.get("event.name") == event
+    ]
+
+
+def broken(count: int, error: Exception) -> ScriptedSource:
+    """Return a source whose splits all fail once, after 10 s."""
+    splits = [Split(f"s{number}") for number in range(count)]
+    return ScriptedSource(logs=[Log(split=split, faults=(Break(2, error),)) for split in splits])
+
+
+@in_virtual_time
+async def test_a_healthy_stream_of_1000_splits_logs_its_start_and_its_stop_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "fanout.lifecycle")
+    renewals = (Stop(1),) * 9
+    splits = [Split(f"s{number}") for number in range(1000)]
+    logs = [Log(split=split, faults=renewals, heartbeat=20.0) for split in splits]
+    async with fanout.open(ScriptedSource(logs=logs)) as stream:
+        await take_all(stream, 50.0)
+    told = [each.getMessage() for each in caplog.records if each.levelno >= logging.INFO]
+    assert len(told) == 2, told
+    renewed = fields(caplog, "fanout.subscription.renewed")
+    assert len(renewed) == 2 * 1000
+    assert len(fields(caplog, "fanout.subscription.opened")) == 3 * 1000
+    assert {each["messaging.destination.partition.id"] for each in renewed} == {
+        split.id for split in splits
+    }
+
+
+@in_virtual_time
+async def test_many_failures_have_ten_lines_a_minute_and_one_for_all_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with fanout.open(broken(500, FlakyError("canary"))) as stream:
+        await take_all(stream, 69.0)
+        before = lines(caplog)
+        await take_all(stream, 2.0)
+        after = lines(caplog)
+    assert len(before) == 1 + 10
+    assert before[1] == "resubscribing to s0 Horizon() in 1.0 s: FlakyError"
+    assert after == ["490 more subscriptions that are opened again within 60 s: 490 of FlakyError"]
+    assert "canary" not in caplog.text
+
+
+@in_virtual_time
+async def test_a_failure_a_minute_later_has_a_line_again(caplog: pytest.LogCaptureFixture) -> None:
+    faults = (Break(2, FlakyError("no")),) * 20  # one in 11 s or more
+    async with fanout.open(ScriptedSource(logs=[Log(split=A, faults=faults)])) as stream:
+        await take_all(stream, 600.0)
+        failures = sum(split.resubscriptions for split in stream.statistics().splits.values())
+    told = [line for line in lines(caplog) if line.startswith("resubscribing")]
+    assert len(told) == failures == 20
+
+
+@in_virtual_time
+async def test_lines_that_are_left_out_are_counted_at_the_stop_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with fanout.open(broken(12, FlakyError("no"))) as stream:
+        await take_all(stream, 20.0)
+    *_, summary, stopped = lines(caplog)
+    assert summary.startswith("2 more subscriptions that are opened again within 60 s")
+    assert stopped.startswith("scripted:one stopped")
+
+
+@in_virtual_time
+async def test_events_have_the_fields_of_the_conventions(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "fanout.lifecycle")
+    faults = (
+        Break(1, FlakyError("canary")),
+        Refuse(VerdictError(Skip(Cursor(7), "they have expired"))),
+        Refuse(VerdictError(Retry(Pace.SLOW, "enable the key"))),
+    )
+    log = Log(split=A, entries=(1, 9, 10), ends=True, children=(LEFT,), per_event=1, faults=faults)
+    async with fanout.open(ScriptedSource(logs=[log, Log(split=LEFT)], listings=[[A]])) as stream:
+        await take_all(stream, 100.0)
+    of_a = {
+        "messaging.system": "",
+        "messaging.destination.name": "",
+        "messaging.destination.partition.id": "a",
+    }
+
+    def only(event: str) -> dict[str, object]:
+        (found,) = fields(caplog, event)
+        assert found.pop("event.name") == event
+        return found
+
+    assert only("fanout.subscription.retried") == of_a | {
+        "fanout.position": str(Cursor(1)),
+        "fanout.delay": 5.0,
+        "error.type": "FlakyError",
+    }
+    assert only("fanout.records.lost") == of_a | {
+        "fanout.position": str(Cursor(1)),
+        "fanout.gaps": 1,
+    }
+    blocked = only("fanout.subscription.blocked")
+    assert blocked["fanout.position"] == str(Cursor(7))
+    assert blocked["error.type"] == "VerdictError"
+    assert only("fanout.split.ended") == of_a | {"fanout.children": ["left"]}
+    opened = [each["fanout.position"] for each in fields(caplog, "fanout.subscription.opened")]
+    assert opened == ["Horizon()", str(Cursor(7)), "Horizon()"]
+    totals = only("fanout.stream.stopped")
+    assert (totals["fanout.records"], totals["fanout.duration"]) == (3, 100.0)
+    assert "error.type" not in totals
+    assert only("fanout.stream.started")["fanout.splits"] == 1

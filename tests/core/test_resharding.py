@@ -16,7 +16,7 @@ from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.lineage import Lineage
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import ABSENCES, Progress
-from fanout.core.source import Terms
+from fanout.core.source import Capabilities
 from fanout.core.subscribers import Subscribers
 from fanout.core.supervisor import Supervisor
 from fanout.testing.virtual_time.loop import SimLoop
@@ -125,13 +125,16 @@ class Run:
             for state in Checkpoint.from_json(stored).splits.values():
                 self.progress.add(state.split, state.position, ended=state.ended)
         jitter = FullJitter(PACING.backoff, seeded())
-        self.subscribers = Subscribers(service, jitter=jitter, on_resubscribe=lambda *_: None)
+        lifecycle = LifecycleLog(self.progress.source, Capabilities())
+        self.subscribers = Subscribers(
+            service, jitter=jitter, on_resubscribe=lambda *_: None, lifecycle=lifecycle
+        )
         lineage = Lineage(
             service,
             self.progress,
             jitter=jitter,
             listed=listed,
-            lifecycle=LifecycleLog(self.progress, Terms()),
+            lifecycle=lifecycle,
         )
         self.supervisor = Supervisor(service, self.progress, lineage, self.subscribers)
         self._task = service.loop.create_task(self._supervise())

@@ -11,10 +11,12 @@ import pytest
 
 from fanout.core.backoff import FullJitter
 from fanout.core.events import Batch, End, Failure, Gap, Split
+from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.limits import MemoryLimit, SubscribeLimit
 from fanout.core.policy import Finish, Pace, Phase, Retry, Skip
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.slot import Slot
+from fanout.core.source import Capabilities
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
 from fanout.errors import (
@@ -114,6 +116,7 @@ class Rig:
             subscribe_limit=self.subscribe_limit,
             jitter=self._jitter,
             on_resubscribe=self._hook,
+            lifecycle=LifecycleLog("scripted:one", Capabilities()),
         )
 
     @property

@@ -14,7 +14,7 @@ from fanout.core.lineage import Lineage
 from fanout.core.policy import Phase
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.core.progress import Progress
-from fanout.core.source import Terms
+from fanout.core.source import Capabilities
 from fanout.core.subscribers import Subscribers
 from fanout.core.supervisor import Supervisor
 from fanout.errors import MalformedEventError, ServiceError, SplitFailedError
@@ -59,15 +59,16 @@ class Rig:
         for split in listed:
             self.progress.add(split, Horizon())
         jitter = FullJitter(PACING.backoff, seeded())
+        lifecycle = LifecycleLog(self.progress.source, Capabilities())
         self.subscribers = Subscribers(
-            self.connection, jitter=jitter, on_resubscribe=lambda *_: None
+            self.connection, jitter=jitter, on_resubscribe=lambda *_: None, lifecycle=lifecycle
         )
         lineage = Lineage(
             self.connection,
             self.progress,
             jitter=jitter,
             listed=listed,
-            lifecycle=LifecycleLog(self.progress, Terms()),
+            lifecycle=lifecycle,
         )
         self.supervisor = Supervisor(self.connection, self.progress, lineage, self.subscribers)
         return self.supervisor

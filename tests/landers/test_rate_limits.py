@@ -108,7 +108,7 @@ class Cluster:
                 progress,
                 jitter=FullJitter(pacing.backoff, Random(1)),
                 listed=listed,
-                lifecycle=LifecycleLog(progress, connection.capabilities.terms),
+                lifecycle=LifecycleLog(connection.identity, connection.capabilities),
             )
             self.coordinator = Coordinator(connection, progress, lineage, Assignment())
             async with asyncio.TaskGroup() as self.tasks:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import urllib.request
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ import pytest
 import yaml
 from opentelemetry.sdk.metrics import MeterProvider
 
+from fanout.core.lifecycle_log import LogEvent
 from fanout.core.statistics import SplitState
 from fanout.metrics import Metrics
 from fanout.metrics.instruments import COUNTERS, GAUGES, LEVELS
@@ -35,9 +38,9 @@ SCRAPE, ALERTS = (
 )
 
 
-def rows() -> list[list[str]]:
-    table = PAGE.split("| metric | unit |")[1].splitlines()[2:]
-    lines = [line for line in table if line.startswith("|")]
+def rows(header: str) -> list[list[str]]:
+    table = PAGE.split(header)[1].splitlines()[2:]
+    lines = takewhile(lambda line: line.startswith("|"), table)
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
@@ -83,12 +86,15 @@ def test_the_table_has_every_instrument() -> None:
         for each in instruments
     ]
     made.append(("messaging.process.duration", "s", "histogram"))
-    listed = [(name.strip("`"), unit.strip("`"), kind) for name, unit, kind, *_ in rows()]
+    listed = [
+        (name.strip("`"), unit.strip("`"), kind)
+        for name, unit, kind, *_ in rows("| metric | unit |")
+    ]
     assert sorted(listed) == sorted(made)
 
 
 def test_the_table_has_every_state() -> None:
-    (states,) = (row[4] for row in rows() if row[0] == "`fanout.splits`")
+    (states,) = (row[4] for row in rows("| metric | unit |") if row[0] == "`fanout.splits`")
     assert re.findall(r"`(\w+)`", states) == [state.name.lower() for state in SplitState]
 
 
@@ -157,3 +163,9 @@ async def test_the_asyncio_example_is_scraped(
             assert re.search(rf"^{name}{{", text, re.MULTILINE), name
         for label in re.findall(r"\bby \((\w+)\)|{(\w+)=~", rule["expr"]):
             assert f"{''.join(label)}=" in text
+
+
+def test_the_table_of_events_has_each_one() -> None:
+    table = rows("| event | level |")
+    assert {name.strip("`") for name, *_ in table} == {event.value for event in LogEvent}
+    assert all(hasattr(logging, level) for _, level, *_ in table)

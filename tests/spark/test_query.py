@@ -109,7 +109,7 @@ def test_a_batch_is_replayed_as_often_as_it_fails(
 def test_the_log_has_start_resume_and_stop_with_totals(
     start: Start, source: ManualSource, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "fanout.spark.query")
+    caplog.set_level(logging.DEBUG, "fanout.lifecycle")
     source.put(*numbered(20))
     first = Recorder()
     query = start(source, first, max_records=10, query_name="orders")
@@ -118,8 +118,11 @@ def test_the_log_has_start_resume_and_stop_with_totals(
     source.put(*numbered(1))
     with pytest.raises(BatchFailedError):
         start(source, fail).await_termination()
-    messages = [each.getMessage() for each in caplog.records if each.name == "fanout.spark.query"]
-    started, ended, resumed, failed = messages
+    started, ended, resumed, failed = (
+        record.getMessage()
+        for record in caplog.records
+        if vars(record).get("event.name") in {"fanout.query.started", "fanout.query.stopped"}
+    )
     label = f"the query {query.id} (orders)"
     assert started == f"{label} starts on a new checkpoint"
     assert re.fullmatch(
@@ -127,6 +130,16 @@ def test_the_log_has_start_resume_and_stop_with_totals(
     )
     assert re.fullmatch(rf"the query {query.id} resumes after batch [12]", resumed)  # 2 is empty
     assert re.search(r"failed with BatchFailedError after .* s: 0 records, 0 bytes, 0 b", failed)
+    logged = [vars(record) for record in caplog.records]
+    claims = [each["fanout.run"] for each in logged if "fanout.run" in each]
+    assert claims == [1, 2]
+    batches = [each for each in logged if each.get("event.name") == "fanout.batch.finished"]
+    assert [each["fanout.records"] for each in batches] == [10, 10, 0]
+    assert [each.get("error.type") for each in batches] == [None, None, "ValueError"]
+    assert {each["fanout.stream.name"] for each in batches[:2]} == {"orders"}
+    assert {"handler", "ledger"} <= batches[0]["fanout.batch.seconds"].keys()
+    entries = [each for each in logged if each.get("event.name") == "fanout.entry.written"]
+    assert sum(each["fanout.records"] for each in entries) == 21
 
 
 def test_a_batch_that_was_handled_does_not_come_again(start: Start, source: ManualSource) -> None:

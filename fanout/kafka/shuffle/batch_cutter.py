@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from fanout.kafka.shuffle.producers import Producers
 
 _NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
-
-log = logging.getLogger(__name__)
 
 
 @final
@@ -102,16 +99,12 @@ class BatchCutter:
         lag, behind = (None, None) if whole is None else (whole.lag, whole.behind)
         if behind == 0 and self._producers.ended:
             lag = None  # lag 0 would mean a stop, but the end of the partition comes next
-        gaps = tuple(piece.gaps)
-        for gap in gaps:
-            span = f"{self._split} after {gap.after} up to {gap.until}"
-            log.error("records of %s are left out: %s", span, gap.reason)
         return Batch(
             self._split,
             piece.records(),
             self._move(last_offset),
             lag,
-            gaps,
+            tuple(piece.gaps),
             behind,
             self._producers.watermark,
         )

@@ -5,7 +5,6 @@ Each batch begins where the one before ended. The gaps of lost records are stamp
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, final
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.kinesis.reading.deaggregation import Deaggregator, SubRecords
     from fanout.kinesis.reading.decode import ShardEvent
-
-log = logging.getLogger(__name__)
 
 # The most digits that a stored position may have; the service uses 56 today.
 _MAX_DIGITS: Final = 128
@@ -139,13 +136,6 @@ class ShardReader:
             )
         rows = self._deaggregator.deaggregate(event.records, self._split)
         lost = _gaps(numbers, rows, position)
-        if lost:
-            log.error(
-                "records of %s are lost, the first of %d: %s",
-                self._split,
-                len(lost),
-                lost[0].reason,
-            )
         delivered = 0 if inside is None else _rows_read(rows, self._split, inside, lost)
         lag = None if event.millis_behind is None else event.millis_behind / 1000
         covered = Range(self.position, until)
@@ -159,7 +149,6 @@ class ShardReader:
         until, inside = _start_of(event), _inside_record(self.position)
         if inside is not None and until == Cursor(inside.sequence - 1):
             return self.position, ()
-        log.error("records of %s are lost in a damaged frame: %s", self._split, reason)
         # If a record was read in part, its other sub-records were in that frame.
         position = self.position if inside is None else Cursor(inside.sequence)
         return position, (Gap(self.position, until, reason),)
