@@ -113,7 +113,7 @@ $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --group connect \
-	  --editable '.[kinesis,kafka,spark,testing,object-storage,cli]'
+	  --editable '.[kinesis,kafka,spark,testing,object-storage,prometheus,cli]'
 	touch $@
 
 $(OLDEST)/ready: pyproject.toml constraints.txt | python
@@ -121,5 +121,5 @@ $(OLDEST)/ready: pyproject.toml constraints.txt | python
 	grep -v -E '^(pyspark|py4j)==' constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/pip install --quiet --upgrade --constraint constraints.txt pip
 	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt --group dev \
-	  --editable '.[kinesis,kafka,spark,testing,object-storage,cli]' '$(SPARK_OLDEST)'
+	  --editable '.[kinesis,kafka,spark,testing,object-storage,prometheus,cli]' '$(SPARK_OLDEST)'
 	touch $@

@@ -6,6 +6,7 @@ import sys
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.errors import SetupError
@@ -27,6 +28,9 @@ _EXTRAS: Final = {
     "numpy": "kafka",
     "obstore": "object-storage",
     "opentelemetry": "otel",
+    "opentelemetry.exporter": "prometheus",
+    "opentelemetry.sdk": "prometheus",
+    "prometheus_client": "prometheus",
     "pandas": "spark",
     "py4j": "spark",
     "pyspark": "spark",
@@ -48,13 +52,21 @@ def naming_extras(user: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        if library not in _EXTRAS or find_spec(library) is not None:
+        library = _missing(error.name or "")
+        if library is None:
             raise
         raise SetupError(
             f"{user} needs {library}, which is not installed: "
             f"pip install 'fanout-streams[{_EXTRAS[library]}]'"
         ) from error
+
+
+def _missing(module: str) -> str | None:
+    """Return the optional library that a module belongs to, if that is not installed."""
+    packages = accumulate(module.split("."), lambda package, name: f"{package}.{name}")
+    missing = (one for one in packages if find_spec(one) is None)
+    first = next(missing, None)
+    return first if first in _EXTRAS else None
 
 
 def lazy_exports(

@@ -15,6 +15,7 @@ from fanout.cli.command import ExitCode, fanout_command
 from fanout.cli.common import Json, age, print_json
 from fanout.cli.kafka_options import ClusterOptions
 from fanout.cli.kinesis_options import AwsOptions
+from fanout.cli.metrics_port import MetricsPort, served_metrics
 from fanout.cli.source_argument import SourceName, aware_time, parse_source
 from fanout.errors import OptionError
 
@@ -120,6 +121,7 @@ def land(
         ),
     ] = None,
     kafka: ClusterOptions,
+    metrics_port: MetricsPort = None,
     json: Json = False,
 ) -> None:
     """Land a stream of Kinesis or topics of Kafka in Parquet files, exactly once.
@@ -142,24 +144,22 @@ def land(
         if service == "kinesis"
         else _kafka(name, kafka, start, group)
     )
-    landing = _land(
-        reading,
-        location,
-        _Report(as_json=json),
-        compression=compression,
-        partition_by_date=partition_by_date,
-        keep=keep,
-        keep_for_readers=keep_for_readers,
-        storage_options=_pairs(storage_options or ()),
-        available_now=available_now,
-        max_wait=max_wait,
-        max_records=max_records,
-        max_bytes=max_bytes,
-    )
-    try:
-        asyncio.run(landing)
-    except asyncio.CancelledError:  # by a signal, before it had begun
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    options = {
+        "compression": compression,
+        "partition_by_date": partition_by_date,
+        "keep": keep,
+        "keep_for_readers": keep_for_readers,
+        "storage_options": _pairs(storage_options or ()),
+        "available_now": available_now,
+        "max_wait": max_wait,
+        "max_records": max_records,
+        "max_bytes": max_bytes,
+    }
+    with served_metrics(metrics_port) as watch:
+        try:
+            asyncio.run(_land(reading, location, _Report(as_json=json), watch, **options))
+        except asyncio.CancelledError:  # by a signal, before it had begun
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 @final
@@ -201,13 +201,20 @@ class _Report:
             )
 
 
-async def _land(source: Source, location: str, report: _Report, **options: Any) -> None:
+async def _land(
+    source: Source,
+    location: str,
+    report: _Report,
+    watch: Callable[[Landing], None],
+    **options: Any,
+) -> None:
     from fanout.landing.lander import land as open_landing  # noqa: PLC0415 - for help
 
     opening = asyncio.current_task()
     assert opening is not None
     _on_signal(opening.cancel)
     async with open_landing(source, location, **options) as landing:
+        watch(landing)
         _on_signal(landing.stop)
         async for entry in landing:
             report.landed(entry, landing)

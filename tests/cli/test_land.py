@@ -9,6 +9,8 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.error
+import urllib.request
 import uuid
 from contextlib import contextmanager
 from datetime import timedelta
@@ -185,6 +187,61 @@ def running(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
             yield process
         finally:
             process.kill()
+
+
+def scrape(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:  # noqa: S310 - our own server's
+        text: str = answer.read().decode()
+    return text
+
+
+def test_prometheus_reads_what_was_landed_until_the_end(stream: Stream, tmp_path: Path) -> None:
+    stream.put(*range(5))
+    command = [stream.source, str(tmp_path), "--max-records", "5"]
+    port = ["--metrics-port", "127.0.0.1:0"]
+    with running(*command, *port, **stream.server.environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        url = re.fullmatch(r"metrics are at (http://127\.0\.0\.1:\d+/metrics)\n", said)
+        assert url is not None, said
+        assert json.loads(process.stdout.readline())["rows"] == 5
+        text = scrape(url[1])
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate()
+    assert (process.returncode, rest) == (0, "")
+    read = re.search(
+        r'^messaging_client_consumed_messages_total{[^}]*destination_name="([^"]*)"[^}]*} (\S+)$',
+        text,
+        re.MULTILINE,
+    )
+    assert read is not None, text
+    assert (read[1], float(read[2])) == (stream.name, 5.0)
+    assert "process_resident_memory_bytes" in text
+    with pytest.raises(urllib.error.URLError):
+        scrape(url[1])
+
+
+@pytest.mark.parametrize(
+    ("port", "words"),
+    [
+        ("nine", "--metrics-port nine must be a port, or an address and a port, such as 9464 or"),
+        ("70000", "--metrics-port 70000 must be a port"),
+        (
+            "TAKEN",
+            r"--metrics-port 127\.0\.0\.1:\d+ cannot be used: Address already in use; pass an",
+        ),
+    ],
+)
+def test_a_port_that_cannot_be_used_is_refused_before_anything_is_read(
+    stream: Stream, tmp_path: Path, port: str, words: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = port.replace("TAKEN", f"127.0.0.1:{taken.getsockname()[1]}")
+        result = land(stream.source, str(tmp_path / "to"), "--metrics-port", port)
+    assert result.exit_code == 2
+    assert re.match(f"fanout land: {words}", result.stderr), result.stderr
+    assert not (tmp_path / "to").exists()
 
 
 def test_sigterm_ends_it_when_what_was_read_is_landed(stream: Stream, tmp_path: Path) -> None:

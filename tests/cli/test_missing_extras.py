@@ -42,3 +42,24 @@ def test_the_extra_is_named(command: tuple[str, ...], extra: str) -> None:
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert f"pip install 'fanout-streams[{extra}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "library", ["prometheus_client", "opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"]
+)
+def test_the_extra_of_a_port_for_metrics_is_named(library: str) -> None:
+    code = f"""
+import sys
+sys.modules[{library!r}] = None
+from fanout.cli.app import app
+app("land kinesis://orders to --region us-east-1 --metrics-port 127.0.0.1:0".split())
+"""
+    done = subprocess.run(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    extra = "otel" if library == "opentelemetry" else "prometheus"
+    assert done.stderr == (
+        f"fanout land: it needs {library}, which is not installed: "
+        f"pip install 'fanout-streams[{extra}]'\n"
+    )
