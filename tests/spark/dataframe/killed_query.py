@@ -1,6 +1,7 @@
-"""A query on a landing that is killed: windows over records without duplicates, into Parquet.
+"""A query on a landing that is killed: windows over records without duplicates.
 
-Its arguments: the landing, the checkpoint, the directory of the results, and one for scratch.
+Its arguments: the landing, the checkpoint, the directory of the results, one for scratch, and the
+format of the results.
 """
 
 from __future__ import annotations
@@ -41,10 +42,15 @@ def expected(sequences: list[int]) -> dict[int, int]:
     return {start: sum(start <= one < start + WINDOW for one in ids) for start in starts}
 
 
-def main(landing: str, checkpoint: str, results: str, scratch: str) -> None:
+def main(landing: str, checkpoint: str, results: str, scratch: str, sink: str = "parquet") -> None:
     """Run the query until everything is read."""
     with short_lived_session(
-        "killed", Path(scratch), master="local[2,4]", spark_sql_shuffle_partitions="2"
+        "killed",
+        Path(scratch),
+        master="local[2,4]",
+        spark_sql_shuffle_partitions="2",
+        # Spark 4.0 writes windows in the run that completes them.
+        spark_sql_streaming_triggerAvailableNowWrapper_enabled="true",
     ) as spark:
         records = (
             spark.readStream.format("fanout")
@@ -53,7 +59,7 @@ def main(landing: str, checkpoint: str, results: str, scratch: str) -> None:
         )
         query = (
             counts(records)
-            .writeStream.format("parquet")
+            .writeStream.format(sink)
             .option("path", results)
             .option("checkpointLocation", checkpoint)
             .trigger(availableNow=True)
