@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
 SPARK_OLDEST := pyspark==3.5.9
+# The first one with data sources in Python; its planner knows no limits of a batch.
+FIRST_4 := .venv-4.0
+SPARK_4_0 := pyspark==4.0.5
 BIN := $(VENV)/bin
 # A process of tests for each core; tests/conftest.py says which stay together.
 PARALLEL := -n auto
@@ -14,7 +17,7 @@ PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-oldest prove prove-oldest sim crash live check bench clean
+.PHONY: help demo test test-oldest prove prove-oldest prove-4.0 sim crash live check bench clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
@@ -22,6 +25,7 @@ help:
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
 	@echo "make prove        the campaigns: simulated failures, planted bugs, kills at every step"
 	@echo "make prove-oldest the campaign that needs $(SPARK_OLDEST): kills of a job that writes to Delta"
+	@echo "make prove-4.0    the tests of streaming DataFrames on $(SPARK_4_0), and kills of one that writes to Delta"
 	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
 	@echo "make crash        kill a Spark job, its landers and executors at every step: make crash ROUNDS=30 [ARGS=--json]"
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
@@ -45,6 +49,10 @@ prove: $(VENV)/ready java kafka s3a s3mock spark-classes
 prove-oldest: $(OLDEST)/ready java spark-classes-oldest
 	$(OLDEST)/bin/python -m pytest -m prove tests/examples/test_kinesis_to_delta.py
 
+prove-4.0: $(FIRST_4)/ready java
+	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(FIRST_4)/bin/python -m fanout.testing.kafka.jars
+	$(FIRST_4)/bin/python -m pytest tests/spark/dataframe
+
 sim: $(VENV)/ready
 	$(BIN)/python -m tests.provers sim run --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 
@@ -66,7 +74,7 @@ bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(OLDEST) $(FIRST_4) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: stream python java kafka kafka-oldest s3a s3mock spark-classes spark-classes-oldest
@@ -116,10 +124,13 @@ $(VENV)/ready: pyproject.toml constraints.txt | python
 	  --editable '.[kinesis,kafka,spark,testing,object-storage,prometheus,cli]'
 	touch $@
 
-$(OLDEST)/ready: pyproject.toml constraints.txt | python
-	$(PYTHON) -m venv $(OLDEST)
-	grep -v -E '^(pyspark|py4j)==' constraints.txt > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/pip install --quiet --upgrade --constraint constraints.txt pip
-	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt --group dev \
-	  --editable '.[kinesis,kafka,spark,testing,object-storage,prometheus,cli]' '$(SPARK_OLDEST)'
+$(OLDEST)/ready: SPARK := $(SPARK_OLDEST)
+# transformWithState needs what Spark Connect needs.
+$(FIRST_4)/ready: SPARK := $(SPARK_4_0) --group connect
+$(OLDEST)/ready $(FIRST_4)/ready: pyproject.toml constraints.txt | python
+	$(PYTHON) -m venv $(@D)
+	grep -v -E '^(pyspark|py4j)==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/pip install --quiet --upgrade --constraint constraints.txt pip
+	$(@D)/bin/pip install --quiet --constraint $(@D)/constraints.txt --group dev \
+	  --editable '.[kinesis,kafka,spark,testing,object-storage,prometheus,cli]' $(SPARK)
 	touch $@

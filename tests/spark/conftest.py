@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if pyspark.__version__.startswith("3."):
+    if pyspark.__version__.startswith(("3.", "4.0.")):
         # Its collect() leaves the socket of the result to the garbage collector.
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+    if pyspark.__version__.startswith("3."):
         # It compares the version of pandas so.
         config.addinivalue_line("filterwarnings", "ignore:.*distutils:DeprecationWarning")
 

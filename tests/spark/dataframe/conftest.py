@@ -9,6 +9,7 @@ import pyspark
 import pytest
 
 from tests.spark.dataframe.landings import FilledLanding
+from tests.spark.dataframe.triggers import TELLS_TRIGGER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 if pyspark.__version__.startswith("3."):
     collect_ignore_glob = ["test_*.py"]  # there are no Python data sources
+elif TELLS_TRIGGER:
+    collect_ignore = ["test_before_4_2.py"]
+else:
+    # They call what Spark calls from 4.2 on, or land with Trigger.AvailableNow.
+    collect_ignore = ["test_connect.py", "test_source_reader.py", "test_stream_reader.py"]
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +47,15 @@ def read_stream(spark: SparkSession, landing: FilledLanding) -> Callable[..., Da
         return spark.readStream.format("fanout").options(**chosen).load()
 
     return read_stream
+
+
+@pytest.fixture
+def whole_runs(spark: SparkSession) -> Iterator[None]:
+    """Let Trigger.AvailableNow of Spark 4.0 and 4.1 take all, and write what is complete then."""
+    name = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+    spark.conf.set(name, "true")
+    yield
+    spark.conf.unset(name)
 
 
 class Runs:

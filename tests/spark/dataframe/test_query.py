@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,13 +14,14 @@ from pyspark.errors import StreamingQueryException
 from fanout.kafka.reading.columns import SCHEMA as KAFKA
 from fanout.kinesis.reading.decode import SCHEMA as KINESIS
 from fanout.landing.entries import entry_name
+from fanout.landing.identity import read_identity
 from fanout.landing.local_storage import LocalStorage
 from tests.spark.dataframe.killed_query import counts, expected
 from tests.spark.dataframe.landings import write_landing
+from tests.spark.dataframe.triggers import needs_trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -44,8 +47,17 @@ VALUES = {
     "timestampType": 1,
     "headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
 }
+# After ten records in the entries 0 and 1; without what Spark notes of its settings.
+CHECKPOINT_OF_4_0 = {
+    "metadata": '{"id":"963028cc-a52a-4d8b-a733-997495e6eea1"}',
+    "offsets/0": "v1\n"
+    '{"batchWatermarkMs":0,"batchTimestampMs":1795424197487,"conf":{}}\n'
+    '{"version": 1, "landing": "IDENTITY", "entry": 2, "row": 0, "began": 0}',
+    "commits/0": 'v1\n{"nextBatchWatermarkMs":0}',
+}
 
 
+@needs_trigger
 def test_batches_hold_every_row_once_and_say_how_far_behind_they_are(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
 ) -> None:
@@ -58,6 +70,7 @@ def test_batches_hold_every_row_once_and_say_how_far_behind_they_are(
     assert runs.run(df) == [[46, 47, 48, 49, 50]]
 
 
+@needs_trigger
 def test_a_query_is_restarted_from_an_older_checkpoint(
     landing: FilledLanding,
     read_stream: Callable[..., DataFrame],
@@ -71,6 +84,51 @@ def test_a_query_is_restarted_from_an_older_checkpoint(
     (tmp_path / "checkpoint" / "commits" / "1").unlink()
     landing.put(5)
     assert runs.run(df) == [[11, 12, 13, 14, 15], [16, 17, 18, 19, 20]]
+
+
+@pytest.mark.prove
+def test_a_query_goes_on_from_a_copy_of_its_checkpoint(
+    landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs, tmp_path: Path
+) -> None:
+    def rows(checkpoint: str) -> list[int]:
+        return [row for batch in runs.run(df, checkpoint) for row in batch]
+
+    landing.put(10)
+    df = read_stream(reader="sessions")
+    assert rows(runs.checkpoint) == landing.sequences()
+    copies = [shutil.copytree(runs.checkpoint, tmp_path / name) for name in ("older", "oldest")]
+    landing.put(15)
+    assert rows(runs.checkpoint) == [*range(11, 26)]
+    landing.put(5)
+    assert rows(str(copies[0])) == [*range(11, 31)]
+    for number in range(4):
+        LocalStorage(landing.path).delete(entry_name(number))
+    with pytest.raises(StreamingQueryException, match=r"the entries 2 to 3 of .* were deleted"):
+        rows(str(copies[1]))
+
+
+def test_a_checkpoint_of_spark_4_0_is_continued(
+    landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
+) -> None:
+    landing.put(25)
+    identity = read_identity(LocalStorage(landing.path)).id
+    for name, text in CHECKPOINT_OF_4_0.items():
+        file = Path(runs.checkpoint) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace("IDENTITY", identity))
+    assert runs.run(read_stream(reader="sessions")) == [[*range(11, 26)]]
+
+
+def test_a_query_that_was_changed_goes_on(
+    landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
+) -> None:
+    landing.put(15)
+    before = read_stream(reader="sessions", maxRecordsPerTrigger=100)
+    assert runs.run(before.select("sequence")) == [landing.sequences()]
+    landing.put(10)
+    after = read_stream(maxBytesPerTrigger=1 << 20, failOnDataLoss="false")
+    after = after.where("sequence % 2 = 0").selectExpr("sequence", "shard", "length(data)")
+    assert runs.run(after) == [[16, 18, 20, 22, 24]]
 
 
 def test_two_queries_read_one_landing(
@@ -159,6 +217,7 @@ def test_rows_go_to_a_sink_of_spark(
     assert sorted(row.sequence for row in rows) == landing.sequences()
 
 
+@pytest.mark.usefixtures("whole_runs")
 def test_windows_and_duplicates_within_a_watermark(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
 ) -> None:

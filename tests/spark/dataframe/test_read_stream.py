@@ -13,6 +13,7 @@ from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.kinesis import KinesisSource
 from fanout.landing.local_storage import LocalStorage
 from fanout.spark import read_stream
+from tests.spark.dataframe.triggers import needs_trigger
 from tests.spark.harness import eventually
 from tests.spark.manual import ManualSource
 
@@ -32,6 +33,7 @@ def filled(count: int) -> ManualSource:
     return source
 
 
+@needs_trigger
 def test_a_query_lands_its_source_and_the_next_one_continues(
     spark: SparkSession, runs: Runs, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from fanout.kafka.shuffle.frames import HelloFrame, encode_control
 from tests.kafka.shuffle.scripted import framed
 from tests.kafka.topics import Topic, committed
+from tests.spark.dataframe.triggers import needs_trigger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,7 @@ def options_of(topic: Topic, **more: Any) -> dict[str, str]:
     } | more
 
 
+@needs_trigger
 @pytest.mark.prove
 def test_topics_of_kafka_are_landed_and_read(
     spark: SparkSession, topic: Topic, tmp_path: Path
@@ -71,6 +73,7 @@ def test_topics_of_kafka_are_landed_and_read(
     assert committed(topic, group) == {0: 10, 1: 15}
 
 
+@needs_trigger
 @pytest.mark.prove
 def test_a_shuffle_is_landed_and_read(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     for partition in (0, 1):
