@@ -14,6 +14,7 @@ from benchmarks import (
     consume_share,
     decode,
     land,
+    latency,
     scale,
     shuffle,
     sink,
@@ -35,6 +36,7 @@ SCENARIOS: dict[str, dict[str, Callable[[int], Report]]] = {
         "kafka-share": consume_share.run,
     },
     "land": {"kinesis": land.run},
+    "latency": {"kinesis": latency.run_kinesis, "kafka": latency.run_kafka},
     "scale": {"kinesis": scale.run},
     "spark": {"kinesis": spark_kinesis.run, "kafka": spark_kafka.run},
     "sink": {"kafka": sink.run},
@@ -48,6 +50,8 @@ scenarios:
            another process, 1, 4 and 64 shards; the peer is an aioboto3 loop
   land     SubscribeToShard to Parquet files on the local disk and on moto's S3, 4 shards; the
            peers are an aioboto3 loop with pyarrow and boto3, fanout.open, and obstore alone
+  latency  from the put of a record to the consumer, at 10, 1,000 and 20,000 records a second; the
+           peer is an aioboto3 loop
   scale    SubscribeToShard to the segments of batches, in one process and by 1, 2 and 4 landers, 4
            and 1000 shards; the driver's share of the CPU, the cost of a record, and how long the
            death of a lander stops its splits
@@ -57,6 +61,8 @@ scenarios:
 
 scenarios with --source kafka, on the real broker, 4 partitions:
   consume  a topic to Arrow through fanout.open; the peers are aiokafka and confluent-kafka
+  latency  to a foreachBatch handler, through foreach_batch and a streaming DataFrame; the peer is
+           Spark's own Kafka source
   spark    a topic to a foreachBatch handler, as above; the peer is Spark's own Kafka source
 
 scenario with --source kafka-share, on the real broker, 4 partitions:

@@ -68,6 +68,8 @@ class Row:
             JVM if it has one; None where it was not measured.
         events_above_floor: What memory a shard took beyond the least it must, in events; None
             where it was not measured.
+        latency: The seconds within which 50, 95 and 99 % of the records arrived; None where that
+            was not measured.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Row:
     shards: int | None = None
     cpu_seconds_per_million: float | None = None
     events_above_floor: float | None = None
+    latency: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +176,10 @@ def _if_known(figure: float | None, form: str) -> str:
     return "" if figure is None else format(figure, form)
 
 
+def _milliseconds(row: Row, percentile: int) -> str:
+    return "" if row.latency is None else f"{row.latency[percentile] * 1000:,.1f} ms"
+
+
 _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "contender": lambda row: row.name,
     "record": lambda row: f"{row.record_bytes} B",
@@ -181,6 +188,9 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "MB/s": lambda row: f"{row.bytes_per_second / 1e6:,.0f}",
     "CPU s/million": lambda row: _if_known(row.cpu_seconds_per_million, ".2f"),
     "peak RSS": lambda row: f"{row.peak_rss_bytes / 2**20:,.0f} MiB",
+    "p50": lambda row: _milliseconds(row, 0),
+    "p95": lambda row: _milliseconds(row, 1),
+    "p99": lambda row: _milliseconds(row, 2),
     "events above floor": lambda row: _if_known(row.events_above_floor, ".1f"),
 }
 
@@ -192,6 +202,7 @@ class Measurement:
     records_per_second: float
     cpu_seconds_per_million: float
     peak_rss_bytes: int
+    latency: tuple[float, float, float] | None = None
 
 
 class Counted(Protocol):
@@ -235,4 +246,13 @@ def median_row(
         cpu_seconds_per_million=statistics.median(r.cpu_seconds_per_million for r in readings),
         peak_rss_bytes=max(reading.peak_rss_bytes for reading in readings),
         events_above_floor=events_above_floor,
+        latency=_medians(readings),
     )
+
+
+def _medians(readings: Sequence[Measurement]) -> tuple[float, float, float] | None:
+    latencies = [reading.latency for reading in readings if reading.latency is not None]
+    if not latencies:
+        return None
+    p50, p95, p99 = (statistics.median(column) for column in zip(*latencies, strict=True))
+    return p50, p95, p99

@@ -19,7 +19,7 @@ import threading
 import time
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyspark
@@ -39,14 +39,23 @@ if TYPE_CHECKING:
     from fanout.kafka import KafkaSource
     from fanout.kinesis import KinesisSource
 
-__all__ = ("CONTENDERS", "main")
+__all__ = ("CONTENDERS", "KAFKA_PACKAGE", "main", "run_query")
 
 _SCALA = "2.12" if pyspark.__version__ < "4" else "2.13"
-_KAFKA_PACKAGE = f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{pyspark.__version__}"
+KAFKA_PACKAGE = f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{pyspark.__version__}"
 BATCH_RECORDS = 100_000
 SKIPPED_BATCHES = 3
 WARM_UP_BATCHES = 150
 WARM_UP_BATCH_RECORDS = 1000
+
+
+class Handler(Protocol):
+    """Handles batches until it has enough."""
+
+    enough: threading.Event
+
+    def handle(self, frame: DataFrame, batch_id: int, /) -> None:
+        """Handle a batch."""
 
 
 class Meter:
@@ -166,7 +175,7 @@ def sent_source(port: int) -> KinesisSource:
     return replace(kinesis_source(port), session=None, region=CREDENTIALS["region_name"])
 
 
-def run_query(frame: DataFrame, meter: Meter, checkpoint: str) -> None:
+def run_query(frame: DataFrame, meter: Handler, checkpoint: str) -> None:
     """Run the job on a streaming DataFrame, until the meter has enough."""
     writer = frame.writeStream.foreachBatch(meter.handle)
     query = writer.option("checkpointLocation", checkpoint).start()
@@ -207,7 +216,7 @@ CONTENDERS = {
     "kafka/fanout, DataFrame": Contender(
         lambda job, meter: run_data_frame(job, meter, kafka_source(job.address)), "value"
     ),
-    "kafka/Spark's own source": Contender(run_spark_source, "value", _KAFKA_PACKAGE),
+    "kafka/Spark's own source": Contender(run_spark_source, "value", KAFKA_PACKAGE),
 }
 
 

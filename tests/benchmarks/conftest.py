@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from benchmarks import consume_kafka, consume_kinesis, consume_share, land, shuffle
+from benchmarks import consume_kafka, consume_kinesis, consume_share, land, latency, shuffle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,5 +21,5 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
         ForkingPickler.dumps(work)  # it can be sent to a process
         return work()
 
-    for scenario in (consume_kinesis, consume_kafka, consume_share, land, shuffle):
+    for scenario in (consume_kinesis, consume_kafka, consume_share, land, latency, shuffle):
         monkeypatch.setattr(scenario, "run_apart", run_here)
