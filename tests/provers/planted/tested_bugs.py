@@ -16,6 +16,7 @@ from fanout.core.positions import Timestamp
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
 from fanout.spark.batch_runner import BatchRunner
+from fanout.spark.dataframe.landing_thread import LandingThread
 from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
 from fanout.spark.query_stream import QueryStream
 from tests.provers.planted.edits import (
@@ -152,6 +153,16 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         (Edit(BatchRunner.run, on(_LAST_POSITIONS, _of_the_first)),),
         "tests/spark/test_batch_runner.py"
         "::test_a_batch_of_several_segments_ends_where_the_last_one_does",
+    ),
+    "an entry counts as unread that the query has read": TestedBug(
+        (
+            Edit(
+                LandingThread._land,
+                on(node(ast.If, test=has(_attribute("_needed"))), with_test(constant(value=True))),
+            ),
+        ),
+        "tests/spark/dataframe/test_source_reader.py"
+        "::test_an_entry_that_was_read_at_once_is_not_waited_for",
     ),
 }
 

@@ -106,6 +106,7 @@ def test_windows_are_counted_through_killed_servers(tmp_path: Path, seed: int) -
             put(kinesis, [600 + 2 * DELAY])  # all windows before it are complete
             killed(second, drawn, *arguments, "never")
         eventually(lambda: not running_with(mark), "the end of all planners and workers")
+        put(kinesis, [600 + 2 * DELAY])  # Spark writes complete windows in a run that has records
         with server() as third:
             finished(third, *arguments, "available")
             eventually(lambda: not third.planners(), "the end of the planner with its query")
