@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+
+import pyspark
 
 from fanout.spark.dataframe.landing_thread import LandingThread
 from fanout.spark.dataframe.stream_reader import LandingStreamReader
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from fanout.spark.dataframe.options import ReadOptions
     from fanout.spark.dataframe.stream_reader import _Planner
 
+_LOG: Final = logging.getLogger("fanout.spark")
 # How often it is looked for an entry that was landed just now.
 _POLL_SECONDS: Final = 0.1
 
@@ -51,7 +55,7 @@ class SourceStreamReader(LandingStreamReader):
         self._landing = landing
         self._make_source: Callable[[], Source] | None = make_source
         self._thread: LandingThread | None = None
-        self._bounded = False
+        self._bounded = self._warned = False
         self._end: Mapping[str, Any] | None = None
         self._needed: int | None = None
         self._handler: Any = None
@@ -81,6 +85,13 @@ class SourceStreamReader(LandingStreamReader):
         Raises:
             FanOutError: The error that ended the landing, or one of reading it.
         """
+        if start is None and not self._warned:
+            self._warned = True
+            _LOG.warning(
+                "pyspark %s does not tell fanout of Trigger.AvailableNow: a query with it reads "
+                "what earlier ones have landed; use another trigger, or pyspark 4.2 or newer",
+                pyspark.__version__,
+            )
         while True:
             end = super().latestOffset(start, limit)
             self._release(start or self._end or end)

@@ -10,6 +10,7 @@ import sys
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -178,6 +179,23 @@ def test_a_landing_that_cannot_be_used_is_an_error_at_once(
     (tmp_path / "landing").write_text("a file")
     with pytest.raises(CheckpointError, match="cannot"):
         planner().initialOffset()
+
+
+def test_a_spark_that_does_not_tell_of_its_triggers_is_named_in_the_log(
+    planner: Callable[[], SourceStreamReader], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark 4.0 and 4.1 pass no start."""
+    reader = planner()
+    start = reader.initialOffset()
+    reader.latestOffset(start, ALL)
+    assert caplog.messages == []
+    for _ in range(2):
+        reader.latestOffset()
+    (message,) = caplog.messages
+    assert message == (
+        f"pyspark {pyspark.__version__} does not tell fanout of Trigger.AvailableNow: a query with "
+        "it reads what earlier ones have landed; use another trigger, or pyspark 4.2 or newer"
+    )
 
 
 def test_of_two_planners_one_lands(planner: Callable[[], SourceStreamReader]) -> None:
