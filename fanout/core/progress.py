@@ -127,6 +127,8 @@ class SplitProgress:
 
     def advance(self, moved: Moved) -> None:
         """Take in how far another process has read the split."""
+        if isinstance(moved.until, Cursor) and not reaches(moved.until, self.delivered):
+            self._begin_anew(moved.until)
         self.delivered = self.records_until = moved.until
         self.records += moved.records
         self.ended = moved.ended

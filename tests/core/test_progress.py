@@ -474,6 +474,16 @@ def test_what_a_split_delivered_before_it_began_anew_can_still_be_acknowledged_i
         made.acknowledge({"a": Cursor(10)})
 
 
+def test_a_split_that_another_process_reads_begins_anew() -> None:
+    made = progress()
+    made.advance("a", Moved(until=Cursor(8), records=1))
+    assert made.acknowledge({"a": Cursor(8)}) == {"a": Cursor(8)}
+    made.advance("a", Moved(until=Cursor(9), records=1))
+    made.advance("a", Moved(until=Cursor(1), records=2))
+    assert made.acknowledge({"a": Cursor(9)}) == {}  # the batch before was handled meanwhile
+    assert made.acknowledge({"a": Cursor(1)}) == {"a": Cursor(1)}
+
+
 def test_a_split_begins_anew_although_it_has_no_record_yet() -> None:
     made = progress(batch(8, 9))
     made.acknowledge({"a": Cursor(9)})
