@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landers.channel import Channel
     from fanout.landing.segment_filler import NoRecords, Stopped
-    from fanout.landing.segments import LandedBatch, SegmentLog
+    from fanout.landing.segments import LandedBatch
     from fanout.landing.storage import Storage
     from fanout.spark.loop_thread import LoopThread
 
@@ -95,10 +95,15 @@ class LandersStream:
         source: The source.
         positions: The positions to continue after.
         storage: The checkpoint.
-        segments: The limits of a batch, and the number of the run.
         landing: How many landers, and how they connect.
+        run: The number of the run.
+        max_records: The most records in a segment of a lander.
+        max_bytes: The most bytes of records in a segment of a lander.
         max_wait: Seconds from the first record of a segment until it may be landed.
         bounded: Finish when every split has reached its newest record.
+        eager: Land what is there as soon as a batch waits for it; otherwise landers fill their
+            segments for `max_wait`.
+        compression: Of the segments, as Parquet names it; None for those that are read once.
         on_resubscribe: Called in the loop thread for each recoverable end of a subscription.
 
     Raises:
@@ -116,17 +121,21 @@ class LandersStream:
         *,
         positions: Checkpoint,
         storage: Storage,
-        segments: SegmentLog,
         landing: OnExecutors,
         run: int,
+        max_records: int,
+        max_bytes: int,
         max_wait: float,
         bounded: bool,
+        eager: bool = True,
+        compression: str | None = None,
         on_resubscribe: OnResubscribe | None = None,
     ) -> None:
         self._loop = loop
         self._source = source
         self._positions = positions
         self._bounded = bounded
+        self._eager = eager
         self._storage = storage
         self._run = run
         self._landers = landing.landers
@@ -151,29 +160,33 @@ class LandersStream:
             secret,
             tls=None if certificate is None else driver_tls(certificate),
         )
-        self._serving = loop.start(self._serve(listening, control))
-        self._opened, self._coordinator, port = listening.result()
-        work = LanderTask(
-            source=source,
-            location=location,
-            storage_options=landing.storage_options,
-            run=run,
-            max_records=max(1, segments.max_records // landing.landers),
-            max_bytes=max(1, segments.max_bytes // landing.landers),
-            max_wait=max_wait,
-            available_now=bounded,
-            address=(host, port),
-            secret=secret,
-            certificate=None if certificate is None else certificate.certificate,
-        )
-        _check_travels(work)
-        self._resources = ExitStack()
-        jobs = self._resources.enter_context(
-            LanderJobs(spark, work, landers=landing.landers, on_end=self._task_ended)
-        )
-        # Landers that are told to stop end by themselves, before their jobs are cancelled.
-        self._resources.callback(lambda: loop.call(self._coordinator.close()))
-        self._resources.callback(jobs.start_no_more)
+        with ExitStack() as resources:
+            self._task: asyncio.Task[None] | None = None
+            self._serving = loop.start(self._serve(listening, control))
+            resources.callback(self._end_serving)
+            self._opened, self._coordinator, port = listening.result()
+            work = LanderTask(
+                source=source,
+                location=location,
+                storage_options=landing.storage_options,
+                run=run,
+                max_records=max_records,
+                max_bytes=max_bytes,
+                max_wait=max_wait,
+                available_now=bounded,
+                compression=compression,
+                address=(host, port),
+                secret=secret,
+                certificate=None if certificate is None else certificate.certificate,
+            )
+            _check_travels(work)
+            jobs = resources.enter_context(
+                LanderJobs(spark, work, landers=landing.landers, on_end=self._task_ended)
+            )
+            # Landers that are told to stop end by themselves, before their jobs are cancelled.
+            resources.callback(lambda: loop.call(self._coordinator.close()))
+            resources.callback(jobs.start_no_more)
+            self._resources = resources.pop_all()
 
     @property
     def failure(self) -> BaseException | None:
@@ -195,20 +208,31 @@ class LandersStream:
         Raises:
             FanOutError: The failure of the stream, after its last records.
         """
+        return self._loop.call(self.next(idle))
+
+    async def next(self, idle: float) -> LandedBatch | NoRecords | Stopped:
+        """Wait until there are records, for at most `idle` seconds; in the loop thread.
+
+        Raises:
+            FanOutError: The failure of the stream, after its last records.
+
+        Cancellation: nothing is handed over.
+        """
         try:
-            return self._loop.call(self._coordinator.next(idle))
+            return await self._coordinator.next(idle)
         except StreamStateError:
             # The result of its task has the reason.
-            concurrent.futures.wait([self._serving], _END_SECONDS)
+            await in_thread(lambda: concurrent.futures.wait([self._serving], _END_SECONDS))
             if (failure := self.failure) is not None:
                 raise failure from None
             raise
 
     def acknowledge(self, positions: Checkpoint) -> None:
         """Acknowledge everything up to `positions` to the service; it was handled."""
-        self._loop.call(self._acknowledge(positions))
+        self._loop.call(self.acknowledge_landed(positions))
 
-    async def _acknowledge(self, positions: Checkpoint) -> None:
+    async def acknowledge_landed(self, positions: Checkpoint) -> None:
+        """Acknowledge everything up to `positions` to the service; in the loop thread."""
         reached = {id_: state.position for id_, state in positions.splits.items()}
         moved = self._opened.progress.acknowledge(reached)
         commits = self._opened.connection.capabilities.commits
@@ -223,6 +247,10 @@ class LandersStream:
         """End all landers, within seconds."""
         self._resources.close()
 
+    def _end_serving(self) -> None:
+        self._loop.call_soon(lambda: self._task is not None and self._task.cancel())
+        concurrent.futures.wait([self._serving], _END_SECONDS)
+
     def _task_ended(self, lander: int, error: BaseException | None) -> None:
         self._loop.call_soon(lambda: self._coordinator.task_ended(lander, error))
         if isinstance(error, (LanderCancelledError, SparkLostError)):
@@ -233,6 +261,7 @@ class LandersStream:
         listening: concurrent.futures.Future[_Listening],
         control: Callable[[Callable[[Channel], Awaitable[None]]], ControlServer],
     ) -> None:
+        self._task = asyncio.current_task()
         try:
             opening = open_lineage(
                 self._source, resume=self._positions.to_json(), available_now=self._bounded
@@ -245,6 +274,7 @@ class LandersStream:
                     opened.lineage,
                     Assignment(self._landers),
                     bounded=self._bounded,
+                    eager=self._eager,
                     on_resubscribe=self._on_resubscribe,
                 )
                 try:

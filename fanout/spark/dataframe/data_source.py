@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fanout.core.source import Source
+    from fanout.spark.dataframe.landing_call import LandingCall
 
 
 class LandingDataSource(DataSource):
@@ -31,6 +33,9 @@ class LandingDataSource(DataSource):
 
     source: ClassVar[Source | None] = None
     """The source that the query lands; None where the options describe it, or there is none."""
+
+    driver: ClassVar[LandingCall | None] = None
+    """How the driver is reached, whose landers land the source; None without landers."""
 
     @classmethod
     def name(cls) -> str:
@@ -80,7 +85,8 @@ class LandingDataSource(DataSource):
         """
         landed = LandedSource.parse(self.options, self.source)
         if landed is not None:
-            return SourceStreamReader(landed.reading, _arrow(schema), landed.landing, landed.make)
+            landing = replace(landed.landing, driver=self.driver)
+            return SourceStreamReader(landed.reading, _arrow(schema), landing, landed.make)
         options = ReadOptions.parse(self.options, streaming=True)
         return LandingStreamReader(options, _arrow(schema))
 

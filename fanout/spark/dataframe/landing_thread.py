@@ -10,13 +10,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.landing.lander import land
+from fanout.spark.dataframe.landing_call import land_in_driver
 from fanout.spark.dataframe.option_words import in_words_of_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
     from datetime import timedelta
 
     from fanout.core.source import Source
+    from fanout.landing.landed_entry import LandedEntry
+    from fanout.spark.dataframe.landing_call import Entry, LandingCall
 
 # How long the subscriptions may take to close.
 _STOP_SECONDS: Final = 10.0
@@ -38,6 +42,7 @@ class LandingOptions:
             waits for it.
         words: The options that the user has given for keywords of the source; empty where the user
             gave the source as a value.
+        driver: How the driver is reached, whose landers land; None where this process lands.
     """
 
     location: str
@@ -47,6 +52,7 @@ class LandingOptions:
     keep: timedelta | None = None
     max_bytes_ahead: int = 10 << 30
     words: Mapping[str, str] = field(default_factory=dict)
+    driver: LandingCall | None = None
 
 
 @final
@@ -157,22 +163,27 @@ class LandingThread:
             self._changed.notify_all()
 
     async def _land(self) -> None:
-        options = self._options
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        async with land(
-            self._source,
-            options.location,
-            max_wait=options.max_wait,
-            keep=options.keep,
-            storage_options=options.storage or None,
-            available_now=self._available_now,
-        ) as landing:
+        async with self._open() as landing:
             self._tell()
             async for entry in landing:
                 self._tell(entry.number)
                 if entry.number >= self._needed:  # otherwise the query has found and read it
                     self._unread[entry.number] = entry.bytes
                 await self._wait_for_reader()
+
+    def _open(self) -> AbstractAsyncContextManager[AsyncIterator[Entry | LandedEntry]]:
+        options = self._options
+        if options.driver is not None:
+            return land_in_driver(options.driver, available_now=self._available_now)
+        return land(
+            self._source,
+            options.location,
+            max_wait=options.max_wait,
+            keep=options.keep,
+            storage_options=options.storage or None,
+            available_now=self._available_now,
+        )
 
     def _tell(self, number: int | None = None) -> None:
         with self._changed:

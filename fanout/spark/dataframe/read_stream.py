@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError, SetupError
+from fanout.spark.dataframe.driver_landings import LandersLanding, of_this_process
+from fanout.spark.dataframe.landed_source import LandedSource
+from fanout.spark.landers_stream import OnExecutors
 from fanout.spark.session_checks import require_classic
 
 if TYPE_CHECKING:
@@ -26,12 +29,14 @@ def read_stream(
     *,
     landing: str,
     landers: int | None = None,
+    control_port: int = 0,
     options: Mapping[str, str | int | float | bool] | None = None,
 ) -> DataFrame:
     """Return a streaming DataFrame of a source, which its query lands by itself.
 
     While a query runs, one process on the driver's machine reads the source, and lands it as
-    `fanout.land` does. Each query continues the landing exactly. Of two queries that land in one
+    `fanout.land` does; or landers on Spark's executors do, which begin and end with the query. Each
+    query continues the landing exactly, with landers or without. Of two queries that land in one
     place at a time one ends with an error; more queries read it with `format("fanout")`.
 
     The source is sent to that process. So a `Cluster` with a secret takes a function as `security`,
@@ -42,12 +47,15 @@ def read_stream(
             `format("fanout")`.
         source: The source, for example a `KinesisSource`.
         landing: Where it is landed: a directory, or a URI such as `s3://lake/_landing/orders`.
-        landers: Must be None: executors read for `foreach_batch(landing=OnExecutors(...))` only.
+        landers: How many landers read on Spark's executors, each holding a core as long as the
+            query runs; Spark needs more cores than that. None for one process beside the driver.
+        control_port: The port of the driver to which landers connect; 0 for any that is free.
         options: More options of `format("fanout")` by their names, such as
             `{"reader": "sessions", "maxRecordsPerTrigger": 100_000, "keep": "7d"}`.
 
     Raises:
-        OptionError: An option is unknown or malformed, or the source cannot be sent.
+        OptionError: An option is unknown or malformed, the source is a share group, or it cannot be
+            sent.
         SetupError: It is a session of Spark Connect, it is stopped, or pyspark is too old.
     """
     require_classic(spark)
@@ -60,26 +68,39 @@ def read_stream(
             "read_stream needs pyspark 4.0 or newer; use fanout.spark.foreach_batch, which needs "
             "3.5"
         ) from error
-    if landers is not None:
-        raise OptionError(
-            f"landers={landers}: the source of a DataFrame is landed by one process; leave landers "
-            f"out, or use foreach_batch with landing=OnExecutors(landers={landers})"
-        )
     _check(source)
+    if landers is None and control_port:
+        raise OptionError(
+            f"control_port={control_port} is for landers: pass landers, or leave it out"
+        )
+    given = {key: str(value) for key, value in (options or {}).items()}
+    landed = LandedSource.parse({**given, "landing": landing}, source)
+    assert landed is not None, "there is a source"
+    driver = None
+    if landers is not None:
+        storage = landed.landing.storage or None
+        executors = OnExecutors(landers=landers, control_port=control_port, storage_options=storage)
+        driver = of_this_process().add(
+            LandersLanding(spark, source, landed.landing, landers=executors)
+        )
     name = f"fanout_{os.getpid()}_{next(_numbers)}"
     # Not found by its name, so Spark sends the class itself, with the source.
-    kind = type(name, (LandingDataSource,), {"source": source, "name": classmethod(lambda _: name)})
-    spark.dataSource.register(kind)
-    given = {key: str(value) for key, value in (options or {}).items()}
+    members = {"source": source, "driver": driver, "name": classmethod(lambda _: name)}
+    spark.dataSource.register(type(name, (LandingDataSource,), members))
     return spark.readStream.format(name).options(landing=landing, **given).load()
 
 
 def _check(source: Source) -> None:
-    """Check that a source can be sent, and holds no credentials.
+    """Check that a source can be landed and sent, and holds no credentials.
 
     Raises:
         OptionError: It cannot.
     """
+    if type(source).__module__.startswith("fanout.kafka.share."):
+        raise OptionError(
+            "a share group cannot be landed, as the broker locks its records for one reader: read "
+            "its topics with a KafkaSource, or the group with foreach_batch"
+        )
     from pyspark import cloudpickle  # noqa: PLC0415 - an optional extra
 
     dumps: Any = cloudpickle.dumps

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import pyspark
@@ -62,7 +63,9 @@ class SourceStreamReader(LandingStreamReader):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what travels to workers."""
-        return self.__dict__ | {"_make_source": None, "_thread": None}
+        # How the driver is reached is for the planner alone.
+        landing = replace(self._landing, driver=None)
+        return self.__dict__ | {"_make_source": None, "_thread": None, "_landing": landing}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Land what the source has by now: this run ends with it.

@@ -1,0 +1,260 @@
+"""Land sources with landers on Spark's executors, in the driver, for the planners of queries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final, final
+from uuid import uuid4
+
+import msgspec
+
+from fanout.core.cancellation import in_thread
+from fanout.core.error_text import text_of
+from fanout.landers.channel import ChannelClosedError
+from fanout.landers.control_handshake import SECRET_BYTES
+from fanout.landers.control_server import ControlServer
+from fanout.landers.failures import describe
+from fanout.landers.messages import MessageError
+from fanout.landing.lander import open_landing
+from fanout.spark.dataframe.landing_call import (
+    Begin,
+    Ended,
+    Entry,
+    LandingCall,
+    LandingOpened,
+    from_planner,
+)
+from fanout.spark.landers_stream import LandersStream
+from fanout.spark.loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    from pyspark.sql import SparkSession
+
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.source import Source
+    from fanout.core.statistics import Statistics
+    from fanout.landers.channel import Channel
+    from fanout.landing.lander import Landing
+    from fanout.landing.reading import LandingPlace, Reading
+    from fanout.landing.segment_filler import NoRecords, Stopped
+    from fanout.landing.segments import LandedBatch
+    from fanout.spark.dataframe.landing_thread import LandingOptions
+    from fanout.spark.landers_stream import OnExecutors
+
+log = logging.getLogger(__name__)
+
+# As in a landing of one process.
+_MAX_RECORDS: Final = 5_000_000
+_MAX_BYTES: Final = 128 << 20
+# What landers land in this time is one entry: an entry has the positions of all splits.
+_ENTRY_SECONDS: Final = 0.25
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LandersLanding:
+    """A source that landers land, and where.
+
+    Args:
+        spark: The session on whose executors they run.
+        source: The source.
+        options: Where it is landed, and how.
+        landers: How many, and how they connect.
+    """
+
+    spark: SparkSession
+    source: Source
+    options: LandingOptions
+    _: KW_ONLY
+    landers: OnExecutors
+
+    def open(
+        self, loop: LoopThread, *, available_now: bool
+    ) -> AbstractAsyncContextManager[Landing]:
+        """Land while the block runs, which is in the loop thread.
+
+        Args:
+            loop: The loop thread.
+            available_now: End when everything is landed that is there.
+
+        Raises:
+            FanOutError: As `fanout.land` and `LandersStream` do.
+        """
+        return open_landing(
+            self.source,
+            self.options.location,
+            partial(self._read, loop, bounded=available_now),
+            keep=self.options.keep,
+            storage_options=self.options.storage or None,
+        )
+
+    @asynccontextmanager
+    async def _read(
+        self, loop: LoopThread, place: LandingPlace, *, bounded: bool
+    ) -> AsyncIterator[Reading]:
+        max_wait = self.options.max_wait
+        pause = min(_ENTRY_SECONDS, max_wait / 2)
+
+        def start() -> _Landers:
+            stream = LandersStream(
+                self.spark,
+                loop,
+                self.source,
+                positions=place.positions,
+                storage=place.storage,
+                landing=self.landers,
+                run=place.run,
+                max_records=_MAX_RECORDS,
+                max_bytes=_MAX_BYTES,
+                max_wait=max_wait - pause,
+                bounded=bounded,
+                eager=bounded,
+                compression="zstd",
+            )
+            resources.callback(stream.close)
+            return _Landers(stream, pause)
+
+        with ExitStack() as resources:
+            try:
+                landers = await in_thread(start)
+                yield landers, landers
+            finally:
+                await in_thread(resources.close)
+
+
+@final
+class _Landers:
+    """The stream of landers, as a landing takes it.
+
+    Args:
+        stream: The stream.
+        pause: Seconds between two entries.
+    """
+
+    def __init__(self, stream: LandersStream, pause: float) -> None:
+        self._stream = stream
+        self._pause = pause
+        self._next_at = 0.0
+
+    async def run(self) -> None:
+        """Wait for the end, which is also that of another run that takes over."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._stream.stop()
+
+    async def next(self, idle: float) -> LandedBatch | NoRecords | Stopped:
+        time = asyncio.get_running_loop().time
+        await asyncio.sleep(self._next_at - time())
+        batch = await self._stream.next(idle)
+        self._next_at = time() + self._pause
+        return batch
+
+    async def acknowledge(self, positions: Checkpoint) -> None:
+        await self._stream.acknowledge_landed(positions)
+
+    def stop(self) -> None:
+        self._stream.stop()
+
+    def statistics(self) -> Statistics:
+        return self._stream.statistics()
+
+
+@final
+class DriverLandings:
+    """Land for planners, which are processes of this machine, while they are connected.
+
+    A planner lives as long as its query. So nothing is landed without a query, and nothing has to
+    be told when one ends. Between queries a socket waits for planners of this machine.
+    """
+
+    def __init__(self) -> None:
+        self._landings: dict[str, LandersLanding] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        with ExitStack() as resources:
+            self._loop = resources.enter_context(LoopThread())
+            control = partial(ControlServer, "127.0.0.1", 0, self._secret, self._serve)
+            self._address = self._loop.hold("planners", control).address
+            self._resources = resources.pop_all()
+
+    def add(self, landing: LandersLanding) -> LandingCall:
+        """Return how a planner has a source landed.
+
+        Args:
+            landing: The source, and where it is landed.
+        """
+        name = uuid4().hex
+        self._landings[name] = landing
+        return LandingCall(self._address, self._secret, name)
+
+    def close(self) -> None:
+        """End all landings, and listen no longer."""
+        self._resources.close()
+
+    async def _serve(self, channel: Channel) -> None:
+        """Land for one planner until it has gone."""
+        begin = from_planner(await channel.receive())
+        if not isinstance(begin, Begin) or begin.landing not in self._landings:
+            return
+        landing = self._landings[begin.landing]
+        location = landing.options.location
+        if (ending := self._ending.get(location)) is not None:
+            await asyncio.wait([ending])  # the query was stopped just now
+        wanted = asyncio.Semaphore(0)
+        async with asyncio.TaskGroup() as tasks:
+            landed = tasks.create_task(self._land(landing, begin, channel, wanted))
+            try:
+                with suppress(ChannelClosedError, MessageError):
+                    while True:
+                        from_planner(await channel.receive())
+                        wanted.release()
+            finally:
+                self._ending[location] = landed
+                landed.cancel()
+        if self._ending.get(location) is landed:
+            del self._ending[location]
+
+    async def _land(
+        self, landing: LandersLanding, begin: Begin, channel: Channel, wanted: asyncio.Semaphore
+    ) -> None:
+        with suppress(ChannelClosedError):
+            try:
+                async with landing.open(self._loop, available_now=begin.available_now) as entries:
+                    await channel.send(msgspec.json.encode(LandingOpened()))
+                    await self._hand_over(entries, channel, wanted)
+            except Exception as error:  # noqa: BLE001 - the query gets any error
+                await self._tell(error, channel)
+
+    async def _hand_over(
+        self, entries: Landing, channel: Channel, wanted: asyncio.Semaphore
+    ) -> None:
+        """Land an entry whenever the planner wants one; the error of it is told at once."""
+        try:
+            await wanted.acquire()
+            async for entry in entries:
+                await channel.send(msgspec.json.encode(Entry(entry.number, entry.bytes)))
+                await wanted.acquire()
+            await channel.send(msgspec.json.encode(Ended()))
+        except ChannelClosedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the query gets any error
+            await self._tell(error, channel)
+
+    async def _tell(self, error: Exception, channel: Channel) -> None:
+        log.warning("landing on executors has ended: %s", text_of(error))
+        await channel.send(msgspec.json.encode(describe(error, landed=True)))
+
+
+@cache
+def of_this_process() -> DriverLandings:
+    """Return those of this process, which begin with the first call."""
+    return DriverLandings()

@@ -1,0 +1,145 @@
+"""A planner's call to the driver, whose landers land for it, and the messages of both."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+import msgspec
+
+from fanout.core.stored_json import MALFORMED_JSON
+from fanout.errors import SetupError
+from fanout.landers.channel import ChannelClosedError
+from fanout.landers.failures import restore
+from fanout.landers.messages import Failed, MessageError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from fanout.landers.channel import Channel
+
+
+class Begin(msgspec.Struct, frozen=True, tag="begin", forbid_unknown_fields=True):
+    """The planner wants a source landed for as long as it is connected.
+
+    Args:
+        landing: The name of the landing.
+        available_now: Whether it ends with what is there now.
+    """
+
+    landing: str
+    available_now: bool
+
+
+class Next(msgspec.Struct, frozen=True, tag="next", forbid_unknown_fields=True):
+    """The planner wants the next entry; until then nothing more is landed."""
+
+
+class LandingOpened(msgspec.Struct, frozen=True, tag="opened", forbid_unknown_fields=True):
+    """The landing is there."""
+
+
+class Entry(msgspec.Struct, frozen=True, tag="entry", forbid_unknown_fields=True):
+    """An entry was landed.
+
+    Args:
+        number: Its number.
+        bytes: The bytes of its files.
+    """
+
+    number: int
+    bytes: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended", forbid_unknown_fields=True):
+    """All is landed that was to be landed."""
+
+
+FromPlanner: TypeAlias = Begin | Next
+FromDriver: TypeAlias = LandingOpened | Entry | Ended | Failed
+
+_FROM_PLANNER: Final[msgspec.json.Decoder[FromPlanner]] = msgspec.json.Decoder(FromPlanner)
+_FROM_DRIVER: Final[msgspec.json.Decoder[FromDriver]] = msgspec.json.Decoder(FromDriver)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LandingCall:
+    """How a planner reaches the driver; it travels to the planner alone.
+
+    Args:
+        address: The host and port of the driver.
+        secret: What both sides prove that they know.
+        landing: The name of the landing.
+    """
+
+    address: tuple[str, int]
+    secret: bytes = field(repr=False)
+    landing: str
+
+
+def from_planner(message: bytes) -> FromPlanner:
+    """Read a message of a planner.
+
+    Raises:
+        MessageError: It is none.
+    """
+    try:
+        return _FROM_PLANNER.decode(message)
+    except MALFORMED_JSON as error:
+        raise MessageError("a planner sent something that is no message") from error
+
+
+@asynccontextmanager
+async def land_in_driver(
+    call: LandingCall, *, available_now: bool
+) -> AsyncIterator[AsyncIterator[Entry]]:
+    """Have the driver land while the block runs.
+
+    Args:
+        call: How it is reached.
+        available_now: End when everything is landed that is there.
+
+    Yields:
+        The entries. Each step lets the driver land the next one.
+
+    Raises:
+        SetupError: The driver's Python has ended.
+        FanOutError: The error that has ended the landing, there or at its start.
+
+    Cancellation: the driver ends the landing.
+    """
+    # websockets is not for workers, which read.
+    from fanout.landers.control_client import connect  # noqa: PLC0415
+
+    async with AsyncExitStack() as resources:
+        try:
+            channel = await resources.enter_async_context(connect(call.address, call.secret))
+        except SetupError as error:
+            raise _driver_has_gone() from error
+        await _ask(channel, Begin(call.landing, available_now))
+        yield _entries(channel)
+
+
+async def _entries(channel: Channel) -> AsyncIterator[Entry]:
+    while isinstance(answer := await _ask(channel, Next()), Entry):
+        yield answer
+
+
+async def _ask(channel: Channel, message: FromPlanner) -> FromDriver:
+    try:
+        await channel.send(msgspec.json.encode(message))
+        answer = _FROM_DRIVER.decode(await channel.receive())
+    except ChannelClosedError as error:
+        raise _driver_has_gone() from error
+    if isinstance(answer, Failed):
+        raise restore(answer)
+    return answer
+
+
+def _driver_has_gone() -> SetupError:
+    return SetupError(
+        "the Python process that has called read_stream cannot be reached, and its landers have "
+        "ended: call read_stream again, and start the query on the same checkpoint"
+    )

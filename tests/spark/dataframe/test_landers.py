@@ -1,0 +1,94 @@
+"""Queries whose source is landed by landers on Spark's executors, in a session on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from fanout.errors import ServiceError
+from fanout.spark import read_stream
+from fanout.spark.dataframe import driver_landings
+from tests.spark.dataframe.test_read_stream import filled
+from tests.spark.harness import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.dataframe.conftest import Runs
+    from tests.spark.manual import ManualSource
+
+pytestmark = pytest.mark.spark
+
+
+class Landing:
+    """A landing that queries fill, without landers too."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark = spark
+        self.root = root
+
+    def read(self, source: ManualSource, **how: Any) -> DataFrame:
+        """Land and read with one lander: one of the two cores is left for the batches."""
+        options = {"maxWait": 0, "reader": "sessions"} | how.pop("options", {})
+        chosen = {"landers": 1} | how
+        return read_stream(self.spark, source, landing=str(self.root), options=options, **chosen)
+
+    def named(self) -> list[str]:
+        """Return the names of the files that its entries name."""
+        entries = [json.loads(path.read_bytes()) for path in (self.root / "batches").iterdir()]
+        return [file["name"] for entry in entries for file in entry["segments"]]
+
+    def files(self) -> list[str]:
+        return [f"segments/{path.name}" for path in (self.root / "segments").glob("*.parquet")]
+
+
+@pytest.fixture
+def landing(spark: SparkSession, tmp_path: Path) -> Landing:
+    return Landing(spark, tmp_path / "landing")
+
+
+@pytest.fixture(autouse=True)
+def driver_ends() -> Iterator[None]:
+    """End what the driver has for planners, as the end of its process does."""
+    yield
+    driver_landings.of_this_process().close()
+    driver_landings.of_this_process.cache_clear()
+
+
+def lander_jobs(spark: SparkSession) -> list[int]:
+    """Return the jobs of landers that run."""
+    scala = spark.sparkContext._jsc.sc()
+    return list(scala.statusTracker().getActiveJobIds())
+
+
+def test_the_next_query_continues_with_landers_or_without(
+    landing: Landing, runs: Runs, spark: SparkSession
+) -> None:
+    runs.run(landing.read(filled(45), options={"maxRecordsPerTrigger": 20}))
+    assert [row for batch in runs.batches for row in batch] == list(range(1, 46))
+    assert max(map(len, runs.batches)) == 20
+    assert all(re.fullmatch(r"segments/run-\d+-\d+-\d+\.parquet", name) for name in landing.named())
+    eventually(lambda: not lander_jobs(spark), "no landers")
+    assert runs.run(landing.read(filled(50), landers=None)) == [[46, 47, 48, 49, 50]]
+    assert runs.run(landing.read(filled(60))) == [list(range(51, 61))]
+    eventually(lambda: not lander_jobs(spark), "no landers")
+    assert sorted(landing.files()) == sorted(landing.named())
+
+
+def test_the_error_of_a_source_ends_the_query(landing: Landing, runs: Runs) -> None:
+    source = filled(5)
+    source.fail(ServiceError("the stream is gone"))
+    with pytest.raises(StreamingQueryException, match=r"SplitFailedError: .*the stream is gone"):
+        runs.run(landing.read(source))
+
+
+def test_too_few_cores_end_the_query(landing: Landing, runs: Runs) -> None:
+    with pytest.raises(StreamingQueryException, match=r"landers=2 need 3 cores, .* use 1 at most"):
+        runs.run(landing.read(filled(5), landers=2))
