@@ -68,7 +68,7 @@ def lander_jobs(spark: SparkSession) -> list[int]:
     return list(scala.statusTracker().getActiveJobIds())
 
 
-def test_the_next_query_continues_with_landers_or_without(
+def test_landers_land_for_a_query_and_end_with_it(
     landing: Landing, runs: Runs, spark: SparkSession
 ) -> None:
     runs.run(landing.read(filled(45), options={"maxRecordsPerTrigger": 20}))
@@ -76,6 +76,14 @@ def test_the_next_query_continues_with_landers_or_without(
     assert max(map(len, runs.batches)) == 20
     assert all(re.fullmatch(r"segments/run-\d+-\d+-\d+\.parquet", name) for name in landing.named())
     eventually(lambda: not lander_jobs(spark), "no landers")
+    assert sorted(landing.files()) == sorted(landing.named())
+
+
+@pytest.mark.prove
+def test_the_next_query_continues_with_landers_or_without(
+    landing: Landing, runs: Runs, spark: SparkSession
+) -> None:
+    assert runs.run(landing.read(filled(45))) == [list(range(1, 46))]
     assert runs.run(landing.read(filled(50), landers=None)) == [[46, 47, 48, 49, 50]]
     assert runs.run(landing.read(filled(60))) == [list(range(51, 61))]
     eventually(lambda: not lander_jobs(spark), "no landers")

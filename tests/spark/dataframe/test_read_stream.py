@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from fanout.errors import OptionError, ServiceError, SetupError
-from fanout.kafka import Cluster, KafkaSource, Security
+from fanout.kafka import Cluster, KafkaShareSource, KafkaSource, Security
 from fanout.kinesis import KinesisSource
 from fanout.landing.local_storage import LocalStorage
 from fanout.spark import read_stream
@@ -76,10 +76,22 @@ def test_the_error_of_a_source_ends_the_query(
             "security holds password, which is not sent to Spark's workers: pass a function that",
         ),
         (
-            ManualSource(),
-            {"landers": 3},
-            "landers=3: the source of a DataFrame is landed by one process; leave landers out, or",
+            KafkaShareSource(
+                cluster=Cluster("b:9093", security=Security(protocol="SSL")),
+                topics="orders",
+                group_id="billing",
+            ),
+            {},
+            "a share group cannot be landed, as the broker locks its records for one reader: read",
         ),
+        (ManualSource(), {"landers": 0}, "landers=0 must be at least 1"),
+        (
+            ManualSource(),
+            {"control_port": 7077},
+            "control_port=7077 is for landers: pass landers, or leave it out",
+        ),
+        (ManualSource(), {"landers": 1, "control_port": -1}, "control_port=-1 must be a port"),
+        (ManualSource(), {"landers": 1, "options": {"keep": "7d"}}, "keep deletes what was landed"),
     ],
 )
 def test_what_cannot_be_is_refused(
