@@ -49,7 +49,7 @@ def demo(
             "--kill",
             help="Kill the Spark driver in the middle of a batch, split and merge shards, or add "
             "partitions, while it is down, and start another one; with --shuffle, each of the two "
-            "in turn.",
+            "in turn; with --dataframe, also the planner and the Python workers of each driver.",
         ),
     ] = False,
     shuffle: Annotated[
@@ -76,6 +76,14 @@ def demo(
             "--kill one of each driver is killed; with --source kinesis or kafka.",
         ),
     ] = _DEFAULTS.landers,
+    dataframe: Annotated[
+        bool,
+        typer.Option(
+            "--dataframe",
+            help='Read a streaming DataFrame of format("fanout") whose query lands the stream; '
+            "with --source kinesis or kafka, and pyspark 4.",
+        ),
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print only the result, as one JSON object.")
     ] = False,
@@ -102,6 +110,9 @@ def demo(
     With `--landers 2` the driver only coordinates, and two tasks of Spark read. `--kill` then also
     kills the process of a lander while records flow.
 
+    With `--dataframe` the query is one of a streaming DataFrame, and its planner lands the stream
+    on the disk. `--kill` then also kills the planner and the Python workers while records flow.
+
     The exit code is 0 if no record was lost, duplicated, altered or out of order, and no watermark
     was violated. It is 1 if that was not proven, and 2 if the demo cannot run on this machine.
     """
@@ -114,6 +125,7 @@ def demo(
         shuffle=shuffle,
         storage=storage,
         landers=landers,
+        dataframe=dataframe,
     )
     try:
         proven = _run_demo(options, json=json)
@@ -128,7 +140,7 @@ def _run_demo(options: DemoOptions, *, json: bool) -> bool:
     # Help and usage errors do not load the modules of the demo.
     from rich.console import Console  # noqa: PLC0415
 
-    check_environment(options.source, options.storage)
+    check_environment(options.source, options.storage, dataframe=options.dataframe)
     from fanout.demo.report import faults_table, proof_table  # noqa: PLC0415
     from fanout.demo.run import run_demo  # noqa: PLC0415
 

@@ -15,6 +15,7 @@ from fanout.demo.queries import (
     DemoQuery,
     Holding,
     LanderKilled,
+    ProcessesKilled,
     QueryOptions,
     Reading,
     Resubscribed,
@@ -221,6 +222,10 @@ class Conductor:
             case LanderKilled(lander=lander, pid=pid, splits=count):
                 tally.landers_killed += 1
                 self._show(f"SIGKILL lander {lander}, process {pid}, which reads {count} splits")
+            case ProcessesKilled(process=process, pids=pids):
+                tally.processes_killed[process] += len(pids)
+                ids = ", ".join(map(str, pids))
+                self._show(f"SIGKILL each {process} of the {job.query}: {ids}")
             case Reading(splits=splits):
                 tally.splits.update(splits)
                 self._splits_reported.set()
@@ -268,6 +273,8 @@ def _queries(
             plan.kill,
             landers=options.landers,
             kill_lander=plan.kill_lander,
+            dataframe=options.dataframe,
+            kill_processes=plan.kill_processes,
         )
         return
     assert isinstance(settings, KafkaSettings), "the options say so"

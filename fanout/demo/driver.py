@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias, final
@@ -15,16 +12,13 @@ import msgspec
 from fanout.demo.queries import (
     BatchWritten,
     Holding,
-    LanderKilled,
     QueryMessage,
     QueryOptions,
     Reading,
-    Resubscribed,
 )
-from fanout.demo.sources import ShuffleSettings, make_shuffle_sink, make_source
+from fanout.demo.running_queries import BatchQuery, DataFrameQuery
+from fanout.demo.sources import ShuffleSettings, make_shuffle_sink
 from fanout.demo.workspace import Workspace
-from fanout.landers.failures import LanderCause
-from fanout.spark import OnExecutors, foreach_batch
 from fanout.spark.current_batch import current_batch
 from fanout.testing.s3_clients import s3a_jars, s3a_settings
 from fanout.testing.spark.driver_process import DriverStarted, run_driver
@@ -36,10 +30,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from fanout.core.events import Split
-    from fanout.core.statistics import Statistics
     from fanout.demo.plan import Kill
-    from fanout.spark import FanOutQuery
+    from fanout.demo.running_queries import RunningQuery
     from fanout.testing.spark.driver_process import DriverLink
 
 _REPORT_EVERY = 0.25
@@ -68,29 +60,23 @@ def main(arguments: str) -> int:
 def _run(options: QueryOptions, outbox: _Outbox, link: DriverLink) -> None:
     workspace = Workspace(Path(options.root), options.s3)
 
-    def on_resubscribe(split: Split, cause: Exception, delay: float) -> None:
-        name = cause.name if isinstance(cause, LanderCause) else type(cause).__name__
-        outbox.put(Resubscribed(split.id, name, delay))
-
     settings = {} if options.s3 is None else _on_s3(options.s3, workspace.scratch)
-    # The task of a lander that was killed is tried again, as on a cluster.
-    master = f"local[{options.landers + 2},4]" if options.landers else "local[2]"
+    # The task of a process that was killed is tried again, as on a cluster.
+    retried = ",4" if options.landers or options.dataframe else ""
+    master = f"local[{options.landers + 2}{retried}]"
     with short_lived_session("fanout demo", workspace.scratch, master=master, **settings) as spark:
         if options.s3 is not None:
             # Spark's own way to write a checkpoint is slow on a local disk only.
             spark.conf.unset("spark.sql.streaming.checkpointFileManagerClass")
         write = make_write(options, workspace)
-        query = foreach_batch(
-            spark,
-            make_source(options.source),
-            HandlerToKill(write, options.kill, outbox.put, link.stopping),
-            checkpoint_location=workspace.checkpoint(options.query),
-            max_records=options.max_records,
-            on_resubscribe=on_resubscribe,
-            landing=OnExecutors(landers=options.landers) if options.landers else None,
+        handler = HandlerToKill(write, options.kill, outbox.put, link.stopping)
+        query: RunningQuery = (
+            DataFrameQuery(spark, options, workspace, handler)
+            if options.dataframe
+            else BatchQuery(spark, options, workspace, handler, outbox.put)
         )
         link.send(DriverStarted(jvm_pid(spark)))
-        _report(query, outbox, link, options.kill_lander)
+        _report(query, outbox, link)
 
 
 def _on_s3(endpoint: str, scratch: Path) -> dict[str, str]:
@@ -101,26 +87,23 @@ def _on_s3(endpoint: str, scratch: Path) -> dict[str, str]:
     return {"spark.jars": ",".join(map(str, s3a_jars())), **hadoop}
 
 
-def _report(query: FanOutQuery, outbox: _Outbox, link: DriverLink, kill_lander: int | None) -> None:
+def _report(query: RunningQuery, outbox: _Outbox, link: DriverLink) -> None:
     """Send messages until the demo stops the driver, then stop the query.
 
     Args:
         query: The query.
         outbox: The messages of other threads.
         link: Sends messages.
-        kill_lander: The number of records after which a lander is killed; None for never.
 
     Raises:
         FanOutError: If the query has failed.
     """
     running, rows = True, 0
-    while running and query.is_active:
-        statistics = query.statistics()
-        link.send(Reading(tuple(statistics.splits)))
+    while running and query.keep_running():
+        link.send(Reading(query.splits()))
         # Before the driver is killed: that waits for a message which this loop has not sent.
-        if statistics.landers and kill_lander is not None and rows >= kill_lander:
-            kill_lander = None
-            link.send(_kill_lander(statistics))
+        for killed in query.kill(rows):
+            link.send(killed)
         try:
             message = outbox.get(timeout=_REPORT_EVERY)
         except Empty:
@@ -135,15 +118,7 @@ def _report(query: FanOutQuery, outbox: _Outbox, link: DriverLink, kill_lander: 
     while not outbox.empty():
         if (message := outbox.get()) is not None:
             link.send(message)
-    query.await_termination()
-
-
-def _kill_lander(statistics: Statistics) -> LanderKilled:
-    """Kill the lander that reads most."""
-    lander = max(statistics.landers, key=lambda lander: lander.splits)
-    with suppress(ProcessLookupError):
-        os.kill(lander.pid, signal.SIGKILL)
-    return LanderKilled(lander.lander, lander.pid, lander.splits)
+    query.await_end()
 
 
 Write: TypeAlias = "Callable[[DataFrame, int], int]"

@@ -70,11 +70,12 @@ class DemoOptions:
             which a second query reads.
         storage: The place of the checkpoints and the output.
         landers: How many landers read, in Python workers of Spark; 0 for the driver itself.
+        dataframe: Whether the query is one of a streaming DataFrame, which lands the stream.
 
     Raises:
         OptionError: If a number is out of its range, there are too few records for the shards, a
-            shuffle is set without Kafka, S3 with a shuffle or a share group, or landers with any of
-            the three.
+            shuffle is set without Kafka, S3 with a shuffle or a share group, landers with any of
+            the three, or a DataFrame with any of the four.
     """
 
     source: ServiceName = ServiceName.KINESIS
@@ -85,6 +86,7 @@ class DemoOptions:
     shuffle: bool = False
     storage: StorageName = StorageName.DISK
     landers: int = 0
+    dataframe: bool = False
 
     def __post_init__(self) -> None:
         if not MIN_RECORDS <= self.records <= MAX_RECORDS:
@@ -102,6 +104,7 @@ class DemoOptions:
                 "storage='s3' is for source='kinesis' and source='kafka' without a shuffle"
             )
         self._check_landers()
+        self._check_dataframe()
         least = _MIN_RECORDS_PER_SHARD * self.shards
         if self.records < least:
             raise OptionError(
@@ -125,6 +128,24 @@ class DemoOptions:
         if self.storage is not StorageName.DISK:
             raise OptionError(f"landers={self.landers} need storage='disk'")
 
+    def _check_dataframe(self) -> None:
+        if not self.dataframe:
+            return
+        if self.landers:
+            raise OptionError(
+                "dataframe=True lands the stream in one process of its query; leave landers out"
+            )
+        if self.source is ServiceName.KAFKA_SHARE:
+            raise OptionError(
+                "dataframe=True cannot read source='kafka-share': a share group cannot be landed"
+            )
+        if self.shuffle:
+            raise OptionError(
+                "dataframe=True does not read the shuffle of the demo; leave shuffle out"
+            )
+        if self.storage is not StorageName.DISK:
+            raise OptionError("dataframe=True needs storage='disk'")
+
 
 _KAFKA_MODULES = {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"}
 
@@ -136,15 +157,18 @@ _EXTRAS: Mapping[ServiceName, Mapping[str, str]] = {
 }
 
 
-def check_environment(source: ServiceName, storage: StorageName = StorageName.DISK) -> None:
+def check_environment(
+    source: ServiceName, storage: StorageName = StorageName.DISK, *, dataframe: bool = False
+) -> None:
     """Check that all that the demo starts is installed.
 
     Args:
         source: The service that the demo runs on.
         storage: The place of the checkpoints and the output.
+        dataframe: Whether the query is one of a streaming DataFrame.
 
     Raises:
-        SetupError: If an extra is missing, or there is no Java for Spark.
+        SetupError: If an extra is missing, pyspark is too old, or there is no Java for Spark.
     """
     needed = dict(_EXTRAS[source])
     if storage is StorageName.S3:
@@ -154,6 +178,11 @@ def check_environment(source: ServiceName, storage: StorageName = StorageName.DI
         extras = ",".join(sorted(missing))
         raise SetupError(
             f"the demo needs more extras of fanout: pip install 'fanout-streams[{extras}]'"
+        )
+    if dataframe and find_spec("pyspark.sql.datasource") is None:
+        raise SetupError(
+            "dataframe=True needs pyspark 4.0 or newer, and an older one is installed; leave "
+            "dataframe out"
         )
     # It imports pyspark, so it comes after the check.
     from fanout.spark.session_checks import require_java  # noqa: PLC0415

@@ -6,7 +6,8 @@ A time is a number of records sent: it means the same on a slow machine.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
+from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
@@ -114,6 +115,30 @@ class Kill:
 
 
 @final
+class SparkProcess(StrEnum):
+    """A Python process that Spark starts for the query of a DataFrame."""
+
+    PLANNER = "planner"
+    WORKER = "worker"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ProcessKill:
+    """The time at which each driver kills processes that Spark has started.
+
+    Args:
+        process: All processes of this kind are killed.
+        after: The number of records that the driver writes before.
+        delay: Seconds after that, so that the kill may come at any step of a batch.
+    """
+
+    process: SparkProcess
+    after: int
+    delay: float
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
     """The actions and kills of one run.
@@ -126,6 +151,8 @@ class DemoPlan:
             any number of records sent; none without a kill.
         kill_lander: The number of records that each driver writes before one of its landers is
             killed; less than before its own kill. None for none.
+        kill_processes: The kills of the planner and of the workers of a DataFrame, in the order of
+            their times, which come before the kill of the driver; none without a DataFrame.
     """
 
     actions: tuple[Action, ...]
@@ -133,6 +160,7 @@ class DemoPlan:
     kill_reader: Kill | None
     while_down: tuple[Action, ...]
     kill_lander: int | None = None
+    kill_processes: tuple[ProcessKill, ...] = ()
 
 
 def draw_plan(options: DemoOptions) -> DemoPlan:
@@ -161,10 +189,15 @@ def draw_plan(options: DemoOptions) -> DemoPlan:
     # The second driver is killed later, and at the other step of its batch.
     reader = Kill(int(options.records * random.uniform(0.65, 0.8)), not kill.written)
     kill_lander = int(options.records * random.uniform(0.05, 0.2))
+    kill_processes = [
+        ProcessKill(process, int(options.records * random.uniform(0.05, 0.2)), random.random())
+        for process in SparkProcess
+    ]
     return DemoPlan(
         actions,
         kill,
         reader if options.shuffle else None,
         while_down,
         kill_lander if options.landers else None,
+        tuple(sorted(kill_processes, key=attrgetter("after"))) if options.dataframe else (),
     )

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from fanout.demo.plan import SparkProcess
+
 
 @final
 @dataclass(slots=True)
@@ -27,6 +29,7 @@ class RunProgress:
         restarts: The number of drivers that were killed and replaced.
         replayed: The batches that a new driver has handled again.
         landers_killed: The number of landers that were killed.
+        processes_killed: The number of processes of Spark that were killed, by kind.
     """
 
     sent: int = 0
@@ -36,6 +39,7 @@ class RunProgress:
     restarts: int = 0
     replayed: list[int] = field(default_factory=list)
     landers_killed: int = 0
+    processes_killed: Counter[SparkProcess] = field(default_factory=Counter)
 
     @property
     def read(self) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, final
 import msgspec
 
 from fanout.demo.options import DemoFailedError
-from fanout.demo.plan import Kill  # noqa: TC001 - msgspec reads the annotation
+from fanout.demo.plan import Kill, ProcessKill, SparkProcess  # noqa: TC001 - msgspec reads them
 from fanout.demo.sources import ShuffleSettings, SourceSettings  # noqa: TC001 - see above
 from fanout.testing.spark.driver_process import Message, start_driver
 
@@ -32,6 +32,8 @@ class QueryOptions(msgspec.Struct, frozen=True):
         kill: The batch in which the driver waits to be killed; None for none.
         landers: How many landers read; 0 for the driver itself.
         kill_lander: The number of records after which the driver kills a lander; None for never.
+        dataframe: Whether the query is one of a streaming DataFrame.
+        kill_processes: The kills of processes that Spark has started for it.
     """
 
     query: str
@@ -43,6 +45,8 @@ class QueryOptions(msgspec.Struct, frozen=True):
     kill: Kill | None = None
     landers: int = 0
     kill_lander: int | None = None
+    dataframe: bool = False
+    kill_processes: tuple[ProcessKill, ...] = ()
 
 
 @final
@@ -112,7 +116,22 @@ class LanderKilled(msgspec.Struct, frozen=True, tag=True):
     splits: int
 
 
-QueryMessage: TypeAlias = Message | BatchWritten | Holding | Resubscribed | Reading | LanderKilled
+@final
+class ProcessesKilled(msgspec.Struct, frozen=True, tag=True):
+    """The driver has killed processes that Spark has started.
+
+    Args:
+        process: Their kind.
+        pids: Their ids.
+    """
+
+    process: SparkProcess
+    pids: tuple[int, ...]
+
+
+QueryMessage: TypeAlias = (
+    Message | BatchWritten | Holding | Resubscribed | Reading | LanderKilled | ProcessesKilled
+)
 
 MESSAGES: Final[msgspec.json.Decoder[QueryMessage]] = msgspec.json.Decoder(QueryMessage)
 

@@ -8,6 +8,7 @@ import msgspec
 from rich.table import Table
 
 from fanout.demo.options import ServiceName
+from fanout.demo.plan import SparkProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,10 +47,12 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
         proof: The result of the comparison of the output with the records sent.
         splits_seen: The number of splits that the queries have read, closed ones included.
         resubscriptions: Subscriptions that were opened again, by the error that ended the one
-            before.
+            before; None for a DataFrame, whose planner does not report them.
         faults: The number of injected faults, by kind.
         restarts: The number of Spark drivers that were killed and replaced.
         landers_killed: The number of landers that were killed; None without landers.
+        processes_killed: The number of processes of Spark that were killed, by kind; None without
+            a DataFrame.
         replayed: The batches that a new driver has handled again.
         second_reshard: The change of splits between the kill and the restart; None without a kill.
         seconds: The duration of the run.
@@ -59,26 +62,34 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     proof: Proof
     splits_seen: int
-    resubscriptions: Mapping[str, int]
+    resubscriptions: Mapping[str, int] | None
     faults: Mapping[str, int]
     restarts: int
     landers_killed: int | None
+    processes_killed: Mapping[SparkProcess, int] | None
     replayed: tuple[int, ...]
     second_reshard: Resharded | None
     seconds: float
 
     def to_json(self) -> str:
         """Return the report as one flat JSON object on one line."""
+        causes, processes = self.resubscriptions, self.processes_killed
+        killed = (
+            {}
+            if processes is None
+            else {f"{kind}s_killed": processes.get(kind, 0) for kind in SparkProcess}
+        )
         return msgspec.json.encode(
             {
                 "source": self.source,
                 "seed": self.seed,
                 **msgspec.structs.asdict(self.proof),
-                "resubscriptions": sum(self.resubscriptions.values()),
+                "resubscriptions": None if causes is None else sum(causes.values()),
                 "splits_seen": self.splits_seen,
                 "faults": self.faults,
                 "restarts": self.restarts,
                 "landers_killed": self.landers_killed,
+                **killed,
                 "replayed": self.replayed,
                 "second_reshard": self.second_reshard,
                 "seconds": round(self.seconds, 1),
@@ -93,11 +104,14 @@ def faults_table(report: DemoReport) -> Table:
     table.add_column("times", justify="right")
     for kind, times in sorted(report.faults.items()):
         table.add_row(f"injected: {kind}", str(times))
-    for cause, times in sorted(report.resubscriptions.items()):
+    for cause, times in sorted((report.resubscriptions or {}).items()):
         table.add_row(f"resubscribed after {cause}", str(times))
     table.add_row("Spark drivers killed and replaced", str(report.restarts))
     if report.landers_killed is not None:
         table.add_row("landers killed", str(report.landers_killed))
+    if report.processes_killed is not None:
+        for kind in SparkProcess:
+            table.add_row(f"{kind}s killed", str(report.processes_killed.get(kind, 0)))
     table.add_row("batches replayed", str(len(report.replayed)))
     if (resharded := report.second_reshard) is not None:
         splits = _SPLITS[report.source]

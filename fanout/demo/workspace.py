@@ -75,6 +75,11 @@ class Workspace:
         """Return the checkpoint of a query, by its name."""
         return f"{self._home}/checkpoints/{query.replace(' ', '-')}"
 
+    @property
+    def landing(self) -> str:
+        """The landing of a query that lands the stream."""
+        return f"{self.root}/landing"
+
     def batch(self, batch_id: int) -> str:
         """Return the output directory of a batch."""
         return f"{self._home}/output/batch={batch_id}"
@@ -127,10 +132,16 @@ class Workspace:
                 millis = int(time) if time else None
                 yield SentRecord(int(number), key, split, int(sequence), hashed, millis)
 
-    def read_output(self) -> Iterator[ReadRecord]:
-        """Return the records that the query wrote, without files that Spark has not committed."""
+    def read_output(self, batch_id: int | None = None) -> Iterator[ReadRecord]:
+        """Return the records that the query wrote, without files that Spark has not committed.
+
+        Args:
+            batch_id: The id of their batch; None for all batches.
+        """
         files = self._files
         for path, batch in self._written(files):
+            if batch_id is not None and batch != batch_id:
+                continue
             with files.open_input_file(path) as source:
                 yield from _read_records(source, batch)
 

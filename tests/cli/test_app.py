@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.demo.options import DemoFailedError, ServiceName
+from fanout.demo.plan import SparkProcess
 from fanout.demo.report import DemoReport, Resharded
 from fanout.demo.verification import Proof
 from fanout.errors import SetupError
@@ -40,6 +41,7 @@ def report(
     second_reshard: Resharded | None = None,
     watermark_violations: int | None = None,
     landers_killed: int | None = None,
+    processes_killed: dict[SparkProcess, int] | None = None,
 ) -> DemoReport:
     return DemoReport(
         source=source,
@@ -56,10 +58,13 @@ def report(
             watermark_violations=watermark_violations,
         ),
         splits_seen=7,
-        resubscriptions={"RemoteError": 1, "SubscriptionSilentError": 2},
+        resubscriptions=None
+        if processes_killed is not None
+        else {"RemoteError": 1, "SubscriptionSilentError": 2},
         faults={"Stall": 1},
         restarts=0,
         landers_killed=landers_killed,
+        processes_killed=processes_killed,
         replayed=(),
         second_reshard=second_reshard,
         seconds=1.25,
@@ -83,6 +88,7 @@ def test_help_names_every_option_of_the_demo(run: CliRunner) -> None:
             "--shuffle",
             "--storage",
             "--landers",
+            "--dataframe",
             "--json",
         )
         if option not in text
@@ -175,6 +181,72 @@ def test_what_landers_do_not_read_is_refused(
     result = run.invoke(app, ["demo", "--landers", "2", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
     assert why in result.stderr
+
+
+@pytest.mark.parametrize("killed", [0, 2])
+def test_processes_of_a_dataframe_that_were_killed_are_counted(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch, killed: int
+) -> None:
+    done = report(processes_killed={SparkProcess.PLANNER: killed} if killed else {})
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: done)
+    text = run.invoke(app, ["demo"]).stdout
+    assert re.search(rf"planners killed +│ +{killed} │", text)
+    assert re.search(r"workers killed +│ +0 │", text)
+    result = json.loads(run.invoke(app, ["demo", "--json"]).stdout)
+    assert (result["planners_killed"], result["workers_killed"]) == (killed, 0)
+    assert result["resubscriptions"] is None  # its planner does not report them
+
+
+def test_without_a_dataframe_no_kills_of_its_processes_are_reported(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: report())
+    for arguments in (["demo"], ["demo", "--json"]):
+        text = run.invoke(app, arguments).stdout
+        assert "planners" not in text
+        assert "workers" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--landers", "2"],
+            "--dataframe lands the stream in one process of its query; leave --landers out",
+        ),
+        (
+            ["--source", "kafka-share"],
+            "--dataframe cannot read --source kafka-share: a share group cannot be landed",
+        ),
+        (
+            ["--source", "kafka", "--shuffle"],
+            "--dataframe does not read the shuffle of the demo; leave --shuffle out",
+        ),
+        (["--storage", "s3"], "--dataframe needs --storage disk"),
+    ],
+    ids=str,
+)
+def test_what_a_dataframe_does_not_read_is_refused(
+    run: CliRunner, arguments: list[str], sentence: str
+) -> None:
+    result = run.invoke(app, ["demo", "--dataframe", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"fanout demo: {sentence}\n"
+
+
+def test_a_dataframe_on_pyspark_3_is_refused(
+    run: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "fanout.demo.options.find_spec",
+        lambda name: None if name == "pyspark.sql.datasource" else object(),
+    )
+    result = run.invoke(app, ["demo", "--dataframe"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "fanout demo: --dataframe needs pyspark 4.0 or newer, and an older one is installed; "
+        "leave --dataframe out\n"
+    )
 
 
 def test_a_proof_that_fails_exits_with_1(run: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from fanout.demo.conductor import Conductor
 from fanout.demo.options import DemoFailedError, DemoOptions
-from fanout.demo.plan import draw_plan
+from fanout.demo.plan import SparkProcess, draw_plan
 from fanout.demo.progress import ProgressDisplay
-from fanout.demo.queries import BatchWritten, LanderKilled
+from fanout.demo.queries import BatchWritten, LanderKilled, ProcessesKilled
 from fanout.demo.run import run_demo
 from fanout.demo.sources import KinesisSettings
 from fanout.demo.workspace import Workspace
@@ -71,8 +71,10 @@ async def test_a_new_driver_that_begins_again_fails_the_demo(tmp_path: Path) -> 
         conductor._patience = asyncio.Timeout(None)
         async with conductor._patience:
             conductor._on_message(job, LanderKilled(2, 4711, 3))
+            conductor._on_message(job, ProcessesKilled(SparkProcess.WORKER, (4712, 4713)))
             with pytest.raises(DemoFailedError, match=r"begun with batch 4, .* killed in batch 5"):
                 conductor._on_message(job, BatchWritten(4, 100))
             conductor._on_message(job, BatchWritten(5, 100))
     assert conductor.tally.replayed == [5]
     assert conductor.tally.landers_killed == 1
+    assert conductor.tally.processes_killed == {SparkProcess.WORKER: 2}

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
 from fanout.errors import SetupError
@@ -219,6 +220,42 @@ def test_nothing_of_kafka_is_lost_although_landers_and_the_driver_are_killed(
         "faults": {"AbortTransaction": 2, "KillBroker": 1},
     }.items() <= result.items()
     assert len(result["replayed"]) == 1
+    assert 0 < result["second_generation"] < 4000
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(pyspark.__version__ < "4", reason="there are no Python data sources")
+@pytest.mark.usefixtures("_kafka_jars")
+@pytest.mark.timeout(300)  # four JVMs start in it, and Python workers
+@pytest.mark.parametrize("source", ["kinesis", "kafka"])
+def test_nothing_of_a_dataframe_is_lost_although_its_processes_are_killed(
+    tmp_path: Path, source: str
+) -> None:
+    arguments = ("--dataframe", "--source", source, "--records", "4000", "--kill", "--json")
+    with demo(tmp_path, *arguments) as (process, mark):
+        output, errors = process.communicate()
+        assert (process.returncode, errors) == (0, "")
+        assert running_with(mark) == {}
+    result = json.loads(output)
+    faults = {
+        "kinesis": {"CutConnection": 2, "RaiseInStream": 1, "Stall": 1},
+        "kafka": {"AbortTransaction": 2, "KillBroker": 1},
+    }
+    assert {
+        "source": source,
+        "records_sent": 4000,
+        "records_read": 4000,
+        "lost": 0,
+        "duplicated": 0,
+        "altered": 0,
+        "out_of_order": 0,
+        "restarts": 1,
+        "planners_killed": 2,  # one of each driver
+        "faults": faults[source],
+    }.items() <= result.items()
+    assert result["workers_killed"] >= 2
+    assert len(set(result["replayed"])) == 1
     assert 0 < result["second_generation"] < 4000
     assert list(tmp_path.iterdir()) == []
 

@@ -34,3 +34,18 @@ def test_a_server_of_s3_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch)
     )
     with pytest.raises(SetupError, match=r"pip install 'fanout-streams\[testing\]'"):
         check_environment(ServiceName.KAFKA, StorageName.S3)
+
+
+@pytest.mark.parametrize("source", [ServiceName.KINESIS, ServiceName.KAFKA])
+def test_a_pyspark_without_python_data_sources_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: ServiceName
+) -> None:
+    monkeypatch.setattr(
+        "fanout.demo.options.find_spec",
+        lambda name: None if name == "pyspark.sql.datasource" else object(),
+    )
+    with pytest.raises(SetupError, match=r"needs pyspark 4\.0 or newer"):
+        check_environment(source, dataframe=True)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SetupError, match="install Java 17"):
+        check_environment(source)

@@ -3,12 +3,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fanout.demo.plan import Kill
+from fanout.demo.plan import Kill, ProcessKill, SparkProcess
 from fanout.demo.queries import (
     MESSAGES,
     BatchWritten,
     Holding,
     LanderKilled,
+    ProcessesKilled,
     QueryMessage,
     QueryOptions,
     Reading,
@@ -29,6 +30,7 @@ EVERY_KIND: list[QueryMessage] = [
     Holding(4, written=True),
     Resubscribed("shardId-000000000000", "SubscriptionSilentError", 1.5),
     LanderKilled(2, 4711, 3),
+    ProcessesKilled(SparkProcess.WORKER, (4711, 4712)),
     Reading(("shardId-000000000000",)),
     DriverFailed("ServiceError", "the stream 'orders' does not exist"),
 ]
@@ -65,6 +67,16 @@ SHUFFLE = ShuffleSettings("orders-by-key", "127.0.0.1:1", 4)
 def test_options_survive_the_command_line(source: SourceSettings, s3: str | None) -> None:
     kill = Kill(5, written=True)
     options = QueryOptions(
-        "query", "/r", s3, source, SHUFFLE, 10, kill=kill, landers=2, kill_lander=3
+        "query",
+        "/r",
+        s3,
+        source,
+        SHUFFLE,
+        10,
+        kill=kill,
+        landers=2,
+        kill_lander=3,
+        dataframe=True,
+        kill_processes=(ProcessKill(SparkProcess.PLANNER, 4, 0.5),),
     )
     assert msgspec.json.decode(msgspec.json.encode(options), type=QueryOptions) == options

@@ -61,6 +61,30 @@ def test_landers_are_not_for_all_else(
         DemoOptions(source=source, shuffle=shuffle, storage=storage, landers=2)
 
 
+@pytest.mark.parametrize("source", [ServiceName.KINESIS, ServiceName.KAFKA])
+def test_a_dataframe_may_read_kinesis_and_kafka(source: ServiceName) -> None:
+    assert DemoOptions(source=source, dataframe=True).dataframe
+    assert not DemoOptions(source=source).dataframe
+
+
+@pytest.mark.parametrize(
+    ("source", "shuffle", "storage", "landers", "why"),
+    [
+        (ServiceName.KINESIS, False, StorageName.DISK, 2, "leave landers out"),
+        (ServiceName.KAFKA_SHARE, False, StorageName.DISK, 0, "a share group cannot be landed"),
+        (ServiceName.KAFKA, True, StorageName.DISK, 0, "leave shuffle out"),
+        (ServiceName.KAFKA, False, StorageName.S3, 0, "needs storage='disk'"),
+    ],
+)
+def test_a_dataframe_is_not_for_all_else(
+    source: ServiceName, *, shuffle: bool, storage: StorageName, landers: int, why: str
+) -> None:
+    with pytest.raises(OptionError, match=f"dataframe=True .*{why}"):
+        DemoOptions(
+            source=source, shuffle=shuffle, storage=storage, landers=landers, dataframe=True
+        )
+
+
 @pytest.mark.parametrize(
     ("source", "shuffle"), [(ServiceName.KAFKA, True), (ServiceName.KAFKA_SHARE, False)]
 )

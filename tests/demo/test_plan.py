@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fanout.demo.options import DemoOptions, ServiceName
-from fanout.demo.plan import Action, Kind, draw_plan
+from fanout.demo.plan import Action, Kind, SparkProcess, draw_plan
 
 SEEDS = range(50)
 KINESIS, KAFKA, KAFKA_SHARE = ServiceName
@@ -41,6 +41,28 @@ def test_a_lander_is_killed_before_its_driver_and_changes_nothing_else(
     assert 500 <= with_landers.kill_lander < plan.kill.after
     assert plan == replace(with_landers, kill_lander=None)
     assert draw_plan(replace(alone, landers=2, kill=False)).kill_lander is None
+
+
+@pytest.mark.parametrize("source", [KINESIS, KAFKA])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_processes_of_a_dataframe_are_killed_before_its_driver_and_change_nothing_else(
+    seed: int, source: ServiceName
+) -> None:
+    alone = options(seed, source=source)
+    plan = draw_plan(alone)
+    with_dataframe = draw_plan(replace(alone, dataframe=True))
+    kills = with_dataframe.kill_processes
+    assert {kill.process for kill in kills} == set(SparkProcess)
+    assert plan.kill is not None
+    assert 500 <= kills[0].after <= kills[1].after < plan.kill.after
+    assert all(0 <= kill.delay < 1 for kill in kills)
+    assert plan == replace(with_dataframe, kill_processes=())
+    assert draw_plan(replace(alone, dataframe=True, kill=False)).kill_processes == ()
+
+
+def test_the_planner_is_killed_before_the_workers_or_after_them() -> None:
+    plans = [draw_plan(replace(options(seed), dataframe=True)) for seed in SEEDS]
+    assert {plan.kill_processes[0].process for plan in plans} == set(SparkProcess)
 
 
 def test_the_kill_changes_nothing_else() -> None:
