@@ -75,6 +75,10 @@ def run(spark: SparkSession, orders: str, scratch: Path, *examples: str) -> dict
     return names
 
 
+def test_ten_examples_run() -> None:
+    assert len(EXAMPLES) == 10
+
+
 def test_the_page_has_every_option() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (?:both|read|`read\w*`) \|", PAGE, re.MULTILINE)
     assert sorted(rows) == sorted(options.READ_OPTIONS)
@@ -88,6 +92,7 @@ def test_the_batch_examples_read_everything(
     names = run(spark, orders, tmp_path, *batch)
     assert capsys.readouterr().out.startswith(f"{RECORDS}\n")
     assert names["slice"].count() == 40
+    assert names["files"].count() == RECORDS
     spark.catalog.dropTempView("orders")
 
 
