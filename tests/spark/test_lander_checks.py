@@ -115,10 +115,12 @@ def test_settings_that_end_landers_are_refused(values: dict[str, str], says: str
         lander_checks._check_settings(settings(**{name: value}))
 
 
-def test_threads_that_share_their_jobs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_share_their_jobs_are_refused(
+    spark: SparkSession, storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
     with pytest.raises(SetupError, match=r"PYSPARK_PIN_THREAD is false, .*; unset it"):
-        lander_checks._check_settings(settings())
+        check(spark, storage)
 
 
 def test_workers_that_lack_a_library_are_refused(
