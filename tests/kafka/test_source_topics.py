@@ -74,7 +74,7 @@ async def test_a_topic_that_is_deleted_is_named_once(
 async def test_the_log_has_start_new_partitions_stop_and_resume_in_the_terms_of_kafka(
     topic: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "fanout.core")
+    caplog.set_level(logging.INFO, "fanout.lifecycle")
     async with topic.reading(start="earliest", discovery_interval=0.1) as reader:
         await reader.has(10)
         await asyncio.to_thread(topic.broker.grow_topic, topic.name, 2)

@@ -215,7 +215,7 @@ async def test_a_shard_without_records_moves_in_the_positions_all_the_same(strea
 async def test_the_log_has_start_reshard_stop_and_resume_in_the_terms_of_kinesis(
     stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "fanout.core")
+    caplog.set_level(logging.INFO, "fanout.lifecycle")
     stream.put(3)
     async with stream.reading() as reader:
         await reader.has(3)
