@@ -64,7 +64,7 @@ SUBSCRIBING: Final[Lines] = {
     ),
     "A split is listed again while it is read, or read by two tasks: it has one subscription.": (
         "tests/core/test_supervisor.py::test_a_split_that_has_ended_is_not_subscribed_again_after_a_listing",
-        "tests/core/test_many_splits.py::test_a_single_renewal_waits_for_the_floor_and_for_nothing_else",
+        "tests/core/test_many_splits.py::test_a_single_renewal_waits_for_nothing",
         "tests/core/test_fan_out.py::test_a_second_reader_is_refused_and_the_first_goes_on",
     ),
     "A stream is used after it was closed, or closed twice.": (

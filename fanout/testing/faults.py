@@ -99,6 +99,11 @@ class CutConnection(_StreamFault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GoAway(_StreamFault):
+    """Send the event, then close the connection with all that it carries; HTTP/2 has a GOAWAY."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndEarly(_StreamFault):
     """End the response cleanly in place of the event, although the shard goes on."""
 
@@ -219,7 +224,7 @@ class EmptyPoll(_PollFault):
     """Answer without records, and behind the tip, although there may be records."""
 
 
-StreamFault = CutConnection | EndEarly | Stall | CorruptFrame | RaiseInStream | HalfAnEnd
+StreamFault = CutConnection | GoAway | EndEarly | Stall | CorruptFrame | RaiseInStream | HalfAnEnd
 SubscribeFault = RefuseSubscribe | IgnoreSubscribe
 PollFault = CutPoll | EmptyPoll
 CallFault = RefuseCall | IgnoreCall

@@ -1,46 +1,67 @@
-"""The threaded HTTP server under embedded services: werkzeug's, but quiet and quick to close."""
+"""The threaded HTTP server under embedded services: werkzeug's, but quiet and quick to close.
+
+The same port serves HTTP/2 and TLS, whose clients are known by their first bytes.
+"""
 
 from __future__ import annotations
 
 import logging
-import selectors
 import socket
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import ThreadedWSGIServer
+
+from fanout.testing.caller import SocketCaller, add_caller, hang_up
+from fanout.testing.http2_connection import Http2Connection
+
+if TYPE_CHECKING:
+    import ssl
 
 _logger = logging.getLogger(__name__)
 # How soon serve_forever notices a shutdown, in seconds.
 _POLL_INTERVAL = 0.02
 # As many subscribers as a large stream has may connect at once.
 _BACKLOG = 1024
+# With these begins what a client of HTTP/2 sends, and no request of HTTP/1.1.
+_HTTP2_PREFACE = b"PRI"
+# And with this a client of TLS.
+_TLS_HANDSHAKE = b"\x16"
 
 
 class _RequestHandler(MotoRequestHandler):
     # A frame is written in four pieces; Nagle's algorithm would hold the last ones back for 40 ms.
     disable_nagle_algorithm = True
 
+    def make_environ(self) -> dict[str, Any]:
+        environ: dict[str, Any] = super().make_environ()
+        add_caller(environ, SocketCaller(self.connection))
+        return environ
+
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 (werkzeug's signature)
         _logger.debug("%s: %s", type, message % args if args else message)
 
 
 class HttpServer(ThreadedWSGIServer):
-    """Serve a WSGI application on 127.0.0.1, a thread per request.
+    """Serve a WSGI application on 127.0.0.1 over HTTP/1.1 and HTTP/2, a thread per request.
 
     Args:
         port: the port; 0 takes a free one.
         app: the WSGI application.
         name: the name of its threads.
+        tls: speak TLS with clients that begin with it; None never does.
 
     Raises:
         OSError: the port is taken.
     """
 
-    def __init__(self, port: int, app: Any, *, name: str) -> None:
+    def __init__(
+        self, port: int, app: Any, *, name: str, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._name = name
+        self._tls = tls
         self._requests: dict[threading.Thread, socket.socket] = {}
         self._requests_lock = threading.Lock()
         # werkzeug would end the process if the port were taken; it works on a copy of this socket.
@@ -66,6 +87,34 @@ class HttpServer(ThreadedWSGIServer):
             self._requests[thread] = request
         thread.start()
 
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Serve one connection in the protocol that its client speaks."""
+        first = request.recv(len(_HTTP2_PREFACE), socket.MSG_PEEK | socket.MSG_WAITALL)
+        if self._tls is not None and first[:1] == _TLS_HANDSHAKE:
+            self._serve_tls(self._tls, request, client_address)
+        elif first == _HTTP2_PREFACE:
+            Http2Connection(request, self.app, name=self._name).serve()
+        else:
+            super().finish_request(request, client_address)
+
+    def _serve_tls(self, tls: ssl.SSLContext, request: socket.socket, client_address: Any) -> None:
+        thread = threading.current_thread()
+        with self._requests_lock:
+            # It takes the descriptor over, so that this is what `close` has to hang up on.
+            connection = tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            self._requests[thread] = connection
+        try:
+            connection.do_handshake()
+            if connection.selected_alpn_protocol() == "h2":
+                Http2Connection(connection, self.app, name=self._name).serve()
+            else:
+                super().finish_request(connection, client_address)
+        finally:
+            with self._requests_lock:
+                self._requests.pop(thread)
+                hang_up(connection)
+                connection.close()
+
     def shutdown_request(self, request: Any) -> None:
         """Close the request's socket from its own thread."""
         with self._requests_lock:
@@ -79,7 +128,7 @@ class HttpServer(ThreadedWSGIServer):
         with self._requests_lock:
             threads = tuple(self._requests)
             for connection in self._requests.values():
-                _hang_up(connection)
+                hang_up(connection)
         for thread in threads:
             thread.join()
 
@@ -90,25 +139,3 @@ class HttpServer(ThreadedWSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 (socketserver's signature)
         """Log what a request's thread raised; socketserver would write to stderr."""
         _logger.debug("a request failed", exc_info=sys.exception())
-
-
-def _hang_up(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        # The client was faster.
-        _logger.debug("a connection was already closed")
-
-
-def wait_for_hang_up(connection: socket.socket, seconds: float | None) -> bool:
-    """Wait until the client closes its end, for at most so many seconds (None: for ever).
-
-    A client sends nothing after its request, so that a readable socket is a closed one. The
-    server's own close ends the wait as well.
-
-    Returns:
-        Whether the client is gone.
-    """
-    with selectors.DefaultSelector() as selector:
-        selector.register(connection, selectors.EVENT_READ)
-        return bool(selector.select(seconds))

@@ -5,6 +5,7 @@ Each set is a list of pinned jars beside this file or, if `fanout demo` needs it
 - `s3a-hadoop-V`: Hadoop's s3a, for the pyspark whose Hadoop has version V. `s3a_set()` names it.
 - `delta-spark-V`: Delta, for pyspark V. There is none for 4.3; `delta_set()` says so.
 - `postgresql`: PostgreSQL's JDBC driver.
+- `kinesis-sdk-java`: the AWS SDK for Java v2 with Kinesis, for a program of its own, not for Spark.
 - `s3mock`: Adobe's S3Mock, a server of S3; one jar with all that it needs, not for Spark.
 
 In a test, take the fixture `jars`; elsewhere:

@@ -1,8 +1,9 @@
 """Resolve a set of jars with all that it needs, and print its pinned list; see `fetch`.
 
-    python -m tests.jars.pin GROUP:NAME:VERSION ... [-GROUP:NAME ...]
+    python -m tests.jars.pin GROUP:NAME:VERSION ... [-GROUP:NAME ...] [--alone]
 
-Jars that are named with a dash, and jars that this environment's pyspark has, are left out.
+Jars that are named with a dash are left out, and so are jars that this environment's pyspark has:
+with `--alone`, for a program that runs without Spark, they are kept.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from fanout.testing.jars import IVY_MODULE, pyspark_jars
 
 
 def main(arguments: list[str]) -> None:
+    alone = "--alone" in arguments
+    arguments = [one for one in arguments if one != "--alone"]
     wanted = [one.split(":") for one in arguments if not one.startswith("-")]
     unwanted = [one[1:].split(":") for one in arguments if one.startswith("-")]
     lines = [f'<dependency org="{g}" name="{n}" rev="{v}" conf="default"/>' for g, n, v in wanted]
@@ -29,7 +32,7 @@ def main(arguments: list[str]) -> None:
         pattern = "libs/[organisation]:[artifact]:[revision]"
         retrieve(module, work, pattern, "the jars are not to be had")
         for jar in sorted((work / "libs").iterdir()):
-            if jar.name.split(":")[1] not in present:
+            if alone or jar.name.split(":")[1] not in present:
                 sys.stdout.write(f"{jar.name} {hashlib.sha256(jar.read_bytes()).hexdigest()}\n")
 
 

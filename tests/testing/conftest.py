@@ -11,6 +11,7 @@ from botocore.config import Config
 
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
+from tests.testing.wires import PLAIN, Wire, speaking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,9 +21,10 @@ ONCE = Config(retries={"total_max_attempts": 1}, read_timeout=5)
 
 
 class Kinesis:
-    def __init__(self, server: KinesisServer, shards: int, scope: ExitStack) -> None:
+    def __init__(self, server: KinesisServer, shards: int, scope: ExitStack, wire: Wire) -> None:
         self.server = server
         self._scope = scope
+        self._wire = wire
         self._subscriptions = scope.enter_context(ExitStack())
         self.client = self.connect()
         self.stream_arn = server.create_stream("orders", shards)
@@ -30,7 +32,9 @@ class Kinesis:
 
     def connect(self, config: Config = ONCE) -> Any:
         client = boto3.client("kinesis", **self.server.client_options, config=config)
-        return self._scope.enter_context(closing(client))
+        self._scope.enter_context(closing(client))
+        self._scope.enter_context(speaking(client, self._wire))
+        return client
 
     def register(self, name: str) -> str:
         answer = self.client.register_stream_consumer(StreamARN=self.stream_arn, ConsumerName=name)
@@ -55,13 +59,20 @@ class Kinesis:
         return (event["SubscribeToShardEvent"] for event in stream)
 
 
+@pytest.fixture(params=[PLAIN, Wire(cbor=True), Wire(http2=True, cbor=True)], ids=str)
+def wire(request: pytest.FixtureRequest) -> Wire:
+    """What the client speaks."""
+    wire: Wire = request.param
+    return wire
+
+
 @pytest.fixture
-def start() -> Iterator[Callable[..., Kinesis]]:
+def start(wire: Wire) -> Iterator[Callable[..., Kinesis]]:
     with ExitStack() as scope:
 
         def start(rules: KinesisRules | None = None, shards: int = 1) -> Kinesis:
             server = scope.enter_context(KinesisServer(rules or KinesisRules.fast()))
-            return Kinesis(server, shards, scope)
+            return Kinesis(server, shards, scope, wire)
 
         yield start
 

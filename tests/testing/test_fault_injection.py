@@ -14,6 +14,7 @@ from fanout.testing.faults import (
     CorruptFrame,
     CutConnection,
     EndEarly,
+    GoAway,
     HalfAnEnd,
     IgnoreSubscribe,
     RaiseInStream,
@@ -36,6 +37,15 @@ def test_a_cut_breaks_off_inside_a_frame(kinesis: Any) -> None:
 
 def test_events_before_the_fault_arrive(kinesis: Any) -> None:
     kinesis.server.inject(CutConnection(event=2))
+    kinesis.put(b"a")
+    events = kinesis.subscribe()
+    assert [record["Data"] for record in next(events)["Records"]] == [b"a"]
+    with pytest.raises(ProtocolError):
+        next(events)
+
+
+def test_a_goaway_closes_the_connection_after_the_event(kinesis: Any) -> None:
+    kinesis.server.inject(GoAway())
     kinesis.put(b"a")
     events = kinesis.subscribe()
     assert [record["Data"] for record in next(events)["Records"]] == [b"a"]

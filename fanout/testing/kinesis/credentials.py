@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REGION = "us-east-1"
 
@@ -16,19 +20,25 @@ class ClientSettings(ABC):
         """The URL for a client's `endpoint_url`."""
 
     @property
+    @abstractmethod
+    def certificate(self) -> Path | None:
+        """The file of the certificate that clients have to trust; None without TLS."""
+
+    @property
     def client_options(self) -> dict[str, str]:
         """Keyword arguments for `boto3.client("kinesis", ...)` and its aioboto3 twin."""
-        return {
+        options = {
             "endpoint_url": self.endpoint_url,
             "region_name": REGION,
             "aws_access_key_id": "testing",
             "aws_secret_access_key": "testing",
         }
+        return options | ({"verify": str(self.certificate)} if self.certificate else {})
 
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables that make any AWS SDK talk to this server."""
-        return {
+        environment = {
             "AWS_ENDPOINT_URL_KINESIS": self.endpoint_url,
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
@@ -36,3 +46,4 @@ class ClientSettings(ABC):
             "AWS_SECRET_ACCESS_KEY": "testing",
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+        return environment | ({"AWS_CA_BUNDLE": str(self.certificate)} if self.certificate else {})

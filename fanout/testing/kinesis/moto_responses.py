@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Never
 
@@ -11,6 +10,7 @@ import moto.kinesis.responses
 from moto.core.exceptions import JsonRESTError
 from moto.core.responses import ActionResult
 
+from fanout.testing.caller import Caller, caller_of
 from fanout.testing.faults import (
     CutPoll,
     EmptyPoll,
@@ -19,7 +19,7 @@ from fanout.testing.faults import (
     RefuseCall,
     RefuseSubscribe,
 )
-from fanout.testing.http_server import wait_for_hang_up
+from fanout.testing.kinesis.cbor import CBOR, JSON, json_to_cbor, speaks_cbor
 from fanout.testing.kinesis.consumers import Refusal, RefusedError
 from fanout.testing.kinesis.list_shards import (
     ListShardsError,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 # moto's types stay outside: they describe the backend that ours replaces.
 _responses: Any = moto.kinesis.responses
 
-_JSON = "application/x-amz-json-1.1"
 # The largest pages, and the default ones, of the API reference.
 _MAX_SHARDS = 1_000
 _MAX_POLL_RECORDS = 10_000
@@ -62,7 +61,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         if isinstance(fault, RefuseCall):
             return _refuse(fault)
         if isinstance(fault, IgnoreCall):
-            _never_answer(self._connection)
+            _never_answer(self._caller)
         return super().call_action()
 
     def _access_key(self) -> str:
@@ -76,7 +75,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         result = self.kinesis_backend.put_records(
             request.get("StreamARN"), request.get("StreamName"), request["Records"]
         )
-        return 200, {"Content-Type": _JSON}, json.dumps(result)
+        return 200, {"Content-Type": JSON}, json.dumps(result)
 
     def list_shards(self) -> Any:
         """Return a page of shards."""
@@ -130,7 +129,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             except PositionRefusedError as error:
                 raise invalid_argument(str(error)) from error
         token = ShardIterator.now(stream.stream_name, shard.shard_id, cursor).encode()
-        return 200, {"Content-Type": _JSON}, json.dumps({"ShardIterator": token})
+        return 200, {"Content-Type": JSON}, json.dumps({"ShardIterator": token})
 
     def get_records(self) -> Any:
         """Read on from an iterator; a drained closed shard names its children instead of a next."""
@@ -155,17 +154,20 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
                 limit = request.get("Limit", _MAX_POLL_RECORDS)
                 page = read_page(shard, iterator.cursor, meter, limit, state.rules)
             answer = encode_answer(stream.stream_name, shard, page)
-        headers = {"Content-Type": _JSON, "Content-Length": str(len(answer))}
+        kind = JSON
+        if speaks_cbor(self.normalized_request.environ):
+            # Encoded here, as a fault may cut it in half.
+            kind, answer = CBOR, json_to_cbor(answer)
+        headers = {"Content-Type": kind, "Content-Length": str(len(answer))}
         return (
             200,
             headers,
-            _cut(answer, self._connection) if isinstance(fault, CutPoll) else answer,
+            _cut(answer, self._caller) if isinstance(fault, CutPoll) else answer,
         )
 
     @property
-    def _connection(self) -> socket.socket:
-        connection: socket.socket = self.normalized_request.environ["werkzeug.socket"]
-        return connection
+    def _caller(self) -> Caller:
+        return caller_of(self.normalized_request.environ)
 
     def register_stream_consumer(self) -> Any:
         """Register a consumer with its tags, which moto leaves out."""
@@ -206,14 +208,14 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
     def _subscribe(self, state: ServerState, request: dict[str, Any]) -> Any:
         shard_id = request["ShardId"]
         stream, consumer = self._consumer(request["ConsumerARN"])
-        connection = self._connection
+        caller = self._caller
         with stream.lock:
             consumer.note_call(shard_id, state.rules)
         match state.faults.at_subscribe(shard_id):
             case RefuseSubscribe() as fault:
                 return _refuse(fault)
             case IgnoreSubscribe():
-                _never_answer(connection)
+                _never_answer(caller)
             case None:
                 pass
         if shard_id not in stream.shards:
@@ -223,7 +225,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         subscription = open_subscription(
             state.rules, stream, consumer, stream.shards[shard_id], position
         )
-        frames = stream_frames(state, stream, consumer, subscription, connection)
+        frames = stream_frames(state, stream, consumer, subscription, caller)
         return 200, {"Content-Type": "application/vnd.amazon.eventstream"}, frames
 
     def _consumer(self, consumer_arn: str) -> tuple[EmbeddedStream, Consumer]:
@@ -235,14 +237,14 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         return stream, consumer
 
 
-def _never_answer(connection: socket.socket) -> Never:
-    wait_for_hang_up(connection, None)
+def _never_answer(caller: Caller) -> Never:
+    caller.wait_for_hang_up(None)
     raise ConnectionAbortedError("injected fault: the call is never answered")
 
 
-def _cut(answer: bytes, connection: socket.socket) -> Iterator[bytes]:
+def _cut(answer: bytes, caller: Caller) -> Iterator[bytes]:
     yield answer[: len(answer) // 2]
-    connection.shutdown(socket.SHUT_RDWR)
+    caller.cut()
     raise ConnectionAbortedError("injected fault: the connection is cut")
 
 
@@ -250,5 +252,5 @@ def _refuse(fault: RefuseSubscribe | RefuseCall) -> tuple[int, dict[str, Any], s
     if fault.html:
         page = f"<html><body><h1>{fault.status} {fault.code}</h1>{fault.message}</body></html>"
         return fault.status, {"status": fault.status, "Content-Type": "text/html"}, page
-    headers = {"status": fault.status, "Content-Type": _JSON, "X-Amzn-ErrorType": fault.code}
+    headers = {"status": fault.status, "Content-Type": JSON, "X-Amzn-ErrorType": fault.code}
     return fault.status, headers, json.dumps({"__type": fault.code, "message": fault.message})

@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -44,11 +45,16 @@ class KinesisProcess(ClientSettings):
     Args:
         rules: the service's figures; `KinesisRules.fast()` suits tests.
         port: the port on 127.0.0.1; 0 takes a free one.
+        tls: speak TLS too, with a new certificate; the settings of clients then lead there.
     """
 
-    def __init__(self, rules: KinesisRules | None = None, *, port: int = 0) -> None:
+    def __init__(
+        self, rules: KinesisRules | None = None, *, port: int = 0, tls: bool = False
+    ) -> None:
         self.rules = rules or KinesisRules()
         self._port = port
+        self._tls = tls
+        self._certificate: Path | None = None
         self._process: subprocess.Popen[str] | None = None
         self._endpoint_url: str | None = None
 
@@ -60,6 +66,7 @@ class KinesisProcess(ClientSettings):
         """
         command = [sys.executable, "-m", "fanout.testing.kinesis.server"]
         command += ["--port", str(self._port), "--rules", json.dumps(asdict(self.rules))]
+        command += ["--tls"] if self._tls else []
         process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -69,7 +76,9 @@ class KinesisProcess(ClientSettings):
         if not line:
             self.close()
             raise SetupError("the Kinesis process ended before it could serve; see its stderr")
-        self._endpoint_url = json.loads(line)["endpoint_url"]
+        where = json.loads(line)
+        self._endpoint_url = where["endpoint_url"]
+        self._certificate = Path(where["certificate"]) if self._tls else None
         return self
 
     def __exit__(
@@ -83,7 +92,8 @@ class KinesisProcess(ClientSettings):
 
     def close(self) -> None:
         """End the child and wait for it; idempotent."""
-        process, self._process, self._endpoint_url = self._process, None, None
+        process, self._process = self._process, None
+        self._endpoint_url = self._certificate = None
         if process is None:
             return
         with process:
@@ -104,6 +114,11 @@ class KinesisProcess(ClientSettings):
         if self._endpoint_url is None:
             raise StreamStateError("the KinesisProcess is not running: use it in a with statement")
         return self._endpoint_url
+
+    @property
+    def certificate(self) -> Path | None:
+        """The file of the certificate that clients have to trust; None without TLS."""
+        return self._certificate
 
     @property
     def pid(self) -> int:
@@ -157,7 +172,7 @@ class KinesisProcess(ClientSettings):
         return KinesisStatistics(**self._call("statistics"))
 
     def _call(self, operation: str, **arguments: Any) -> Any:
-        connection = http.client.HTTPConnection(self.endpoint_url.removeprefix("http://"))
+        connection = http.client.HTTPConnection(self.endpoint_url.partition("//")[2])
         try:
             connection.request("POST", _ADMIN_PATH + operation, json.dumps(arguments))
             answer = json.loads(connection.getresponse().read())

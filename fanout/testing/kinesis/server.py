@@ -23,6 +23,7 @@ import moto.kinesis.models
 from fanout.errors import OptionError, StreamStateError
 from fanout.testing.faults import Fault, fault_from_json
 from fanout.testing.http_server import HttpServer
+from fanout.testing.kinesis.cbor import CborApplication
 from fanout.testing.kinesis.credentials import REGION, ClientSettings
 from fanout.testing.kinesis.moto_backend import MOTO, Backend, refused_as_mistakes
 from fanout.testing.kinesis.moto_stream import PutEntry
@@ -32,8 +33,10 @@ from fanout.testing.kinesis.server_state import ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
     from types import TracebackType
 
+    from fanout.testing.certificate import LocalCertificate
     from fanout.testing.kinesis.moto_stream import EmbeddedStream
     from fanout.testing.kinesis.shard import Shard
 
@@ -55,11 +58,16 @@ class KinesisServer(ClientSettings):
     Args:
         rules: the service's figures; `KinesisRules.fast()` suits tests.
         port: the port on 127.0.0.1; 0 takes a free one.
+        tls: speak TLS too, with a new certificate; the settings of clients then lead there.
     """
 
-    def __init__(self, rules: KinesisRules | None = None, *, port: int = 0) -> None:
+    def __init__(
+        self, rules: KinesisRules | None = None, *, port: int = 0, tls: bool = False
+    ) -> None:
         self.rules = rules or KinesisRules()
         self._port = port
+        self._tls = tls
+        self._certificate: LocalCertificate | None = None
         self._state = ServerState(self.rules)
         self._http: HttpServer | None = None
 
@@ -81,10 +89,11 @@ class KinesisServer(ClientSettings):
         try:
             # moto reads files for the first backend: better here than on a caller's event loop.
             _ = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
-            application = AdminApplication(MOTO, self._operations())
-            self._http = HttpServer(self._port, application, name="kinesis-server")
+            application = AdminApplication(CborApplication(MOTO), self._operations())
+            tls = self._certify().server_tls() if self._tls else None
+            self._http = HttpServer(self._port, application, name="kinesis-server", tls=tls)
         except BaseException:
-            self._leave_moto()
+            self._forget()
             raise
         return self
 
@@ -106,7 +115,7 @@ class KinesisServer(ClientSettings):
             backend.end_subscriptions()
         self._http.close()
         self._http = None
-        self._leave_moto()
+        self._forget()
 
     @property
     def endpoint_url(self) -> str:
@@ -117,7 +126,12 @@ class KinesisServer(ClientSettings):
         """
         if self._http is None:
             raise StreamStateError("the KinesisServer is not running: use it in a with statement")
-        return f"http://127.0.0.1:{self._http.port}"
+        return f"{'https' if self._certificate else 'http'}://127.0.0.1:{self._http.port}"
+
+    @property
+    def certificate(self) -> Path | None:
+        """The file of the certificate that clients have to trust; None without TLS."""
+        return self._certificate.path if self._certificate else None
 
     def create_stream(self, stream: str, shards: int = 1) -> str:
         """Create a stream that is ACTIVE at once.
@@ -223,6 +237,13 @@ class KinesisServer(ClientSettings):
             ),
         )
 
+    def _certify(self) -> LocalCertificate:
+        # Few servers need it.
+        from fanout.testing.certificate import LocalCertificate  # noqa: PLC0415
+
+        self._certificate = LocalCertificate()
+        return self._certificate
+
     def _operations(self) -> dict[str, Any]:
         return {
             "create_stream": self.create_stream,
@@ -257,14 +278,17 @@ class KinesisServer(ClientSettings):
             raise OptionError(f"stream {stream.stream_name!r} has no open shard {shard_id!r}")
         return found
 
-    def _leave_moto(self) -> None:
+    def _forget(self) -> None:
+        if self._certificate is not None:
+            self._certificate.remove()
+            self._certificate = None
         _backends.clear()
         _backends.backend = _moto.kinesis.models.KinesisBackend
         _only_one.release()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until stdin closes or SIGTERM comes; print the endpoint URL as a line of JSON.
+    """Serve until stdin closes or SIGTERM comes; print as a line of JSON where.
 
     Args:
         arguments: the command line without the program's name; None takes this process's.
@@ -274,11 +298,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--rules", type=_parse_rules, default=KinesisRules(), help="fields of KinesisRules as JSON"
     )
+    parser.add_argument("--tls", action="store_true", help="speak TLS too")
     options = parser.parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    with KinesisServer(options.rules, port=options.port) as server:
-        sys.stdout.write(json.dumps({"endpoint_url": server.endpoint_url}) + "\n")
+    with KinesisServer(options.rules, port=options.port, tls=options.tls) as server:
+        where = {"endpoint_url": server.endpoint_url}
+        where |= {"certificate": str(server.certificate)} if server.certificate else {}
+        sys.stdout.write(json.dumps(where) + "\n")
         sys.stdout.flush()
         sys.stdin.read()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
@@ -11,11 +10,11 @@ from fanout.testing.faults import (
     CorruptFrame,
     CutConnection,
     EndEarly,
+    GoAway,
     HalfAnEnd,
     RaiseInStream,
     Stall,
 )
-from fanout.testing.http_server import wait_for_hang_up
 from fanout.testing.kinesis.consumers import Refusal, RefusedError
 from fanout.testing.kinesis.frames import encode_event, encode_exception, payload_of
 from fanout.testing.kinesis.server_state import now_in_millis
@@ -24,6 +23,7 @@ from fanout.testing.kinesis.shard import PositionRefusedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fanout.testing.caller import Caller
     from fanout.testing.kinesis.consumers import Consumer, ServedSubscription
     from fanout.testing.kinesis.moto_stream import EmbeddedStream
     from fanout.testing.kinesis.rules import KinesisRules
@@ -62,13 +62,13 @@ def stream_frames(
     stream: EmbeddedStream,
     consumer: Consumer,
     subscription: ServedSubscription,
-    connection: socket.socket,
+    caller: Caller,
 ) -> Iterator[bytes]:
     """Yield the frames of a subscription until it ends or its client leaves."""
     try:
         # Without that frame an empty chunk still sends the response's headers at once.
         yield encode_event("initial-response", b"{}") if state.rules.initial_response else b""
-        for number, frame in enumerate(_frames(state, stream, subscription, connection), 1):
+        for number, frame in enumerate(_frames(state, stream, subscription, caller), 1):
             match state.faults.at_event(subscription.shard.shard_id, number):
                 case None:
                     yield frame
@@ -81,14 +81,11 @@ def stream_frames(
                     yield _corrupt(frame, checksum)
                 case HalfAnEnd(sign=sign):
                     yield _half_an_end(frame, sign, subscription.shard)
-                case CutConnection(clean=clean):
-                    yield frame[: len(frame) // 2]
-                    if clean:
-                        return
-                    connection.shutdown(socket.SHUT_RDWR)
-                    raise ConnectionAbortedError("injected fault: the connection is cut")
+                case CutConnection() | GoAway() as fault:
+                    yield from _break_off(fault, frame, caller)
+                    return
                 case Stall(seconds=seconds):
-                    wait_for_hang_up(connection, seconds)
+                    caller.wait_for_hang_up(seconds)
                     yield frame
                 case fault:
                     assert_never(fault)
@@ -101,7 +98,7 @@ def _frames(
     state: ServerState,
     stream: EmbeddedStream,
     subscription: ServedSubscription,
-    connection: socket.socket,
+    caller: Caller,
 ) -> Iterator[bytes]:
     rules = state.rules
     deadline = time.monotonic() + rules.subscription_life
@@ -126,13 +123,25 @@ def _frames(
             )
             if page.continuation is not None:
                 subscription.cursor = page.continuation
-        if wait_for_hang_up(connection, 0):
+        if caller.wait_for_hang_up(0):
             return
         yield encode_event("SubscribeToShardEvent", _encode_page(shard, page))
         if page.continuation is None:
             return
     if subscription.refusal is not None:
         yield encode_exception(subscription.refusal.code, subscription.refusal.message)
+
+
+def _break_off(fault: CutConnection | GoAway, frame: bytes, caller: Caller) -> Iterator[bytes]:
+    if isinstance(fault, GoAway):
+        yield frame
+        caller.leave()
+    else:
+        yield frame[: len(frame) // 2]
+        if fault.clean:
+            return
+        caller.cut()
+    raise ConnectionAbortedError("injected fault: the connection is cut")
 
 
 def _encode_page(shard: Shard, page: Page) -> bytes:

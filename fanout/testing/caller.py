@@ -1,0 +1,77 @@
+"""The client of one request, as the server's side sees it: whether it left, and how to leave it."""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+from typing import Any, Protocol
+
+_logger = logging.getLogger(__name__)
+
+# Where a request's environment has its caller.
+_CALLER = "fanout.caller"
+
+
+class Caller(Protocol):
+    """The client of one request. Its methods may be called from the request's thread only."""
+
+    def wait_for_hang_up(self, seconds: float | None) -> bool:
+        """Wait until the client gives the request up, for at most so many seconds (None: for ever).
+
+        The server's own close ends the wait as well.
+
+        Returns:
+            Whether the client is gone.
+        """
+
+    def cut(self) -> None:
+        """Break the answer off: close the connection, or over HTTP/2 reset the stream."""
+
+    def leave(self) -> None:
+        """Close the connection, which over HTTP/2 may carry other requests: after a GOAWAY."""
+
+
+class SocketCaller:
+    """The client of a request over HTTP/1.1, which has the connection to itself.
+
+    Args:
+        connection: the connection.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def wait_for_hang_up(self, seconds: float | None) -> bool:
+        """Wait until the socket is readable: a client sends nothing after its request."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection, selectors.EVENT_READ)
+            return bool(selector.select(seconds))
+
+    def cut(self) -> None:
+        """Close the connection."""
+        hang_up(self._connection)
+
+    def leave(self) -> None:
+        """Close the connection."""
+        self.cut()
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Close both directions of a connection, for every thread that uses it."""
+    try:
+        # An SSLSocket would first drop its state, which another thread may be using.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+    except OSError:
+        _logger.debug("a connection was already closed")
+
+
+def add_caller(environ: dict[str, Any], caller: Caller) -> None:
+    """Say in the environment of a request who its caller is."""
+    environ[_CALLER] = caller
+
+
+def caller_of(environ: dict[str, Any]) -> Caller:
+    """Return the caller of a request."""
+    caller: Caller = environ[_CALLER]
+    return caller

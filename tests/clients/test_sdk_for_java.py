@@ -1,0 +1,102 @@
+"""The AWS SDK for Java v2 with its default settings, which are HTTP/2 and CBOR, as a client."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.spark.session_checks import require_java
+from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import KinesisServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# A JVM compiles the program, and loads the SDK.
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(180)]
+
+READER = Path(__file__).parent / "KinesisReader.java"
+RECORDS = 6_000
+FIRST, SECOND, THIRD = (f"shardId-{index:012}" for index in range(3))
+
+
+@pytest.fixture(scope="session")
+def java() -> str:
+    """A Java that compiles what it runs."""
+    path = str(require_java())
+    modules = subprocess.run(  # noqa: S603 (the Java that runs Spark)
+        [path, "--list-modules"], capture_output=True, text=True, check=True
+    )
+    if "jdk.compiler" not in modules.stdout:
+        pytest.skip(f"{path} has no compiler: it is not of a JDK")
+    return path
+
+
+@pytest.fixture
+def server() -> Iterator[KinesisServer]:
+    rules = KinesisRules(heartbeat=1, takeover_after=0, call_interval=0, polls_per_second=0)
+    with KinesisServer(rules) as server:
+        server.create_stream("orders", 3)
+        yield server
+
+
+@pytest.fixture
+def read(
+    java: str, jars: Callable[[str], list[Path]], server: KinesisServer
+) -> Callable[[], dict[str, list[list[str]]]]:
+    """Run the program, and return the words of its lines by the first one."""
+
+    def read() -> dict[str, list[list[str]]]:
+        class_path = os.pathsep.join(map(str, jars("kinesis-sdk-java")))
+        command = [java, "-cp", class_path, str(READER), server.endpoint_url, "orders", "4"]
+        answer = subprocess.run(  # noqa: S603 (our own program)
+            command, capture_output=True, text=True, check=False
+        )
+        assert answer.returncode == 0, answer.stderr
+        lines: defaultdict[str, list[list[str]]] = defaultdict(list)
+        for line in answer.stdout.splitlines():
+            first, *others = line.split()
+            lines[first].append(others)
+        return lines
+
+    return read
+
+
+def test_it_puts_subscribes_reshards_and_polls(
+    read: Callable[[], dict[str, list[list[str]]]],
+    server: KinesisServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "fanout.testing")
+    seen = read()
+    assert_all_is_read(seen)
+    assert seen["refused"] == [["ResourceNotFoundException"], ["InvalidArgumentException"]]
+    assert {shard for (shard,) in seen["ended"]} == {FIRST, SECOND, THIRD}
+    assert len(seen["subscribed"]) == 6
+    # A poll returns the very same records.
+    assert seen["polled"] == [words for words in seen["read"] if words[0] == FIRST]
+    assert {words[-1] for words in seen["read"]} == {"now"}
+    assert "failed" not in seen
+    assert server.statistics().violations == {}
+    # All that it sent came over HTTP/2.
+    assert {record.name for record in caplog.records if "POST" in record.message} == {
+        "fanout.testing.http2_connection"
+    }
+
+
+def assert_all_is_read(seen: dict[str, list[list[str]]]) -> None:
+    """Each record once, and those of a shard in the order of their numbers."""
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for shard, number, key, value, _ in seen["read"]:
+        assert key == f"key-{value}"
+        numbers[shard].append(int(number))
+    assert all(each == sorted(each) for each in numbers.values())
+    values = [int(value) for *_, value, _ in seen["read"]]
+    assert sorted(values) == list(range(RECORDS))
+    assert sum(int(count) for (count,) in seen["put"]) == RECORDS
