@@ -57,7 +57,8 @@ class ClusterOptions:
         str | None,
         typer.Option(
             help="SASL_SSL, SSL, SASL_PLAINTEXT or PLAINTEXT. Left out, it is SASL_SSL with "
-            "--username, SSL with --ca-file or --certificate-file, and PLAINTEXT otherwise.",
+            "--username or AWS_MSK_IAM, SSL with --ca-file or --certificate-file, and PLAINTEXT "
+            "otherwise.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -65,8 +66,9 @@ class ClusterOptions:
     mechanism: Annotated[
         str | None,
         typer.Option(
-            help="SCRAM-SHA-512, which is the default, SCRAM-SHA-256, PLAIN, or OAUTHBEARER, whose "
-            f"token is in the environment variable {SECRETS['token']}.",
+            help="SCRAM-SHA-512, which is the default, SCRAM-SHA-256, PLAIN, AWS_MSK_IAM, which "
+            "uses the credentials of AWS, or OAUTHBEARER, whose token is in the environment "
+            f"variable {SECRETS['token']}.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -127,6 +129,7 @@ class ClusterOptions:
         Raises:
             OptionError: Servers are missing, the file cannot be used, an option is malformed, or
                 two contradict each other.
+            SetupError: A library of the mechanism is not installed.
         """
         # Help and usage errors do not load Kafka's library.
         from fanout.kafka.client_properties import read_client_properties  # noqa: PLC0415
@@ -135,13 +138,17 @@ class ClusterOptions:
         given = {name: value for name in _SECURITY if (value := getattr(self, name)) is not None}
         properties = read_client_properties(
             self.command_config,
+            servers=self.bootstrap_servers,
             insecure=self.insecure,
             options=given,
             secrets={name: os.environ.get(variable, "") for name, variable in SECRETS.items()},
         )
-        servers = self.bootstrap_servers or properties.bootstrap_servers
-        if servers is None:
+        if properties.bootstrap_servers is None:
             raise OptionError(
                 "pass --bootstrap-servers, or set bootstrap.servers in the file of --command-config"
             )
-        return Cluster(servers, security=properties.security, connect_timeout=self.connect_timeout)
+        return Cluster(
+            properties.bootstrap_servers,
+            security=properties.security,
+            connect_timeout=self.connect_timeout,
+        )

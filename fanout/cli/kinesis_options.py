@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
@@ -24,6 +24,12 @@ class AwsOptions:
         str | None, typer.Option(help="Another endpoint than the region's.")
     ] = None
     role_arn: Annotated[str | None, typer.Option(help="A role to assume.")] = None
+    external_id: Annotated[
+        str | None, typer.Option(help="The external id that the role's trust policy asks for.")
+    ] = None
+    role_session_name: Annotated[
+        str | None, typer.Option(help="The name of this reader in the logs of the role's account.")
+    ] = None
 
     def stream(self, stream: str, consumer: str | None = None) -> KinesisOptions:
         """Return the options of a stream; without a consumer, those of polling.
@@ -43,9 +49,7 @@ class AwsOptions:
                 stream=stream,
                 consumer=consumer,
                 mode="polling" if consumer is None else "efo",
-                region=self.region,
-                endpoint_url=self.endpoint_url,
-                role_arn=self.role_arn,
+                **asdict(self),
             )
         except OptionError as error:
             # No command allows plain http to another machine.
@@ -68,8 +72,6 @@ class AwsOptions:
             stream=stream,
             consumer=consumer,
             mode="polling" if consumer is None else "efo",
-            region=self.region,
-            endpoint_url=self.endpoint_url,
-            role_arn=self.role_arn,
+            **asdict(self),
             **options,
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.core.option_words import in_words_of_caller
 from fanout.errors import OptionError
+from fanout.kafka.msk_iam import MSK_IAM, msk_iam_token
 from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ _STORES: Final = {
     "ssl.keystore.location": "ssl.keystore.type",
 }
 _LOGIN_MODULES: Final = ("PlainLoginModule", "ScramLoginModule")
+# What Amazon's library for MSK wants in the file besides the mechanism.
+_IAM_MODULE: Final = "IAMLoginModule"
+_HANDLER: Final = "sasl.client.callback.handler.class"
+_IAM_HANDLER: Final = "IAMClientCallbackHandler"
 
 _LINE: Final = re.compile(r"(?P<name>(?:\\.|[^\\=:\s])+)\s*[=:]?\s*(?P<value>.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
@@ -59,7 +64,8 @@ class ClientProperties:
     """The settings of a cluster in a properties file.
 
     Args:
-        bootstrap_servers: Brokers to begin with; None where the file names none.
+        bootstrap_servers: Brokers to begin with; None where neither the caller nor the file names
+            any.
         security: Encryption and authentication.
     """
 
@@ -70,6 +76,7 @@ class ClientProperties:
 def read_client_properties(
     path: str | Path | None,
     *,
+    servers: str | None = None,
     insecure: bool = False,
     options: Mapping[str, str] = MappingProxyType({}),
     secrets: Mapping[str, str] = MappingProxyType({}),
@@ -81,28 +88,22 @@ def read_client_properties(
 
     Args:
         path: The file; None for the defaults of Kafka.
+        servers: The brokers, which come before those of the file.
         insecure: Allow a plaintext protocol to a host that is not this machine.
         options: Options of `Security` that come before the settings of the file. Where neither
-            names a protocol, a username selects SASL_SSL, and a certificate SSL.
+            names a protocol, a username or AWS_MSK_IAM selects SASL_SSL, and a certificate SSL.
         secrets: The `password`, `key_password` and `token` of the environment. Those that the
-            protocol does not need are ignored. A password of the file comes before them, unless
-            `options` name another user, certificate or key.
+            protocol or the mechanism does not need are ignored. A password of the file comes before
+            them, unless `options` name another user, certificate or key.
 
     Raises:
         OptionError: If it cannot be read, has a setting that is not supported, or contradicts the
             options. The error names what comes from the file by the file's own names.
+        SetupError: The mechanism is AWS_MSK_IAM, and its library is not installed.
     """
     found = {} if path is None else _parse(_text(Path(path)))
-    for name in found:
-        if name.startswith(("sasl.", "ssl.")) and not _is_known(name):
-            # An ignored setting could make the connection less safe than intended.
-            raise OptionError(f"{path}: {name} is not supported; supported are {_known()}")
-    for store, kind in _STORES.items():
-        if store in found and found.get(kind, "JKS").upper() != "PEM":
-            raise OptionError(
-                f"{path}: {store} must be a PEM file, declared by {kind}=PEM: Java's key stores "
-                f"cannot be read; `keytool` and `openssl pkcs12` convert them to PEM"
-            )
+    servers = servers or found.get("bootstrap.servers") or None
+    _check(found, path)
     login = _login(found[_LOGIN], path) if _LOGIN in found else {}
     named = {name: value for name, value in found.items() if name in _NAMES and value}
     settings: dict[str, Any] = {"protocol": _default_protocol(options)} | login
@@ -111,32 +112,59 @@ def read_client_properties(
         raise OptionError(f"{path}: name the sasl.mechanism, such as SCRAM-SHA-512")
     # A password belongs to the user or key that is named beside it.
     kept = {name for name, owners in _OWNERS.items() if not owners & options.keys()}
-    environment = _needed(secrets, settings)
+    environment = _needed(secrets, settings, servers)
     settings |= {
         name: value
         for name, value in environment.items()
         if name not in kept or not settings.get(name)
     }
     try:
-        security = Security(
-            **settings, insecure=insecure and not settings["protocol"].endswith("SSL")
-        )
+        security = _security(settings, insecure=insecure)
     except OptionError as error:
         if path is None:
             raise
         words = dict.fromkeys(login, _LOGIN) | {_NAMES[name]: name for name in named}
         of_file = {name: words[name] for name in words if name not in options}
         raise OptionError(f"{path}: {in_words_of_caller(str(error), of_file)}") from error
-    return ClientProperties(found.get("bootstrap.servers") or None, security)
+    return ClientProperties(servers, security)
+
+
+def _check(found: Mapping[str, str], path: object) -> None:
+    """Refuse settings of a file that cannot be followed here."""
+    for name in found:
+        if name.startswith(("sasl.", "ssl.")) and not (_is_known(name) or name == _HANDLER):
+            # An ignored setting could make the connection less safe than intended.
+            raise OptionError(f"{path}: {name} is not supported; supported are {_known()}")
+    for store, kind in _STORES.items():
+        if store in found and found.get(kind, "JKS").upper() != "PEM":
+            raise OptionError(
+                f"{path}: {store} must be a PEM file, declared by {kind}=PEM: Java's key stores "
+                f"cannot be read; `keytool` and `openssl pkcs12` convert them to PEM"
+            )
+    if not found.get(_HANDLER, _IAM_HANDLER).endswith(_IAM_HANDLER):
+        raise OptionError(f"{path}: {_HANDLER} is Java, and cannot run here; leave it out")
+
+
+def _security(settings: Mapping[str, Any], *, insecure: bool) -> Security:
+    plain = insecure and not settings["protocol"].endswith("SSL")
+    if settings.get("mechanism") != MSK_IAM:
+        return Security(**settings, insecure=plain)
+    if "username" in settings:
+        raise OptionError(
+            f"mechanism={MSK_IAM!r} takes the credentials of AWS, so leave username out"
+        )
+    return Security(**{**settings, "mechanism": "OAUTHBEARER"}, insecure=plain)
 
 
 def _default_protocol(options: Mapping[str, str]) -> str:
-    if "username" in options:
+    if "username" in options or options.get("mechanism") == MSK_IAM:
         return "SASL_SSL"
     return "SSL" if options.keys() & {"ca_file", "certificate_file"} else "PLAINTEXT"
 
 
-def _needed(secrets: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:
+def _needed(
+    secrets: Mapping[str, str], settings: Mapping[str, str], servers: str | None
+) -> dict[str, Any]:
     """Return the secrets that the protocol and the mechanism need, as options of `Security`."""
     needed: dict[str, Any] = {name: value for name, value in secrets.items() if value}
     token, password = needed.pop("token", None), needed.pop("password", None)
@@ -144,6 +172,8 @@ def _needed(secrets: Mapping[str, str], settings: Mapping[str, str]) -> dict[str
         needed.pop("key_password", None)
     if not settings["protocol"].startswith("SASL_"):
         return needed
+    if settings.get("mechanism") == MSK_IAM:
+        return needed | {"token": msk_iam_token(servers)}
     if settings.get("mechanism") != "OAUTHBEARER":
         return needed | ({} if password is None else {"password": password})
 
@@ -198,10 +228,17 @@ def _unescaped(text: str) -> str:
 
 def _login(text: str, path: object) -> dict[str, str]:
     """Read the user and the password of a login module; errors never quote its content."""
-    module = text.split(maxsplit=1)[0].rpartition(".")[2] if text.strip() else ""
+    module = re.split(r"[\s;]", text.strip())[0].rpartition(".")[2]
+    if module == _IAM_MODULE:
+        if "=" in text:
+            raise OptionError(
+                f"{path}: {_LOGIN} has options of {_IAM_MODULE}, which are not read: name the role "
+                "in a profile of AWS's configuration, and the profile in AWS_PROFILE"
+            )
+        return {}
     if module not in _LOGIN_MODULES:
         raise OptionError(
             f"{path}: {_LOGIN} must name one of {' and '.join(_LOGIN_MODULES)}, with a username "
-            f"and a password"
+            f"and a password, or {_IAM_MODULE} for {MSK_IAM}"
         )
     return {name: re.sub(r"\\(.)", r"\1", value) for name, value in _LOGIN_OPTION.findall(text)}

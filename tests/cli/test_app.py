@@ -212,7 +212,7 @@ def test_without_a_dataframe_no_kills_of_its_processes_are_reported(
     [
         (
             ["--landers", "2"],
-            "--dataframe lands the stream in one process of its query; leave --landers out",
+            "--dataframe of the demo lands in one process of the query; leave --landers out",
         ),
         (
             ["--source", "kafka-share"],

@@ -158,6 +158,14 @@ def test_the_price_is_that_of_fanout_consumers_cost() -> None:
         (["orders", "--subscribe"], "--subscribe needs a consumer"),
         (["orders", "etl", "--checkpoint", "/nowhere"], "no stored positions at /nowhere"),
         (["orders", "etl", "--endpoint-url", "http://10.0.0.1"], "without TLS: use https\n"),
+        (
+            ["orders", "etl", "--external-id", "a-7"],
+            "--external-id is for the role of --role-arn: set --role-arn, or leave --external-id",
+        ),
+        (
+            ["orders", "etl", "--role-arn", "r", "--role-session-name", "a/b"],
+            "--role-session-name a/b must be 2 to 64 letters, digits or _ + = , . @ -\n",
+        ),
     ],
     ids=" ".join,
 )

@@ -193,7 +193,7 @@ RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "The user's decode fails: the error names the partition and its offsets, and no data.": (
         "tests/kafka/test_source_records.py::test_an_error_of_decode_names_the_place_and_no_data",
-        "tests/kafka/test_subscription.py::test_an_error_of_the_users_decode_names_the_partition_and_its_offsets",
+        "tests/kafka/test_decode.py::test_an_error_of_the_users_decode_names_the_partition_and_its_offsets",
     ),
     "Partitions are of different ages: each has its own watermark, and idle ones are left out.": (
         "tests/kafka/test_source_records.py::test_each_partition_has_its_own_watermark_and_the_stream_the_least",

@@ -70,6 +70,7 @@ def test_without_a_file_it_is_plaintext_as_in_kafka(*, insecure: bool) -> None:
     assert (message.security.protocol, message.security.insecure) == ("PLAINTEXT", insecure)
 
 
+MSK = "security.protocol=SASL_SSL\nsasl.mechanism=AWS_MSK_IAM\n"
 LOGIN = f'sasl.jaas.config={MODULES}.plain.PlainLoginModule required username="etl" '
 
 
@@ -82,6 +83,21 @@ LOGIN = f'sasl.jaas.config={MODULES}.plain.PlainLoginModule required username="e
         (
             f'security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n{LOGIN}secret="{SECRET}";\n',
             "needs a username and a password",
+        ),
+        (
+            f'{MSK}sasl.jaas.config=x.IAMLoginModule required awsRoleArn="{SECRET}";\n',
+            (
+                "sasl.jaas.config has options of IAMLoginModule, which are not read: name the role "
+                "in a profile of AWS's configuration, and the profile in AWS_PROFILE"
+            ),
+        ),
+        (
+            "sasl.client.callback.handler.class=com.example.Handler\n",
+            "sasl.client.callback.handler.class is Java, and cannot run here; leave it out",
+        ),
+        (
+            f"{MSK}sasl.username=etl\nbootstrap.servers=b.kafka.eu-west-1.amazonaws.com\n",
+            "sasl.mechanism='AWS_MSK_IAM' takes the credentials of AWS, so leave sasl.username out",
         ),
         (
             f'sasl.jaas.config=com.sun.Krb5LoginModule required keyTab="{SECRET}";\n',

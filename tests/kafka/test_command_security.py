@@ -10,11 +10,14 @@ import pytest
 
 from tests.cli.processes import fanout
 from tests.kafka.certificates import KEY_PASSWORD
+from tests.kafka.msk import KEYS, REGION, run_msk
 from tests.kafka.secured import PASSWORD, WRONG, token
+from tests.kafka.topics import new_topic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fanout.testing.kafka.broker import KafkaBroker
     from tests.kafka.secured import Secured
 
 EMPTY = ("transactions", "list", "--json", "--checkpoint")
@@ -43,6 +46,28 @@ def test_the_token_comes_from_the_environment(cluster: Secured, command: list[st
     command += ["--protocol", "SASL_SSL", "--mechanism", "OAUTHBEARER"]
     done = fanout(*command, KAFKA_TOKEN=asyncio.run(token()))
     assert done.returncode == 0, done.stderr
+
+
+async def test_a_token_for_amazon_msk_is_signed_with_the_credentials_of_aws(
+    kafka_broker: KafkaBroker,
+) -> None:
+    topic = await new_topic(kafka_broker)
+    topic.put(3)
+    async with run_msk(kafka_broker) as msk:
+        command = ["tail", f"kafka://{topic.name}", "--bootstrap-servers", msk.address]
+        # On this machine there is no TLS, and the name of the broker has no region.
+        command += ["--mechanism", "AWS_MSK_IAM", "--protocol", "SASL_PLAINTEXT"]
+        command += ["--since", "1h", "--max", "3"]
+        done = await asyncio.to_thread(fanout, *command, AWS_REGION=REGION, **KEYS)
+        assert (done.returncode, done.stdout.count("\n")) == (0, 3), done.stderr
+        keys = KEYS | {"AWS_SECRET_ACCESS_KEY": WRONG}
+        done = await asyncio.to_thread(fanout, *command, AWS_REGION=REGION, **keys)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "the broker refuses the credentials, by OAUTHBEARER: Access denied" in done.stderr
+        assert [one for one in (WRONG, *msk.tokens) if one in done.stderr] == []
+        done = await asyncio.to_thread(fanout, *command, AWS_REGION=REGION)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "AWS_MSK_IAM finds no credentials of AWS: set AWS_PROFILE, or " in done.stderr
 
 
 def test_a_certificate_with_an_encrypted_key_is_used(cluster: Secured, command: list[str]) -> None:

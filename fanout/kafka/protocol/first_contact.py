@@ -93,8 +93,9 @@ class _FirstContact:
                 if self._brokers and self._answered not in self._brokers:
                     self._servers = self._brokers
                     await self._race()
-        except TimeoutError as error:
-            raise self._error(in_time=False) from error
+        except TimeoutError as late:
+            error = self._error(in_time=False)
+            raise error from error.__cause__ or late
 
     async def _race(self) -> None:
         """Try all servers; return when one has answered."""

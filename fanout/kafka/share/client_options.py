@@ -118,7 +118,7 @@ class ClientOptions:
 
 
 def security_properties(security: Security) -> dict[str, Any]:
-    """Return the security options by librdkafka's names.
+    """Return the security options by librdkafka's names; it gets a token by a function.
 
     Raises:
         OptionError: If librdkafka has no option for one of them.
@@ -128,8 +128,6 @@ def security_properties(security: Security) -> dict[str, Any]:
             "ssl_context is not for a share group, whose client reads files: pass ca_file, "
             "certificate_file and key_file"
         )
-    if security.token is not None:
-        raise OptionError("token is not for a share group yet: pass a username and a password")
     named = {
         "security.protocol": security.protocol,
         "sasl.mechanisms": security.sasl,

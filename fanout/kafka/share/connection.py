@@ -108,8 +108,9 @@ class ShareConnection:
         """Join the group with one member; leaving the context releases its pending records."""
         number = self._members.index(split)
         # The user's function for the security may block.
-        properties = await asyncio.to_thread(self._options.client_properties, number)
-        opening = open_member(properties, self._options.topic_names, split.id)
+        security = await asyncio.to_thread(self._options.cluster.load_security)
+        properties = self._options.client_properties(number, security)
+        opening = open_member(properties, self._options.topic_names, split.id, token=security.token)
         expired = self._lending.expired(split.id)
         try:
             async with opening as member:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import TopicPartition
 
+    from fanout.kafka.share.client_tokens import ClientTokens
     from fanout.kafka.share.offset_ranges import OffsetRange
     from fanout.kafka.share.poll_columns import PolledRecords
 
@@ -98,10 +99,15 @@ class BlockingShareConsumer:
     Args:
         config: The configuration of the client.
         topics: The topics to subscribe to.
+        tokens: Its tokens, for OAUTHBEARER.
     """
 
-    def __init__(self, config: Mapping[str, Any], topics: Sequence[str]) -> None:
-        self._config = {**config, "logger": _client_logger()}
+    def __init__(
+        self, config: Mapping[str, Any], topics: Sequence[str], tokens: ClientTokens | None
+    ) -> None:
+        self._tokens = tokens
+        oauth = {} if tokens is None else {"oauth_cb": tokens}
+        self._config = {**config, **oauth, "logger": _client_logger()}
         self._topics = list(topics)
         self._timeout = float(config["socket.timeout.ms"]) / 1000
         self._max_records = config["max.poll.records"]
@@ -128,9 +134,12 @@ class BlockingShareConsumer:
 
         Raises:
             KafkaException: If the client fails.
+            KafkaConnectionError: If its token has expired, and the user's function gives no other.
             IllegalStateException: If a record of the last poll is not acknowledged.
             MalformedEventError: If the client cannot read a record.
         """
+        if self._tokens is not None:
+            self._tokens.raise_if_expired()
         if self._consumer is None:
             self._consumer = ShareConsumer(self._config)
             self._consumer.set_acknowledgement_commit_callback(self._on_response)

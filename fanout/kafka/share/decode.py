@@ -14,8 +14,8 @@ from fanout.errors import DecodeFailedError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from fanout.core.user_decode import UserDecode
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.reading.user_decode import UserDecode
     from fanout.kafka.share.acquired import AcquiredRecords
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 from confluent_kafka import IllegalStateException
 
 from fanout.core.cancellation import finished
+from fanout.kafka.share.client_tokens import ClientTokens
 from fanout.kafka.share.consumer import Acknowledgement, BlockingShareConsumer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from confluent_kafka import AcknowledgeType
 
@@ -31,7 +32,11 @@ PartitionErrors: TypeAlias = "Mapping[Partition, Exception]"
 
 @asynccontextmanager
 async def open_member(
-    config: Mapping[str, Any], topics: Sequence[str], name: str
+    config: Mapping[str, Any],
+    topics: Sequence[str],
+    name: str,
+    *,
+    token: Callable[[], Awaitable[str]] | None = None,
 ) -> AsyncIterator[Member]:
     """Join a group. Leaving the context releases unacknowledged records and leaves the group.
 
@@ -39,19 +44,28 @@ async def open_member(
         config: The configuration of the client.
         topics: The topics to subscribe to.
         name: The name of the thread.
+        token: The user's function for a token of OAUTHBEARER.
 
     Raises:
+        KafkaConnectionError: If the first token cannot be had.
         KafkaException: If the client refuses the configuration.
 
-    Cancellation: leaving takes as long as a call that is under way, and a request.
+    Cancellation: the user's function is cancelled; leaving takes as long as a call that is under
+    way, and a request.
     """
+    tokens = None
+    if token is not None:
+        tokens = ClientTokens(token, timeout=float(config["socket.timeout.ms"]) / 1000)
+        await tokens.get_first()
     calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
     thread = Thread(target=_serve, args=(calls,), name=f"fanout {name}", daemon=True)
     thread.start()
-    member = Member(BlockingShareConsumer(config, topics), calls)
+    member = Member(BlockingShareConsumer(config, topics, tokens), calls)
     try:
         yield member
     finally:
+        if tokens is not None:  # the client would wait for a token that is under way
+            tokens.close()
         try:
             await finished(member.close())
         finally:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fanout.core.option_checks import one_of, whole
+from fanout.core.user_decode import UserDecode
 from fanout.errors import OptionError
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.read_options import KafkaReadOptions, check_text
-from fanout.kafka.reading.user_decode import UserDecode
+from fanout.kafka.reading.columns import PLACES
 from fanout.kafka.security import Security
 from fanout.kafka.selection import select
 from fanout.kafka.share.client_options import ClientOptions, security_properties
@@ -110,7 +111,7 @@ class ShareOptions(KafkaReadOptions):
     @property
     def user_decode(self) -> UserDecode | None:
         """The user's `decode`, after a trial call without records; None if there is none."""
-        return None if self.decode is None else UserDecode(self.decode, NO_RECORDS)
+        return None if self.decode is None else UserDecode(self.decode, NO_RECORDS, PLACES)
 
     @property
     def pacing(self) -> Pacing:
@@ -124,7 +125,7 @@ class ShareOptions(KafkaReadOptions):
             silence_timeout=math.inf,
         )
 
-    def client_properties(self, member: int) -> dict[str, Any]:
+    def client_properties(self, member: int, security: Security) -> dict[str, Any]:
         """Return the configuration of a member's client, by librdkafka's names."""
         rack = {} if self.client_rack is None else {"client.rack": self.client_rack}
         return {
@@ -136,7 +137,7 @@ class ShareOptions(KafkaReadOptions):
             "max.poll.interval.ms": _POLL_INTERVAL,
             **rack,
             **self.client_options.properties(),
-            **security_properties(self.cluster.load_security()),
+            **security_properties(security),
         }
 
     def _check_texts(self) -> None:

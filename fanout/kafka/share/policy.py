@@ -36,8 +36,8 @@ _ACCESS: Final[Mapping[int, str]] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant READ and DESCRIBE on the topic to the principal",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "grant READ and DESCRIBE on the group to the principal",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant the principal what the broker's log names",
-    KafkaError.SASL_AUTHENTICATION_FAILED: "check the username and the password",
-    KafkaError._AUTHENTICATION: "check the username and the password",  # noqa: SLF001 - a local code
+    KafkaError.SASL_AUTHENTICATION_FAILED: "check the username and the password, or the token",
+    KafkaError._AUTHENTICATION: "check the username and the password, or the token",  # noqa: SLF001 - a local code
     KafkaError._SSL: "check the certificates",  # noqa: SLF001
     KafkaError.GROUP_MAX_SIZE_REACHED: _FULL,
 }

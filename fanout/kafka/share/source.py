@@ -20,6 +20,7 @@ from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.columns import arrival
 from fanout.kafka.share.acknowledgements import SharedState
+from fanout.kafka.share.client_options import security_properties
 from fanout.kafka.share.connection import ShareConnection
 from fanout.kafka.share.dead_letters import open_dead_letters
 from fanout.kafka.share.dedup import Dedup
@@ -81,7 +82,8 @@ class KafkaShareSource(ShareOptions):
                 "a share group has no end to read to: records that are locked for other members "
                 "may come at any time; read on, and stop when no record has come for a while"
             )
-        await asyncio.to_thread(self.client_properties, 0)  # checks what a function returns
+        # It checks what a function returns.
+        _ = security_properties(await asyncio.to_thread(self.cluster.load_security))
         jitter = FullJitter(self.pacing.backoff, Random())  # noqa: S311 - jitter, no secret
 
         async def retried(doing: str, call: Callable[[], Awaitable[_T]]) -> _T:

@@ -23,6 +23,7 @@ from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.share.member import open_member
 from tests.kafka.share.sharing import BRIEF, LONG, first, new_group, offsets
+from tests.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,7 +46,7 @@ async def set_up(group: Group, settings: dict[str, str]) -> None:
 
 
 def join(group: Group, **options: Any) -> AbstractAsyncContextManager[Member]:
-    properties = group.source(**options).client_properties(0)
+    properties = group.source(**options).client_properties(0, PLAINTEXT)
     return open_member(properties, [group.topic.name], "a member")
 
 

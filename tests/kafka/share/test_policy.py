@@ -18,7 +18,7 @@ def of_client(code: int, *, retriable: bool = False) -> KafkaException:
     [
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "grant READ and DESCRIBE on the topic"),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, "grant READ and DESCRIBE on the group"),
-        (KafkaError._AUTHENTICATION, "check the username and the password"),
+        (KafkaError._AUTHENTICATION, "check the username and the password, or the token"),
         (KafkaError.GROUP_MAX_SIZE_REACHED, "pass fewer consumers"),
     ],
 )
