@@ -18,6 +18,7 @@ from aiohttp.test_utils import TestServer
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from fanout.errors import OptionError, ServiceError, SetupError
+from fanout.kinesis import KinesisSource
 from fanout.kinesis.aws.api import (
     MAX_CONSUMERS,
     MAX_SHARDS,
@@ -28,6 +29,7 @@ from fanout.kinesis.aws.api import (
 )
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.raw_bodies import SUPPORTED_AIOBOTOCORE
+from fanout.kinesis.aws.role import AssumedRole
 from fanout.kinesis.reading.decode import decode_event
 from fanout.kinesis.reading.event_stream import FrameDecoder
 from fanout.testing.kinesis.frames import encode_event
@@ -777,7 +779,7 @@ async def test_a_role_is_assumed_again_when_its_credentials_expire(
     service = Service(ListShards=answering({"Shards": []}, {"Shards": []}))
     async with serving(sts) as sts_url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts_url)
-        async with connected(service, role_arn=ROLE) as kinesis:
+        async with connected(service, role=AssumedRole(arn=ROLE)) as kinesis:
             assert asked == [ROLE]
             await kinesis.list_shards()
             await kinesis.list_shards()
@@ -794,6 +796,34 @@ async def test_a_role_that_may_not_be_assumed_fails_at_once(
 
     async with serving(sts) as sts_url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts_url)
+        role = AssumedRole(arn=ROLE)
         with pytest.raises(ClientError, match="AccessDenied"):
-            async with open_kinesis_client(stream="s", region="eu-west-1", role_arn=ROLE):
+            async with open_kinesis_client(stream="s", region="eu-west-1", role=role):
                 pass
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ({}, {"RoleSessionName": "fanout"}),
+        ({"external_id": "a-7"}, {"RoleSessionName": "fanout", "ExternalId": "a-7"}),
+        ({"role_session_name": "orders@etl"}, {"RoleSessionName": "orders@etl"}),
+    ],
+)
+async def test_a_role_is_assumed_with_its_external_id_and_session_name(
+    options: dict[str, str], sent: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, object]] = []
+
+    async def sts(request: web.Request) -> web.Response:
+        asked.append(dict(await request.post()))
+        later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        return web.Response(text=role_credentials("ROLE", later), content_type="text/xml")
+
+    source = KinesisSource(stream="orders", mode="polling", role_arn=ROLE, **options)  # type: ignore[arg-type]
+    async with serving(sts) as sts_url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts_url)
+        async with connected(Service(), role=source.role):
+            pass
+    call = {"Action": "AssumeRole", "Version": "2011-06-15", "RoleArn": ROLE}
+    assert asked == [call | sent]

@@ -19,6 +19,7 @@ from aiohttp.test_utils import TestServer
 from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 
 from fanout.core.policy import Phase
+from fanout.kinesis.aws.role import AssumedRole
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.policy import KinesisRemedy, judge
 from fanout.testing.faults import EndEarly, RevokeKey
@@ -201,7 +202,7 @@ async def test_a_role_is_assumed_again_with_keys_that_were_found_anew(
 
     async with serving(sts) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
-        session, _ = await open_session(None, REGION, ROLE)
+        session, _ = await open_session(None, REGION, AssumedRole(arn=ROLE))
         assert await key_of(session) == "ROLE1"
         file.write("NEW")
         assert await renew(session) == "ROLE2"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from fanout.kinesis.aws.api import KinesisClient
     from fanout.kinesis.aws.credentials import RenewableCredentials
+    from fanout.kinesis.aws.role import AssumedRole
 
 _CONNECT_TIMEOUT = 15.0
 
@@ -44,7 +45,7 @@ async def open_kinesis_client(
     region: str | None = None,
     endpoint_url: str | None = None,
     session: aioboto3.Session | None = None,
-    role_arn: str | None = None,
+    role: AssumedRole | None = None,
     insecure: bool = False,
 ) -> AsyncIterator[KinesisClient]:
     """Open the clients of one stream; leaving the context closes them and their connections.
@@ -55,7 +56,7 @@ async def open_kinesis_client(
         endpoint_url: The endpoint of Kinesis, if it is not that of AWS.
         session: The session to take credentials and configuration from; None for a new one. It is
             not changed.
-        role_arn: A role to assume with the session's credentials; it is assumed again before the
+        role: A role to assume with the session's credentials; it is assumed again before the
             role's own expire.
         insecure: Whether plain http to another machine is allowed.
 
@@ -66,7 +67,7 @@ async def open_kinesis_client(
     """
     if endpoint_url is not None:
         check_endpoint(endpoint_url, insecure=insecure)
-    session, region = await open_session(session, region, role_arn)
+    session, region = await open_session(session, region, role)
     client = {"service_name": "kinesis", "region_name": region, "endpoint_url": endpoint_url}
     async with AsyncExitStack() as clients:
         with _exact_timestamps(session):

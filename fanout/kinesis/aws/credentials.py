@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     import aioboto3
 
+    from fanout.kinesis.aws.role import AssumedRole
+
 # The service's message about a wrong signature goes on, from here, with every header that was
 # signed, the session token (X-Amz-Security-Token) among them.
 _SIGNED_HEADERS: Final = "The Canonical String for this request should have been"
@@ -130,7 +132,7 @@ def _provider(session: aioboto3.Session | None) -> Any:
 
 async def assume_role(
     session: aioboto3.Session,
-    role_arn: str,
+    role: AssumedRole,
     region: str,
     find_source: Callable[[], Awaitable[Any]],
 ) -> Any:
@@ -138,7 +140,7 @@ async def assume_role(
 
     Args:
         session: The session that makes the client of STS.
-        role_arn: The role.
+        role: The role.
         region: The region of STS.
         find_source: Finds the credentials to assume the role with.
 
@@ -162,8 +164,8 @@ async def assume_role(
     fetcher = AioAssumeRoleCredentialFetcher(
         client_creator=client,
         source_credentials=source,
-        role_arn=role_arn,
-        extra_args={"RoleSessionName": "fanout"},
+        role_arn=role.arn,
+        extra_args=role.assume_role_options,
     )
     credentials = AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
     await credentials.get_frozen_credentials()

@@ -99,7 +99,10 @@ def hint_of(error: BaseException) -> str:
         case NoCredentialsError() | PartialCredentialsError() | CredentialRetrievalError():
             return _CREDENTIALS
         case ClientError() if error.operation_name.startswith("AssumeRole"):
-            return "check role_arn, and that the role trusts the credentials in use"
+            return (
+                "check role_arn, and that the role trusts the credentials in use; its trust policy "
+                "may ask for an external_id"
+            )
         case ClientError() | RemoteError() if code in ACCESS_DENIED:
             return _grant(error.operation_name if isinstance(error, ClientError) else _SUBSCRIBE)
         case ClientError() if code == _NOT_FOUND and error.operation_name in _STREAM_CALLS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from copy import copy
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 import aioboto3
@@ -23,6 +23,9 @@ from fanout.kinesis.aws.credentials import (
     inner_session,
 )
 
+if TYPE_CHECKING:
+    from fanout.kinesis.aws.role import AssumedRole
+
 # The loaders of botocore's data files for the sessions that are made here, by the value of the
 # `data_path` setting, an additional directory of such files.
 _LOADERS: Final[dict[str | None, Any]] = {}
@@ -31,7 +34,7 @@ _LOADED: Final[WeakSet[Any]] = WeakSet()
 
 
 async def open_session(
-    session: aioboto3.Session | None, region: str | None, role_arn: str | None
+    session: aioboto3.Session | None, region: str | None, role: AssumedRole | None
 ) -> tuple[aioboto3.Session, str]:
     """Return a session that has credentials and makes Kinesis clients without blocking the loop.
 
@@ -42,7 +45,7 @@ async def open_session(
     Args:
         session: The session to start from; None for a new one. It is not changed.
         region: The AWS region; None for the session's.
-        role_arn: A role to assume with the session's credentials, now and each time that the
+        role: A role to assume with the session's credentials, now and each time that the
             role's own expire; a stream runs for longer than the hour that they usually last.
 
     Returns:
@@ -54,11 +57,11 @@ async def open_session(
     """
     loaded, known_region = await asyncio.to_thread(_load, session, region)
     held = inner_session(loaded)._credentials  # noqa: SLF001  # a public getter would load them
-    if role_arn is None and isinstance(held, RenewableCredentials):
+    if role is None and isinstance(held, RenewableCredentials):
         return loaded, known_region
     find = partial(find_credentials, session)
-    if role_arn is not None:
-        find = partial(assume_role, loaded, role_arn, known_region, find)
+    if role is not None:
+        find = partial(assume_role, loaded, role, known_region, find)
     credentials = await find()
     if credentials is None:
         raise SetupError(

@@ -109,9 +109,7 @@ async def read_stream_lag(options: KinesisOptions, checkpoint: Checkpoint) -> di
 async def _opened(options: KinesisOptions) -> AsyncIterator[tuple[KinesisClient, str, str]]:
     """Open a client; also return which provider the credentials are from, and the region."""
     with explained("AWS cannot be called"):
-        session, region = await open_session(
-            options.session, options.resolved_region, options.role_arn
-        )
+        session, region = await open_session(options.session, options.resolved_region, options.role)
         credentials = await session.get_credentials()
     opening = open_kinesis_client(
         stream=options.stream,
