@@ -128,11 +128,12 @@ _FORGOTTEN_AFTER: Final = 3600.0
 
 @final
 class Retries:
-    """Count the failures of one split.
+    """Count the failures of one split, or of the listings.
 
-    A wait is the longest of the service's floor, the pause of the verdict, and what is
-    left of the spacing after a successful subscribe call. Waits grow with failures and are reset
-    by progress, an idle position included, not by a subscribe call that succeeds.
+    A wait lasts until the service allows the next subscribe call: its floor after the last call,
+    its spacing after the last successful one. Jitter comes on top, so that splits which failed
+    together do not call together. Jitter grows with failures and is reset by progress, an idle
+    position included, not by a subscribe call that succeeds.
 
     Args:
         pacing: The limits of the service.
@@ -146,12 +147,17 @@ class Retries:
         self._fruitless = 0
         self._progressed = False
         self._causes_here: Counter[tuple[type[Exception], Retry]] = Counter()
-        self._subscribed_at: float | None = None
+        self._called_at = -math.inf
+        self._subscribed_at = -math.inf
         self._failed_at = 0.0
 
     def subscribed(self) -> None:
         """Note that a subscribe call has succeeded."""
-        self._subscribed_at = asyncio.get_running_loop().time()
+        self._called_at = self._subscribed_at = asyncio.get_running_loop().time()
+
+    def refused(self) -> None:
+        """Note that a subscribe call, or a listing, has failed."""
+        self._called_at = asyncio.get_running_loop().time()
 
     def progressed(self, *, moved: bool) -> None:
         """Note an event; `moved` says whether the position has changed."""
@@ -167,14 +173,15 @@ class Retries:
     def wait(self, pace: Pace) -> float:
         """Return the seconds to wait before the next attempt, for the failures so far."""
         pacing = self._pacing
+        free_at = max(self._called_at + pacing.floor, self._subscribed_at + pacing.spacing)
+        left = max(0.0, free_at - asyncio.get_running_loop().time())
         match pace:
             case Pace.FLOOR:
-                pause = 0.0
+                return left
             case Pace.JITTER:
-                pause = self._jitter.delay(self.failures - 1)
+                return left + self._jitter.delay(self.failures - 1)
             case Pace.SLOW:
-                pause = pacing.slow + self._jitter.delay(0)
-        return max(pacing.floor, pause, self._spacing_left())
+                return max(left, pacing.slow + self._jitter.delay(0))
 
     def failed(self, cause: Exception, verdict: Retry) -> str:
         """Count a failure; return why there is to be no other attempt, or nothing."""
@@ -194,8 +201,3 @@ class Retries:
         if most is not None and self._fruitless > most:
             return f"max_retries={most} attempts in a row made no progress"
         return ""
-
-    def _spacing_left(self) -> float:
-        if self._subscribed_at is None:
-            return 0.0
-        return self._pacing.spacing - (asyncio.get_running_loop().time() - self._subscribed_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
-from fanout.core.events import Batch, End
+from fanout.core.events import UNCOUNTED, Batch, End
 from fanout.core.positions import Cursor, Range
 from fanout.errors import OptionError
 
@@ -118,11 +118,13 @@ class Basket:
             lag=None,  # these three hold after the last row only
             behind=None,
             watermark=None,
+            nbytes=UNCOUNTED,
         )
         rest = replace(
             batch,
             records=batch.records.slice(rows),
             range=Range(middle, batch.range.until),
             gaps=(),
+            nbytes=UNCOUNTED,
         )
         return head, rest

@@ -7,8 +7,8 @@ have been read to their end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
@@ -76,6 +76,10 @@ class Gap:
     reason: str
 
 
+UNCOUNTED: Final = -1
+"""Let a batch count its bytes."""
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
@@ -97,8 +101,7 @@ class Batch:
         watermark: The split's watermark after this batch, in milliseconds since the Unix epoch: no
             event that is as old is expected any more. None where the source has no event time, or
             no record had one yet.
-
-    `nbytes` is how many bytes the records take in memory.
+        nbytes: The bytes that the records take in memory; counted if they are left out.
     """
 
     split: Split
@@ -108,12 +111,13 @@ class Batch:
     gaps: tuple[Gap, ...] = ()
     behind: int | None = None
     watermark: int | None = None
-    nbytes: int = field(init=False)
+    nbytes: int = UNCOUNTED
 
     def __post_init__(self) -> None:
         # Arrow takes longer to count the bytes than all other counting of a batch together.
-        nbytes = self.records.nbytes if self.records.num_rows else 0
-        object.__setattr__(self, "nbytes", nbytes)
+        if self.nbytes == UNCOUNTED:
+            nbytes = self.records.nbytes if self.records.num_rows else 0
+            object.__setattr__(self, "nbytes", nbytes)
 
     @property
     def num_records(self) -> int:

@@ -122,6 +122,7 @@ class Lineage:
                 splits = await self._connection.splits()
             except Exception as error:
                 prefer_cancellation(error)
+                retries.refused()
                 verdict = await self._connection.verdict(error, Phase.DISCOVER)
                 if not isinstance(verdict, Retry) or retries.failed(error, verdict):
                     raise listing_failure(error, verdict) from error

@@ -30,9 +30,10 @@ class Pace(Enum):
     """How long to wait before the next attempt."""
 
     JITTER = "jitter"
-    """With full jitter, longer with each failure."""
+    """With full jitter above the service's minimum, longer with each failure."""
     FLOOR = "floor"
-    """The service's minimum: waiting longer does not help."""
+    """The service's minimum: waiting longer does not help. A subscription that was open for longer
+    is opened again at once."""
     SLOW = "slow"
     """`Pacing.slow`: only a person can end the error, and it is logged at each attempt."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, final
 from fanout.core.statistics import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     import pyarrow as pa
@@ -186,6 +186,8 @@ class Capabilities:
         spooling: Lets acquired records be made durable before a batch takes them; None where not.
         terms: What the service calls splits, positions and errors.
         origin: Where the records come from.
+        decode: Decodes the records of each batch, those of an empty one too, before it is
+            delivered; None where they are delivered as they are.
     """
 
     bounded: bool = False
@@ -196,6 +198,7 @@ class Capabilities:
     spooling: Spooling | None = None
     terms: Terms = Terms()
     origin: Origin = field(default_factory=Origin)
+    decode: Callable[[Batch], Awaitable[Batch]] | None = None
 
 
 class Connection(Protocol):

@@ -88,6 +88,7 @@ class Subscriber:
         self.resubscriptions = 0
         self.last_cause: Exception | None = None
         self._connection = connection
+        self._decode = connection.capabilities.decode
         self._memory_limit = memory_limit
         self._subscribe_limit = subscribe_limit
         self._on_resubscribe = on_resubscribe
@@ -177,11 +178,16 @@ class Subscriber:
                     text_of(error),
                 )
                 return None
+            if phase is Phase.SUBSCRIBE:
+                self._retries.refused()
             return _Interruption(error, phase)
 
     async def _deliver(self, subscription: Subscription) -> None:
         """Hand one event over; no local name holds it while the next one is awaited."""
         event = await subscription.receive()
+        if self._decode is not None and isinstance(event, Batch):
+            event = await self._decode(event)
+            await subscription.reserve_at_least(event.nbytes)
         self._lifecycle.lost(self.split, event.gaps)
         event = self._stamp(event)
         await self.slot.put(event, subscription.reserved)

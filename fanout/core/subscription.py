@@ -95,6 +95,11 @@ class Subscription:
                 f"nothing came from {self._split} for {silence:g} s, not even a heartbeat"
             ) from error
 
+    async def reserve_at_least(self, nbytes: int) -> None:
+        """Wait until so many bytes are reserved for the event that was received."""
+        if nbytes > self.reserved:
+            await self._reserve(nbytes - self.reserved)
+
     def handed_over(self) -> None:
         """Leave the memory of the event to its new owner."""
         self.reserved = 0

@@ -72,7 +72,6 @@ class KafkaConnection:
             read_committed=options.isolation_level == "read_committed",
             max_event_bytes=options.max_event_bytes,
             layout=layout,
-            user_decode=options.user_decode,
         )
         self._data_loss = DataLossCheck(
             transport, on_data_loss=options.on_data_loss, stops=stops or {}
@@ -84,6 +83,7 @@ class KafkaConnection:
             commits=committer,
             terms=Terms("partition", describe_position),
             origin=Origin("kafka", selection.text, options.group_id),
+            decode=options.decoder,
         )
         self._worked: set[Phase] = {Phase.DISCOVER}
 

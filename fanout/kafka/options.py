@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from fanout.core.bad_records import check_on_bad_record
+from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.event_time import parse_event_time
 from fanout.core.option_checks import check_memory, one_of
 from fanout.core.positions import Committed, Horizon
 from fanout.core.source_options import check_seconds
 from fanout.core.starts import Chooser, PerSplit, parse_start
+from fanout.core.user_decode import UserDecode
 from fanout.errors import OptionError
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.read_options import KafkaReadOptions
-from fanout.kafka.reading.columns import SCHEMA
+from fanout.kafka.reading.columns import NO_RECORDS, PLACES, SCHEMA, cursor_after
 from fanout.kafka.reading.offsets import DIALECT
 from fanout.kafka.reading.subscription import HEARTBEAT
-from fanout.kafka.reading.user_decode import UserDecode
 from fanout.kafka.selection import Selection, select
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from fanout.core.backoff import Pacing
+    from fanout.core.bad_records import OnBadRecord
     from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor, Start
     from fanout.kafka.partitions import Partition
@@ -77,6 +80,10 @@ class KafkaOptions(KafkaReadOptions):
             further listing. A bounded read lists them once.
         decode: Turns a record batch of one partition into other columns. It may leave rows out, and
             keeps the columns `topic`, `partition` and `offset`; it runs on the event loop.
+        on_bad_record: The reaction to a record that `decode` raises for: `"fail"` ends the stream;
+            `"gap"` leaves it out, logs it and counts it in `statistics().gaps`; an async function
+            gets the `fanout.BadRecords` of a batch before the batch is delivered without them. An
+            error of that function ends the stream, and a record may come to it again.
         event_time: The source of watermarks, an `EventTime`; its column is the record's timestamp
             unless it names another of those that `decode` returns. None for no watermarks.
         backoff: How the waits between attempts grow; see `Backoff`. A broker that starts again is
@@ -104,6 +111,7 @@ class KafkaOptions(KafkaReadOptions):
     stop: _Start | Mapping[str, _Start | Cursor | int] | PerSplit | Chooser | None = None
     on_data_loss: Literal["fail", "earliest"] = "fail"
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    on_bad_record: OnBadRecord = "fail"
     event_time: EventTime | None = None
     silence_timeout: float = 60.0
     max_event_bytes: int = 64 * 1024 * 1024
@@ -127,7 +135,13 @@ class KafkaOptions(KafkaReadOptions):
     @property
     def user_decode(self) -> UserDecode | None:
         """The user's `decode`, after a first call."""
-        return None if self.decode is None else UserDecode(self.decode)
+        return None if self.decode is None else UserDecode(self.decode, NO_RECORDS, PLACES)
+
+    @property
+    def decoder(self) -> BatchDecoder | None:
+        """What decodes batches; None without `decode`."""
+        decode = self.user_decode
+        return None if decode is None else BatchDecoder(decode, self.on_bad_record, cursor_after)
 
     @property
     def selection(self) -> Selection:
@@ -164,6 +178,7 @@ class KafkaOptions(KafkaReadOptions):
                 raise OptionError(f"{option}='committed' needs group_id, the group of the commits")
 
     def _check_words(self) -> None:
+        check_on_bad_record(self.on_bad_record, self.decode)
         one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
         one_of("isolation_level", self.isolation_level, "read_committed", "read_uncommitted")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from fanout.core.backoff import Backoff
 from fanout.core.source_options import SourceOptions
+from fanout.core.user_decode import check_decode
 from fanout.errors import OptionError
 from fanout.kafka.cluster import check_cluster
 
@@ -53,8 +54,7 @@ class KafkaReadOptions(SourceOptions):
         check_cluster(self.cluster)
         for name in ("group_id", "client_rack"):
             check_text(name, getattr(self, name))
-        if self.decode is not None and not callable(self.decode):
-            raise OptionError(f"decode={self.decode!r} must be a function of a record batch")
+        check_decode(self.decode)
 
 
 def check_text(name: str, value: object) -> None:

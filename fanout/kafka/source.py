@@ -14,7 +14,7 @@ from fanout.kafka.options import KafkaOptions
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.client import start_client
-from fanout.kafka.reading.columns import KAFKA_LAYOUT, SCHEMA, arrival
+from fanout.kafka.reading.columns import KAFKA_LAYOUT, SCHEMA, arrival, cursor_after
 from fanout.kafka.reading.commits import open_committer
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.offsets import OffsetResolver
@@ -69,7 +69,7 @@ class KafkaSource(KafkaOptions):
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row."""
-        return Cursor(batch.records.column("offset")[row].as_py())
+        return cursor_after(batch, row)
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
         """Return the timestamp of a row in milliseconds; None where there is none."""

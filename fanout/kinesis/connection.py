@@ -58,6 +58,7 @@ class KinesisConnection:
         self.capabilities = Capabilities(
             terms=Terms("shard", describe_position, name_of),
             origin=Origin("aws_kinesis", stream.name, consumer),
+            decode=options.decoder,
         )
         self.pacing: Pacing = options.pacing
         self._options = options

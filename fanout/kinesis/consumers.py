@@ -184,7 +184,7 @@ async def open_consumers(options: KinesisOptions) -> AsyncIterator[StreamConsume
         region=options.resolved_region,
         endpoint_url=options.endpoint_url,
         session=options.session,
-        role_arn=options.role_arn,
+        role=options.role,
         insecure=options.insecure,
     )
     async with AsyncExitStack() as stack:

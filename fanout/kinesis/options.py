@@ -9,20 +9,28 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from fanout.core.backoff import Backoff, Pacing
+from fanout.core.bad_records import check_on_bad_record
+from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.event_time import parse_event_time
 from fanout.core.option_checks import check_memory, is_loopback, one_of
 from fanout.core.positions import Latest
 from fanout.core.source_options import SourceOptions, check_seconds
 from fanout.core.starts import parse_start
+from fanout.core.user_decode import UserDecode, check_decode
 from fanout.errors import OptionError
+from fanout.kinesis.aws.role import AssumedRole
 from fanout.kinesis.intervals import KINESIS_INTERVALS
-from fanout.kinesis.reading.decode import SCHEMA
+from fanout.kinesis.reading.decode import NO_RECORDS, PLACES, SCHEMA, cursor_after
 from fanout.kinesis.reading.event_stream import MAX_FRAME_BYTES
 from fanout.kinesis.starting_position import DIALECT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
+    import pyarrow as pa
+
+    from fanout.core.bad_records import OnBadRecord
     from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor, Start
     from fanout.core.starts import Chooser, PerSplit
@@ -30,7 +38,15 @@ if TYPE_CHECKING:
     _Start: TypeAlias = Start | datetime | str
 
 # The options that are strings, and those that are positive numbers of seconds.
-_STRINGS = ("stream", "consumer", "region", "endpoint_url", "role_arn")
+_STRINGS = (
+    "stream",
+    "consumer",
+    "region",
+    "endpoint_url",
+    "role_arn",
+    "external_id",
+    "role_session_name",
+)
 _SECONDS = ("subscribe_timeout", "silence_timeout", "discovery_interval")
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -87,14 +103,24 @@ class KinesisOptions(SourceOptions):
         backoff: How the waits between attempts grow; see `Backoff`.
         max_retries: Failures in a row without progress after which a shard fails; None for never.
         discovery_interval: The time between two listings of the shards.
+        decode: Turns a record batch of one shard into other columns. It may leave rows out, and
+            keeps the columns `shardId`, `sequenceNumber` and `subSequenceNumber`. It runs on the
+            event loop. None for the columns of Kinesis.
+        on_bad_record: The reaction to a record that `decode` raises for: `"fail"` ends the stream;
+            `"gap"` leaves it out, logs it and counts it in `statistics().gaps`; an async function
+            gets the `fanout.BadRecords` of a batch before the batch is delivered without them. An
+            error of that function ends the stream, and a record may come to it again.
         event_time: The source of watermarks, an `EventTime`; its column is the arrival time of a
-            record unless it names another. None for no watermarks.
+            record unless it names another of those that `decode` returns. None for no watermarks.
         max_event_bytes: The largest event that is accepted, in bytes on the wire.
         max_bytes_in_flight: The bytes of all shards together that may wait for the consumer.
         region: The AWS region; None takes it from the ARN, else from the session.
         endpoint_url: An endpoint instead of the region's.
         session: An `aioboto3.Session`; None makes one from the environment.
         role_arn: A role to assume, refreshed before it expires.
+        external_id: The external id that the trust policy of the role asks for.
+        role_session_name: The name of this reader in the logs of the role's account; None for
+            `"fanout"`.
         insecure: Allow plain http to a host that is not this machine.
 
     Raises:
@@ -116,22 +142,32 @@ class KinesisOptions(SourceOptions):
     silence_timeout: float = 35.0
     backoff: Backoff = _BACKOFF
     discovery_interval: float = 10.0
+    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    on_bad_record: OnBadRecord = "fail"
     event_time: EventTime | None = None
     max_event_bytes: int = MAX_FRAME_BYTES
     region: str | None = None
     endpoint_url: str | None = None
     session: Any = field(default=None, repr=False, compare=False)
     role_arn: str | None = None
+    external_id: str | None = field(default=None, repr=False)
+    role_session_name: str | None = None
     insecure: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", parse_start(self.start, DIALECT))
         object.__setattr__(self, "tags", check_tags(self.tags))
+        check_decode(self.decode)
+        check_on_bad_record(self.on_bad_record, self.decode)
+        decode = self.user_decode  # calls it once
         event_time = parse_event_time(
-            self.event_time, SCHEMA, default="approximateArrivalTimestamp"
+            self.event_time,
+            SCHEMA if decode is None else decode.schema,
+            default="approximateArrivalTimestamp",
         )
         object.__setattr__(self, "event_time", event_time)
         self._check_names()
+        _ = self.role  # checks its options
         self._check_lifecycle()
         self._check_numbers()
         one_of("on_bad_aggregate", self.on_bad_aggregate, "fail", "gap")
@@ -147,6 +183,22 @@ class KinesisOptions(SourceOptions):
             if arn is not None and (match := _STREAM_ARN.match(arn)):
                 return match["region"]
         return self.region
+
+    @property
+    def user_decode(self) -> UserDecode | None:
+        """The user's `decode`, after a first call."""
+        return None if self.decode is None else UserDecode(self.decode, NO_RECORDS, PLACES)
+
+    @property
+    def decoder(self) -> BatchDecoder | None:
+        """What decodes batches; None without `decode`."""
+        decode = self.user_decode
+        return None if decode is None else BatchDecoder(decode, self.on_bad_record, cursor_after)
+
+    @property
+    def role(self) -> AssumedRole | None:
+        """The role to assume."""
+        return AssumedRole.parse(self.role_arn, self.external_id, self.role_session_name)
 
     @property
     def pacing(self) -> Pacing:

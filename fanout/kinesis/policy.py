@@ -59,6 +59,7 @@ class _Kind(Enum):
     """The kind of an error."""
 
     PASSING = "load, the network, or a fault inside the service"
+    ENDED = "the service ends each subscription in time, after five minutes"
     TAKEN = "another subscription of this consumer and shard is too recent, or took over"
     GONE = "something that the call names does not exist"
     POSITION = "the position does not belong to the shard, or no longer"
@@ -78,6 +79,7 @@ _REPORT: Final = "a code that fanout does not know; please report it"
 
 _ROWS: Final[Mapping[_Kind, PolicyRow[KinesisRemedy]]] = {
     _Kind.PASSING: PolicyRow(Retry()),
+    _Kind.ENDED: PolicyRow(Retry(Pace.FLOOR)),
     # The service documents how long it refuses, so a longer wait does not help.
     _Kind.TAKEN: PolicyRow(Retry(Pace.FLOOR)),
     _Kind.GONE: PolicyRow(KinesisRemedy.FIND_CAUSE, listing=_FATAL),
@@ -143,7 +145,8 @@ _TYPES: Final[tuple[tuple[tuple[type[Exception], ...], _Kind], ...]] = (
     ((UnconfirmedEndError,), _Kind.UNCONFIRMED_END),
     ((DamagedFrameError,), _Kind.BAD_FRAME),
     ((MalformedEventError, ResponseParserError), _Kind.DAMAGE),
-    ((SubscribeTimeoutError, SubscriptionEndedError, SubscriptionSilentError), _Kind.PASSING),
+    ((SubscriptionEndedError,), _Kind.ENDED),
+    ((SubscribeTimeoutError, SubscriptionSilentError), _Kind.PASSING),
     ((FanOutError,), _Kind.PERMANENT),
     ((NoCredentialsError, PartialCredentialsError, CredentialRetrievalError), _Kind.ACCESS),
     ((ParamValidationError,), _Kind.UNEXPECTED),

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Final, final
 from tenacity import AsyncRetrying, retry_if_exception
 
 from fanout.core.backoff import Backoff, FullJitter
-from fanout.core.positions import Cursor
 from fanout.errors import ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import code_of, explained
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.open_files import check_open_files
 from fanout.kinesis.options import KinesisOptions
-from fanout.kinesis.reading.decode import SCHEMA
+from fanout.kinesis.reading.decode import SCHEMA, arrival, cursor_after
 from fanout.kinesis.registration import ACTIVATION_TIMEOUT, ConsumerRegistration
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.events import Batch
+    from fanout.core.positions import Cursor
     from fanout.kinesis.aws.api import KinesisClient, StreamDescription
 
 # Twenty calls a second in an account may describe a stream (AWS API reference,
@@ -43,8 +43,12 @@ class KinesisSource(KinesisOptions):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of a record, named as the Databricks connector names them."""
-        return SCHEMA
+        """The columns of a record, named as the Databricks connector names them.
+
+        With `decode` they are the columns that it returns.
+        """
+        decode = self.user_decode
+        return SCHEMA if decode is None else decode.schema
 
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[KinesisConnection]:
@@ -72,7 +76,7 @@ class KinesisSource(KinesisOptions):
             region=self.resolved_region,
             endpoint_url=self.endpoint_url,
             session=self.session,
-            role_arn=self.role_arn,
+            role=self.role,
             insecure=self.insecure,
         )
         async with AsyncExitStack() as stack:
@@ -88,15 +92,11 @@ class KinesisSource(KinesisOptions):
             batch: The batch with all its rows, so that a record's last row is its last sub-record.
             row: The index of the row.
         """
-        number, *following = batch.records.column("sequenceNumber").slice(row, 2).to_pylist()
-        if following == [number]:
-            return Cursor(int(number), batch.records.column("subSequenceNumber")[row].as_py())
-        return Cursor(int(number))
+        return cursor_after(batch, row)
 
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
         """Return when a row arrived, in milliseconds since the Unix epoch; None if not sent."""
-        micros = records.column("approximateArrivalTimestamp")[row].value
-        return None if micros is None else micros // 1000
+        return arrival(records, row)
 
 
 @asynccontextmanager

@@ -25,7 +25,15 @@ from fanout.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from fanout.core.event_time import EventTime
     from fanout.core.events import Split
@@ -182,6 +190,7 @@ class ScriptedSource:
     bounded: bool = False
     """Whether the last entry of each log is its stop."""
     event_time: EventTime | None = None
+    decode: Callable[[Batch], Awaitable[Batch]] | None = None
     available_now: list[bool] = field(default_factory=list)
     answer_after: float = 0.0
     close_after: float = 0.0
@@ -248,6 +257,7 @@ class ScriptedConnection:
             bounded=source.bounded,
             reads=lambda split: split.id not in source.unread,
             commits=self,
+            decode=source.decode,
         )
 
     @property

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -204,7 +205,7 @@ async def test_many_failures_have_ten_lines_a_minute_and_one_for_all_others(
         await take_all(stream, 2.0)
         after = lines(caplog)
     assert len(before) == 1 + 10
-    assert before[1] == "resubscribing to s0 Horizon() in 1.0 s: FlakyError"
+    assert re.fullmatch(r"resubscribing to s0 Horizon\(\) in [01]\.\d s: FlakyError", before[1])
     assert after == ["490 more subscriptions that are opened again within 60 s: 490 of FlakyError"]
     assert "canary" not in caplog.text
 
@@ -254,7 +255,7 @@ async def test_events_have_the_fields_of_the_conventions(caplog: pytest.LogCaptu
 
     assert only("fanout.subscription.retried") == of_a | {
         "fanout.position": str(Cursor(1)),
-        "fanout.delay": 5.0,
+        "fanout.delay": pytest.approx(5.5, abs=0.5),
         "error.type": "FlakyError",
     }
     assert only("fanout.records.lost") == of_a | {

@@ -39,19 +39,19 @@ def test_1000_subscriptions_that_end_in_one_second_are_renewed_in_turn_and_witho
             await asyncio.sleep(life / 2)
             assert {call.time for call in source.calls} == {0.0}
             source.answer_after, source.most_pending = latency, 0
-            await asyncio.sleep(life / 2 + PACING.floor + 1000 / pending * latency + 0.1)
+            await asyncio.sleep(life / 2 + 1000 / pending * latency + 0.1)
             assert source.live.total() == 1000
             assert len(source.calls) == 2000
             assert source.most_pending == pending
             renewals = source.calls[1000:]
-            assert min(call.time for call in renewals) == life + PACING.floor
+            assert min(call.time for call in renewals) == life
             assert len({call.split_id for call in renewals}) == 1000
             reading.cancel()
 
     simulate(main)
 
 
-def test_a_single_renewal_waits_for_the_floor_and_for_nothing_else() -> None:
+def test_a_single_renewal_waits_for_nothing() -> None:
     logs = [Log(split=split, heartbeat=30.0) for split in splits(100)]
     logs[50] = replace(logs[50], faults=(Stop(10),))
 
@@ -61,7 +61,7 @@ def test_a_single_renewal_waits_for_the_floor_and_for_nothing_else() -> None:
             reading = asyncio.create_task(anext(stream))
             await asyncio.sleep(400)
             reading.cancel()
-        assert [call.time for call in source.calls_of(logs[50].split.id)] == [0, 301]
+        assert [call.time for call in source.calls_of(logs[50].split.id)] == [0, 300]
 
     simulate(main)
 

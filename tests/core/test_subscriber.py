@@ -4,6 +4,7 @@ import asyncio
 import weakref
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -327,12 +328,20 @@ async def test_memory_of_an_event_that_was_not_handed_over_is_given_back() -> No
 
 def test_the_delay_grows_with_the_failures_in_a_row_up_to_the_cap() -> None:
     rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(FlakyError()),) * 8)))
-    assert rig.delays == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert rig.delays == [PACING.floor + jitter for jitter in (1, 2, 4, 8, 16, 30, 30, 30)]
 
 
 def test_the_delay_is_never_below_the_floor() -> None:
     rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(FlakyError()),) * 3), random=Lowest()))
     assert rig.delays == [1, 1, 1]
+
+
+def test_the_first_attempts_again_of_splits_that_failed_together_are_spread() -> None:
+    log = replace(LOG, faults=(Refuse(FlakyError()),))
+    rigs = [reading(partial(Rig, log, random=Random(seed))) for seed in range(100)]
+    delays = sorted(delay for rig in rigs for delay in rig.delays)
+    assert PACING.floor <= delays[0] < delays[-1] <= PACING.floor + PACING.backoff.base
+    assert delays[75] - delays[25] > 0.25
 
 
 def test_a_throttled_split_waits_for_the_floor_alone() -> None:
@@ -349,24 +358,24 @@ def test_a_resubscription_keeps_its_spacing_from_the_last_successful_subscribe()
 
 def test_the_spacing_is_over_after_a_long_subscription() -> None:
     log = replace(LOG, faults=(Stop(2),), event_delay=30.0)
-    assert reading(lambda: Rig(log, random=Lowest())).delays == [1]
+    assert reading(lambda: Rig(log, random=Lowest())).delays == [0]
 
 
 def test_backoff_resets_on_progress() -> None:
     faults = (*(Refuse(FlakyError()),) * 4, Break(1, FlakyError()), Refuse(FlakyError()))
     rig = reading(lambda: Rig(replace(LOG, faults=faults, event_delay=10.0)))
-    assert rig.delays == [1, 2, 4, 8, 1, 2]
+    assert rig.delays == [2, 3, 5, 9, 1, 3]  # the fifth call was long ago
 
 
 def test_backoff_resets_on_idle_progress() -> None:
     log = Log(split=A, entries=(Idle(5), 10), ends=True, event_delay=10.0)
     faults = (*(Refuse(FlakyError()),) * 4, Break(1, FlakyError()))
-    assert reading(lambda: Rig(replace(log, faults=faults))).delays == [1, 2, 4, 8, 1]
+    assert reading(lambda: Rig(replace(log, faults=faults))).delays == [2, 3, 5, 9, 1]
 
 
 def test_backoff_does_not_reset_on_a_successful_subscribe() -> None:
     faults = (Break(0, FlakyError()),) * 6
-    assert reading(lambda: Rig(replace(LOG, faults=faults))).delays == [5, 5, 5, 8, 16, 30]
+    assert reading(lambda: Rig(replace(LOG, faults=faults))).delays == [6, 7, 9, 13, 21, 35]
 
 
 def test_a_fatal_error_is_the_pill_with_its_cause_and_a_hint() -> None:
@@ -435,10 +444,10 @@ async def test_the_ordinary_end_of_an_idle_subscription_is_never_counted() -> No
     rig = Rig(idle, pacing=replace(PACING, max_retries=0))
     running = asyncio.create_task(rig.subscriber.run())
     taking = asyncio.create_task(rig.take_all())
-    await asyncio.sleep(101 * 301)
+    await asyncio.sleep(100.5 * 300)
     assert rig.failure is None
     assert set(rig.causes) == {SubscriptionEndedError}
-    assert set(rig.delays) == {PACING.floor}
+    assert set(rig.delays) == {0.0}
     assert len(rig.reported) == 100
     for task in (running, taking):
         task.cancel()
@@ -607,7 +616,7 @@ async def test_a_record_that_was_taken_is_kept_by_nobody(ending: Exception | Non
 def test_on_resubscribe_is_told_the_split_the_cause_and_the_delay() -> None:
     cause = FlakyError("cut")
     rig = reading(lambda: Rig(replace(LOG, faults=(Break(1, cause), Stop(1)))))
-    assert [(split, delay) for _, split, _, delay in rig.reported] == [(A, 5), (A, 5)]
+    assert [(split, delay) for _, split, _, delay in rig.reported] == [(A, 6), (A, 5)]
     assert rig.reported[0][2] is cause
     assert rig.causes[1] is SubscriptionEndedError
     assert (rig.subscriber.subscriptions, rig.subscriber.resubscriptions) == (3, 2)

@@ -18,6 +18,7 @@ from fanout.kafka.consumer_options import _NUMBERS, ConsumerOptions
 from fanout.kafka.options import KafkaOptions
 from fanout.kafka.reading.columns import SCHEMA
 from fanout.kafka.security import Security
+from tests.kafka.msk import KEYS, REGION, is_signed, run_msk
 from tests.kafka.topics import Topic, committed, new_topic
 from tests.readme import KAFKA_ASYNCIO, defined_by, on_this_machine
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "kafka.md"
 TEXT = PAGE.read_text()
+MSK, DECODE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 def table(heading: str, number: int = 0) -> list[tuple[str, str]]:
@@ -60,10 +62,30 @@ async def test_the_asyncio_example_prints_what_arrives_and_commits_it(
     assert await asyncio.to_thread(committed, topic, "orders-live") == {0: 10}
 
 
+async def test_the_example_for_amazon_msk_reads_with_tokens_that_the_signer_makes(
+    kafka_broker: KafkaBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    topic = await new_topic(kafka_broker, partitions=2)
+    topic.put(10)
+    async with run_msk(kafka_broker) as msk, asyncio.TaskGroup() as tasks:
+        code = re.sub(r"b-1\.[\w.-]+:9098", msk.address, MSK).replace('"orders"', f'"{topic.name}"')
+        code = code.replace("Security(", 'Security(protocol="SASL_PLAINTEXT", ')
+        assert f'"{REGION}"' in code
+        example = tasks.create_task(defined_by(code)["main"]())
+        printed = ""
+        while sum(map(int, re.findall(rf"^{topic.name}-0 (\d+)$", printed, re.MULTILINE))) < 10:
+            await asyncio.sleep(0.05)
+            printed += capsys.readouterr().out
+        example.cancel()
+    assert msk.tokens
+    assert all(map(is_signed, msk.tokens))
+
+
 async def test_the_decode_example_reads_json(kafka_broker: KafkaBroker) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     names: dict[str, Any] = {}
-    exec(code, names)  # noqa: S102 - the page is ours
+    exec(DECODE, names)  # noqa: S102 - the page is ours
     topic = await new_topic(kafka_broker)
     orders = [{"id": number, "amount": number / 2} for number in range(100)]
     written: list[dict[str, Any]] = [{"value": json.dumps(order | {"x": 1})} for order in orders]

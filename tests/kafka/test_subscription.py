@@ -8,12 +8,11 @@ import pytest
 from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
 
 from fanout.core.positions import Cursor, Horizon, Timestamp
-from fanout.errors import DamagedFrameError, DecodeFailedError
+from fanout.errors import DamagedFrameError
 from fanout.kafka.reading.columns import NO_RECORDS, SCHEMA
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
 from fanout.kafka.reading.transport import AbortedTransaction
-from fanout.kafka.reading.user_decode import UserDecode
 from fanout.testing.virtual_time.loop import running_loop
 from tests.kafka.scripted import ScriptedCluster
 from tests.provers.record_batches import ABORT, COMMIT
@@ -376,45 +375,6 @@ async def test_cancelling_a_subscription_that_waits_leaves_nothing_behind() -> N
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-
-
-@in_virtual_time
-async def test_the_users_decode_maps_each_batch_in_one_step() -> None:
-    cluster = ScriptedCluster()
-    cluster.log().append(4)
-    decode = UserDecode(lambda records: records.select(["topic", "partition", "offset"])[1:])
-    async with reading(cluster, user_decode=decode) as stream:
-        batch = await stream.event()
-        assert stream.offsets == [1, 2, 3]
-        assert batch.records.schema == decode.schema
-        idle = await stream.event()
-        assert idle.records.schema == decode.schema
-
-
-@in_virtual_time
-async def test_rows_that_the_users_decode_leaves_out_move_the_position() -> None:
-    cluster = ScriptedCluster()
-    cluster.log().append(4)
-    async with reading(cluster, user_decode=UserDecode(lambda records: records[:0])) as stream:
-        batch = await stream.event()
-        assert (batch.num_records, batch.range.until, batch.lag) == (0, Cursor(3), 0.0)
-
-
-@in_virtual_time
-async def test_an_error_of_the_users_decode_names_the_partition_and_its_offsets() -> None:
-    cluster = ScriptedCluster()
-    cluster.log().append(4)
-
-    def fail(records: Any) -> Any:
-        if records.num_rows:
-            raise ValueError("secret")
-        return records
-
-    async with reading(cluster, user_decode=UserDecode(fail)) as stream:
-        with pytest.raises(DecodeFailedError, match="t-0 from offset 0 to 3") as failed:
-            await stream.event()
-        assert isinstance(failed.value.__cause__, ValueError)
-        assert "secret" not in str(failed.value)
 
 
 def test_without_a_decode_of_the_users_the_schema_is_that_of_kafka() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from fanout.errors import MalformedEventError, SplitFailedError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.aws.api import HashRange
 from fanout.kinesis.reading.deaggregation import MAGIC, Deaggregator
-from fanout.kinesis.reading.decode import SCHEMA
+from fanout.kinesis.reading.decode import FEW_ROWS, SCHEMA
 from fanout.kinesis.shards import ShardCatalog
 from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 from tests.kinesis.reading import FIRST
@@ -38,7 +38,8 @@ RANGE = HashRange(100, 200)
 
 def batch(*data: bytes) -> pa.RecordBatch:
     count = len(data)
-    arrivals = [datetime(2026, 11, 20, 12, second, tzinfo=UTC) for second in range(count)]
+    noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    arrivals = [noon + timedelta(seconds=second) for second in range(count)]
     return pa.RecordBatch.from_arrays(
         [
             pa.array([f"parent-{row}" for row in range(count)], pa.string()),
@@ -67,6 +68,12 @@ def test_a_batch_without_aggregates_stays_as_it_is() -> None:
     assert parts.records is records
     assert parts.belongs is None
     assert disaggregate(batch()).num_rows == 0
+
+
+@pytest.mark.parametrize("before", [FEW_ROWS - 1, FEW_ROWS])
+def test_an_aggregate_is_found_in_few_rows_and_in_many(before: int) -> None:
+    records = disaggregate(batch(*[b""] * before, encode_aggregate(PAIRS)))
+    assert records.num_rows == before + len(PAIRS)
 
 
 def test_sub_records_take_the_place_of_their_parent() -> None:

@@ -26,6 +26,7 @@ README = Path(__file__).parents[2] / "README.md"
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
 CONSUMER_ARN = f"{STREAM_ARN}/consumer/etl:1700000000"
 CANARY = "canary-secret"
+ROLE = "arn:aws:iam::111122223333:role/reader"
 
 
 def source(**options: Any) -> KinesisSource:
@@ -40,6 +41,26 @@ def source(**options: Any) -> KinesisSource:
         ({"region": 7}, "region must be a string"),
         ({"endpoint_url": b"https://a"}, "endpoint_url must be a string, not bytes"),
         ({"role_arn": 7}, "role_arn must be a string"),
+        ({"external_id": 7}, "external_id must be a string, not int"),
+        ({"role_session_name": 7}, "role_session_name must be a string, not int"),
+        ({"external_id": "a-7"}, "external_id is for the role of role_arn: set role_arn, or leave"),
+        (
+            {"role_session_name": "etl"},
+            "role_session_name is for the role of role_arn: set role_arn, or leave role_session",
+        ),
+        ({"role_arn": ROLE, "role_session_name": "e"}, "role_session_name='e' must be 2 to 64 let"),
+        ({"role_arn": ROLE, "role_session_name": "a/b"}, r"_ \+ = , \. @ -$"),
+        ({"role_arn": ROLE, "role_session_name": "a" * 65}, "must be 2 to 64"),
+        (
+            {"role_arn": ROLE, "role_session_name": "\N{GREEK SMALL LETTER MU}" * 9},
+            "must be 2 to 64",
+        ),
+        (
+            {"role_arn": ROLE, "external_id": "e"},
+            "external_id must be 2 to 1224 letters, digits",
+        ),
+        ({"role_arn": ROLE, "external_id": "a" * 1225}, "external_id must be 2 to 1224"),
+        ({"role_arn": ROLE, "external_id": "a b"}, r"_ \+ = , \. @ : / -$"),
         ({"stream": ""}, r"stream='' is neither a stream's name .* nor its ARN"),
         ({"stream": "a b"}, r"stream='a b' is neither"),
         ({"stream": "a" * 129}, r"is neither a stream's name \(1 to 128 of"),
@@ -193,7 +214,18 @@ def test_an_event_time_that_cannot_be_told_is_refused(event_time: Any, error: st
 def test_a_source_names_no_secret() -> None:
     session = aioboto3.Session(aws_access_key_id=CANARY, aws_secret_access_key=CANARY)
     assert CANARY not in repr(source(session=session))
-    assert "session" not in repr(source(session=session))
+    assert "session=" not in repr(source(session=session))
+
+
+def test_an_external_id_is_shown_nowhere() -> None:
+    made = source(role_arn=ROLE, external_id=CANARY)
+    assert made.role is not None
+    assert made.role.external_id == CANARY
+    assert CANARY not in repr(made) + repr(made.role)
+    for wrong in ({"external_id": CANARY}, {"role_arn": ROLE, "external_id": CANARY + " "}):
+        with pytest.raises(OptionError) as refused:
+            source(**wrong)
+        assert CANARY not in str(refused.value)
 
 
 def test_the_session_is_no_part_of_what_a_source_is() -> None:

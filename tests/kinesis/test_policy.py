@@ -223,7 +223,7 @@ UNNAMED: MappingProxyType[str, tuple[Exception, tuple[Means, ...]]] = MappingPro
         "half an end": (UnconfirmedEndError("no"), HALF_AN_END),
         "no answer": (SubscribeTimeoutError("no"), PASSING),
         "silence": (SubscriptionSilentError("no"), PASSING),
-        "the ordinary end": (SubscriptionEndedError("no"), PASSING),
+        "the ordinary end": (SubscriptionEndedError("no"), TAKEN),
         "botocore cannot connect": (EndpointConnectionError(endpoint_url=URL), PASSING),
         "no answer to connecting": (ConnectTimeoutError(endpoint_url=URL), PASSING),
         "no answer to reading": (ReadTimeoutError(endpoint_url=URL), PASSING),

@@ -15,7 +15,7 @@ from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.core.subscription import Watchdog
 from fanout.errors import DamagedFrameError, MalformedEventError, RemoteError, UnconfirmedEndError
 from fanout.kinesis.reading.deaggregation import Deaggregator
-from fanout.kinesis.reading.decode import SCHEMA
+from fanout.kinesis.reading.decode import FEW_ROWS, SCHEMA
 from fanout.kinesis.reading.subscription import read_events
 from fanout.kinesis.starting_position import starting_position
 from fanout.testing.kinesis.frames import encode_event, encode_exception, encode_frame
@@ -157,6 +157,14 @@ async def test_records_come_with_the_range_that_they_cover_and_the_lag() -> None
     assert batch.records.column("stream").to_pylist() == ["orders", "orders"]
     assert batch.range == Range(Cursor(10), Cursor(15))
     assert batch.lag == 2.5
+
+
+@pytest.mark.parametrize("count", [1, FEW_ROWS, FEW_ROWS + 1])
+async def test_a_batch_has_the_bytes_of_its_records(count: int) -> None:
+    (batch,) = await read(event([*range(1, count + 1)], until=count))
+    assert isinstance(batch, Batch)
+    # Each of the five columns of text ends with one offset more than it has values.
+    assert batch.nbytes == batch.records.nbytes + 5 * 4
 
 
 async def test_the_initial_response_may_be_missing() -> None:

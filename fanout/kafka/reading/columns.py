@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 import pyarrow as pa
 
+from fanout.core.positions import Cursor
+from fanout.core.user_decode import PlaceColumns
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from fanout.core.events import Batch
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.record_fields import Bytes, HeaderFields, Numbers, RecordFields, Spans
 
@@ -44,6 +48,17 @@ NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 _LATEST: Final = 253_402_300_799_999
 
 _QUESTION_MARKS: Final = "fanout.kafka.question_marks"
+
+
+PLACES: Final = PlaceColumns(
+    names=("topic", "partition", "offset"), numbers=("offset",), word="offset"
+)
+"""The columns that `decode` has to keep."""
+
+
+def cursor_after(batch: Batch, row: int) -> Cursor:
+    """Return the position after one row of a batch."""
+    return Cursor(batch.records.column("offset")[row].as_py())
 
 
 def arrival(records: pa.RecordBatch, row: int) -> int | None:

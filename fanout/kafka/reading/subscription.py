@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.fetcher import Fetcher
     from fanout.kafka.reading.records import DecodedPart
     from fanout.kafka.reading.transport import Fetched, KafkaTransport
-    from fanout.kafka.reading.user_decode import UserDecode
 
 # How often a partition without new records yields an empty batch, in seconds.
 HEARTBEAT: Final = 5.0
@@ -41,7 +40,6 @@ class PartitionReader:
             open transaction.
         max_event_bytes: About the most bytes in one batch.
         layout: The columns to make.
-        user_decode: The user's `decode`; None for none.
     """
 
     def __init__(
@@ -52,15 +50,12 @@ class PartitionReader:
         read_committed: bool,
         max_event_bytes: int,
         layout: Layout = KAFKA_LAYOUT,
-        user_decode: UserDecode | None = None,
     ) -> None:
         self._transport = transport
         self.fetcher = fetcher
         self.read_committed = read_committed
         self.max_event_bytes = max_event_bytes
         self.layout = layout
-        self.user_decode = user_decode
-        self.no_records = user_decode.no_records if user_decode else layout.no_records
 
     @asynccontextmanager
     async def subscribe(
@@ -151,7 +146,7 @@ class _Subscription:
             # The first batch stores where the partition begins: if its records expire before they
             # are read, that is a data loss.
             if not isinstance(self._position, Cursor):
-                yield self._batch(self._reader.no_records, self._offset)
+                yield self._batch(self._reader.layout.no_records, self._offset)
             with self._reader.fetcher.subscribed(self._partition):
                 if self._stopped:
                     # There is nothing to deliver, but a partition that ends before its reader is an
@@ -170,7 +165,7 @@ class _Subscription:
                         del batch
                     del parts
         while True:
-            yield self._batch(self._reader.no_records, self._offset, lag=0.0)
+            yield self._batch(self._reader.layout.no_records, self._offset, lag=0.0)
             await asyncio.sleep(HEARTBEAT)
 
     @property
@@ -200,11 +195,7 @@ class _Subscription:
         part = next(parts, None)
         if part is None:
             return None
-        records, user_decode = part.records, self._reader.user_decode
-        if not records.num_rows:
-            records = self._reader.no_records
-        elif user_decode is not None:
-            records = user_decode(records, self._partition)
+        records = part.records
         if records.num_rows:
             nbytes = records.nbytes
             self._growth = nbytes / size

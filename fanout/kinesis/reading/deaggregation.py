@@ -38,6 +38,7 @@ import pyarrow.compute as pc
 
 from fanout.errors import MalformedEventError
 from fanout.kinesis.aws.api import MAX_HASH_KEY
+from fanout.kinesis.reading.decode import FEW_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -174,7 +175,9 @@ class Deaggregator:
 
 
 def _any_aggregated(data: pa.BinaryArray) -> bool:
-    return len(data) > 0 and bool(pc.starts_with(data, pattern=MAGIC).true_count)
+    if len(data) <= FEW_ROWS:
+        return any(value.as_buffer()[: len(MAGIC)].to_pybytes() == MAGIC for value in data)
+    return bool(pc.starts_with(data, pattern=MAGIC).true_count)
 
 
 def _number(records: pa.RecordBatch, row: int) -> str:

@@ -14,12 +14,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fanout.core.positions import Cursor
 from fanout.core.stored_json import MALFORMED_JSON
+from fanout.core.user_decode import PlaceColumns
 from fanout.errors import MalformedEventError
 from fanout.kinesis.aws.api import HashRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from fanout.core.events import Batch
 
 ARRIVAL: Final = pa.timestamp("us", tz="UTC")
 """The type of the arrival time."""
@@ -45,10 +49,17 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
+PLACES: Final = PlaceColumns(
+    names=("shardId", "sequenceNumber", "subSequenceNumber"),
+    numbers=("sequenceNumber", "subSequenceNumber"),
+    word="sequence number",
+)
+"""The columns that `decode` has to keep."""
+
 _ROW = pa.struct(list(SCHEMA))
 
-# The records of every heartbeat.
-_NO_RECORDS = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+"""The records of every heartbeat."""
 
 # The last second of the year 9999: rounded to a millisecond, a later time may be in the year 10000,
 # of which neither Python nor Spark has a timestamp.
@@ -62,6 +73,31 @@ _ShardId = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}\Z")]
 
 # 128 bits in decimal.
 _HashKey = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,39}\Z")]
+
+
+def cursor_after(batch: Batch, row: int) -> Cursor:
+    """Return the position after a row: inside its record if the next row belongs to it too.
+
+    Args:
+        batch: The batch with all its rows, so that a record's last row is its last sub-record.
+        row: The index of the row.
+    """
+    number, *following = batch.records.column("sequenceNumber").slice(row, 2).to_pylist()
+    if following == [number]:
+        return Cursor(int(number), batch.records.column("subSequenceNumber")[row].as_py())
+    return Cursor(int(number))
+
+
+def arrival(records: pa.RecordBatch, row: int) -> int | None:
+    """Return when a row arrived, in milliseconds since the Unix epoch; None where it has no time.
+
+    The service may have sent none, and a user's `decode` may drop the column or change its type.
+    """
+    number = records.schema.get_field_index("approximateArrivalTimestamp")
+    if number < 0 or records.column(number).type != ARRIVAL:
+        return None
+    micros = records.column(number)[row].value
+    return None if micros is None else int(micros // 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +246,7 @@ def _children(event: _Event | _Answer) -> tuple[ChildShard, ...]:
 
 def _columns(records: Sequence[_Record], stream: str, shard_id: str) -> pa.RecordBatch:
     if not records:
-        return _NO_RECORDS
+        return NO_RECORDS
     if len(records) <= FEW_ROWS:
         rows = [
             (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import pyarrow.compute as pc
 
-from fanout.core.events import Batch, End, Gap, Split
+from fanout.core.events import UNCOUNTED, Batch, End, Gap, Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Range, reaches
 from fanout.errors import DamagedFrameError, MalformedEventError, UnconfirmedEndError
 from fanout.kinesis.reading.decode import FEW_ROWS
@@ -139,7 +139,12 @@ class ShardReader:
         delivered = 0 if inside is None else _rows_read(rows, self._split, inside, lost)
         lag = None if event.millis_behind is None else event.millis_behind / 1000
         covered = Range(self.position, until)
-        return Batch(self._split, rows.after(delivered), covered, lag, (*dropped, *lost))
+        records = rows.after(delivered)
+        # The bytes of whole buffers are counted much sooner than those of their parts.
+        whole = rows.records is event.records and not delivered
+        nbytes = records.get_total_buffer_size() if whole else UNCOUNTED
+        gaps = (*dropped, *lost)
+        return Batch(self._split, records, covered, lag, gaps, nbytes=nbytes)
 
     def _after_dropped(self, event: ShardEvent) -> tuple[Position, tuple[Gap, ...]]:
         """Return the position after dropped frames, and the gap that they leave before an event."""

@@ -1,23 +1,25 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from fanout.core.user_decode import UserDecode
 from fanout.errors import DecodeFailedError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.columns import NO_RECORDS
+from fanout.kafka.reading.columns import NO_RECORDS, PLACES
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import Fetched
-from fanout.kafka.reading.user_decode import UserDecode
 from tests.provers.record_batches import batch, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 PARTITION = Partition("orders", 3)
+user_decode = partial(UserDecode, given=NO_RECORDS, places=PLACES)
 
 
 def records(count: int = 4, first: int = 10) -> pa.RecordBatch:
@@ -42,7 +44,7 @@ def test_columns_may_be_added_changed_and_dropped() -> None:
             "length", pc.binary_length(batch.column("value"))
         )
 
-    decode = UserDecode(lengths)
+    decode = user_decode(lengths)
     assert decode.schema.names == ["offset", "topic", "partition", "length"]
     assert decode.no_records.num_rows == 0
     assert decode(records(), PARTITION).column("length").to_pylist() == [2] * 4
@@ -50,7 +52,7 @@ def test_columns_may_be_added_changed_and_dropped() -> None:
 
 @pytest.mark.parametrize("left", [[], [0], [3], [0, 2], [0, 1, 2, 3]])
 def test_rows_may_be_left_out(left: list[int]) -> None:
-    decode = UserDecode(lambda batch: taken(batch, [row for row in left if row < batch.num_rows]))
+    decode = user_decode(lambda batch: taken(batch, [row for row in left if row < batch.num_rows]))
     offsets = decode(records(), PARTITION).column("offset").to_pylist()
     assert offsets == [10 + row for row in left]
 
@@ -88,6 +90,10 @@ BAD_ROWS: dict[str, Callable[[pa.RecordBatch], object]] = {
     "another partition": lambda batch: replaced(
         batch, "partition", pa.repeat(pa.scalar(9, pa.int32()), batch.num_rows)
     ),
+    "a part without offsets": lambda batch: pa.RecordBatch.from_arrays(
+        [pa.nulls(min(batch.num_rows, 1), field.type) for field in batch.schema],
+        schema=batch.schema,
+    ),
     "other offsets in a part": lambda batch: replaced(
         batch, "offset", pc.add(batch.column("offset"), 100)
     )[1:],
@@ -98,18 +104,18 @@ BAD_ROWS: dict[str, Callable[[pa.RecordBatch], object]] = {
 def test_what_cannot_be_delivered_is_refused_before_anything_is_read(name: str) -> None:
     function, text = BAD[name]
     with pytest.raises(DecodeFailedError, match=text):
-        UserDecode(function)
+        user_decode(function)
 
 
 @pytest.mark.parametrize("name", BAD_ROWS)
 def test_rows_that_are_not_part_of_the_batch_in_its_order_are_refused(name: str) -> None:
-    decode = UserDecode(BAD_ROWS[name])
+    decode = user_decode(BAD_ROWS[name])
     with pytest.raises(DecodeFailedError, match="orders-3 from offset 10 to 13, and changed"):
         decode(records(), PARTITION)
 
 
 def test_a_schema_that_differs_from_the_first_one_is_refused() -> None:
-    decode = UserDecode(
+    decode = user_decode(
         lambda batch: batch if not batch.num_rows else batch.drop_columns("headers")
     )
     with pytest.raises(DecodeFailedError, match="returned the schema"):
@@ -123,14 +129,14 @@ def test_what_it_raises_is_the_cause_and_is_not_quoted() -> None:
         return batch
 
     with pytest.raises(DecodeFailedError) as failed:
-        UserDecode(fail)(records(), PARTITION)
+        user_decode(fail)(records(), PARTITION)
     assert str(failed.value) == "decode failed for orders-3 from offset 10 to 13"
     assert isinstance(failed.value.__cause__, ValueError)
 
 
 def test_a_function_that_cannot_take_a_batch_without_rows_is_refused_at_once() -> None:
     with pytest.raises(DecodeFailedError, match="without rows"):
-        UserDecode(lambda batch: batch.column("value")[0].as_py())
+        user_decode(lambda batch: batch.column("value")[0].as_py())
 
 
 def test_a_function_is_given_the_columns_of_kafka() -> None:
@@ -140,5 +146,5 @@ def test_a_function_is_given_the_columns_of_kafka() -> None:
         seen.append(batch.schema)
         return batch
 
-    UserDecode(look)
+    user_decode(look)
     assert seen == [NO_RECORDS.schema]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 import asyncio
 from contextlib import AsyncExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from fanout.core.backoff import FullJitter, Retries
+from fanout.core.backoff import FullJitter, Pacing, Retries
 from fanout.core.checkpoint import _CursorWire, to_wire
 from fanout.core.drain import Basket
 from fanout.core.events import Batch, startable
@@ -25,8 +25,8 @@ from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.core.subscribers import Subscribers
 from fanout.core.subscription import Subscription, Watchdog
+from fanout.kinesis.reading.decode import cursor_after
 from fanout.kinesis.reading.shard_reader import ShardReader, _rows_read, _unconfirmed_end
-from fanout.kinesis.source import KinesisSource
 from fanout.kinesis.starting_position import starting_position
 from tests.provers.planted.edits import (
     ANY,
@@ -38,6 +38,7 @@ from tests.provers.planted.edits import (
     case_of,
     constant,
     drop,
+    field_of,
     has,
     node,
     on,
@@ -93,14 +94,6 @@ def _after_any_parent(made: ast.Call) -> ast.expr:
     assert isinstance(parents, ast.GeneratorExp)
     no_parents = ast.UnaryOp(ast.Not(), parents.generators[0].iter)
     return ast.BoolOp(ast.Or(), [no_parents, ast.Call(ast.Name("any", ast.Load()), [parents], [])])
-
-
-def _without_argument(dropped: Any) -> Any:
-    def passed(made: ast.Call) -> ast.Call:
-        made.args = [each for each in made.args if not dropped(each)]
-        return made
-
-    return passed
 
 
 def _keep_open(subscription: Subscription) -> AsyncExitStack:
@@ -201,8 +194,9 @@ _HALF_AN_END: Final = node(ast.Assign, value=node(ast.BoolOp))
 _HANDLED: Final = node(ast.ExceptHandler, type=node(ast.Name, id=Exception.__name__))
 
 
-def _of_wait(dropped: Any) -> Step:
-    return on(called(max), _without_argument(dropped))
+def _not_kept(interval: str) -> Step:
+    kept = has(node(ast.Attribute, attr=field_of(Pacing, interval)))
+    return on(node(ast.BinOp, op=ast.Add, right=kept), constant(0.0))
 
 
 KINESIS_BUGS: Final[dict[str, Change]] = {
@@ -246,10 +240,8 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
     "waits never grow": (
         Edit(Retries.wait, on(called(FullJitter.delay, args=[ast.BinOp]), arguments(0))),
     ),
-    "no spacing after a subscribe call that succeeded": (
-        Edit(Retries.wait, _of_wait(called(Retries._spacing_left))),
-    ),
-    "no floor between subscribe calls": (Edit(Retries.wait, _of_wait(node(ast.Attribute))),),
+    "no spacing after a subscribe call that succeeded": (Edit(Retries.wait, _not_kept("spacing")),),
+    "no floor between subscribe calls": (Edit(Retries.wait, _not_kept("floor")),),
     "the old subscription is not closed before the new one": (
         Edit(Subscription.open, on(node(ast.AsyncWith), _never_closed)),
     ),
@@ -266,7 +258,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
         Edit(_rows_read, on(node(ast.Return, value=ast.BinOp), with_value(constant(0)))),
     ),
     "a batch is cut behind the whole aggregated record": (
-        Edit(KinesisSource.cursor, on(node(ast.If), with_test(constant(value=False)))),
+        Edit(cursor_after, on(node(ast.If), with_test(constant(value=False)))),
     ),
     "a stored position has no sub-sequence number": (
         Edit(to_wire, on(called(_CursorWire), _without_sub)),

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fanout.core.events import Split
+    from fanout.core.positions import Position
+    from fanout.core.progress import SplitProgress
     from fanout.landing.segments import OpenSegment
     from tests.provers.planted.edits import Change
 
@@ -93,6 +95,11 @@ def _file_that_is_published_later(lander: Lander, segment: OpenSegment) -> Segme
     storage = lander._storage
     asyncio.get_running_loop().run_in_executor(None, lambda: storage.publish(sealed.path, name))
     return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)
+
+
+def _where_its_first_lander_began(coordinator: Coordinator, state: SplitProgress) -> Position:
+    began: dict[str, Position] = vars(coordinator).setdefault("_began", {})
+    return began.setdefault(state.split.id, state.delivered)
 
 
 def _forget_what_landed(coordinator: Coordinator, session: object) -> None:
@@ -196,7 +203,10 @@ LANDER_BUGS: Final[dict[str, Change]] = {
     "a split is assigned where its first lander began": (
         Edit(
             Coordinator._give,
-            on(node(ast.Attribute, attr="delivered"), _expression("state.acknowledged")),
+            on(
+                node(ast.Attribute, attr="delivered"),
+                lambda _: call(_where_its_first_lander_began, "self", "state"),
+            ),
         ),
     ),
     "a lander that is silent is waited for": (

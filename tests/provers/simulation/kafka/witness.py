@@ -164,8 +164,9 @@ class KafkaWitness:
                 known = self._sent_responses.knows(cause)
         if not known:
             self._wrong(f"a wrong cause was reported for {split}: {cause!r}")
-        longest = max(self._pacing.floor, self._pacing.backoff.cap, self._pacing.slow)
-        if not self._pacing.floor <= delay <= longest + self._pacing.backoff.base:
+        backoff = self._pacing.backoff
+        longest = max(self._pacing.floor + backoff.cap, self._pacing.slow + backoff.base)
+        if not 0 <= delay <= longest:
             self._wrong(f"a wait of {delay:g} s of {split}")
         statistics = self._stream.statistics()
         if statistics.bytes_in_flight > self._pacing.max_bytes_in_flight:

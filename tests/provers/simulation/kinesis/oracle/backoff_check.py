@@ -44,9 +44,9 @@ class BackoffCheck:
         backoff = pacing.backoff
         growth = backoff.power ** min(self._failures - 1, _MANY)
         ceiling = min(backoff.cap, backoff.base * growth)
-        longest = max(pacing.floor, pacing.spacing, ceiling)
+        longest = max(pacing.floor, pacing.spacing) + ceiling
         for_a_person = pacing.slow <= delay <= pacing.slow + backoff.base
-        if not (pacing.floor <= delay <= longest or for_a_person):
+        if not (0 <= delay <= longest or for_a_person):
             return f"a wait of {delay:g} s after {self._failures} failures, not up to {longest:g}"
         if ceiling == backoff.cap and isinstance(cause, _JITTERED):
             self._short = self._short + 1 if delay <= _SHORT else 0
