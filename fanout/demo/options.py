@@ -133,7 +133,7 @@ class DemoOptions:
             return
         if self.landers:
             raise OptionError(
-                "dataframe=True lands the stream in one process of its query; leave landers out"
+                "dataframe=True of the demo lands in one process of the query; leave landers out"
             )
         if self.source is ServiceName.KAFKA_SHARE:
             raise OptionError(

@@ -7,7 +7,7 @@ import signal
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
 
 from fanout.core.error_text import text_of
 from fanout.demo.options import DemoFailedError
@@ -17,10 +17,10 @@ from fanout.demo.sources import make_source
 from fanout.landers.failures import LanderCause
 from fanout.spark import OnExecutors, foreach_batch
 from fanout.spark.dataframe.read_stream import read_stream
-from fanout.spark.hadoop.jvm import jvm
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, jvm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 Handler: TypeAlias = "Callable[[DataFrame, int], None]"
 
+# How long a killed process may take to end.
+_DEATH: Final = 10
 # A part of the command line of each process of a kind.
 _MODULES: Final[Mapping[SparkProcess, str]] = {
     SparkProcess.PLANNER: "python_streaming_source_runner",
-    SparkProcess.WORKER: "pyspark.daemon",
+    SparkProcess.WORKER: "pyspark.daemon pyspark.worker",
 }
 
 
@@ -180,15 +182,13 @@ class DataFrameQuery:
         while self._kills and self._kills[0].after <= rows:
             time.sleep(self._kills[0].delay)
             process = self._kills[0].process
-            pids = tuple(self._running(process))
-            if not pids:  # Spark is about to start it
+            running = tuple(self._running(process))
+            if not running:  # Spark is about to start it
                 return
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self._end(running)
             self._lost_planner |= process is SparkProcess.PLANNER
             self._kills.popleft()
-            yield ProcessesKilled(process, pids)
+            yield ProcessesKilled(process, tuple(int(one.pid()) for one in running))
 
     def stop(self) -> None:
         """Stop the query."""
@@ -197,8 +197,10 @@ class DataFrameQuery:
     def await_end(self) -> None:
         """Return once the query has ended; see `RunningQuery.await_end`."""
         error = self._query.exception()
-        if error is not None and not self._lost_planner:
+        if error is not None:
             raise DemoFailedError(text_of(error)) from error
+        if self._lost_planner:
+            raise DemoFailedError("the planner was killed, and the query has not failed by that")
 
     def _start(self) -> StreamingQuery:
         writer = self._frame.writeStream.foreachBatch(self._handle)
@@ -209,8 +211,19 @@ class DataFrameQuery:
         written = self._workspace.read_output(batch_id)
         self._splits |= {record.split for record in written}
 
-    def _running(self, process: SparkProcess) -> Iterator[int]:
-        """Yield the ids of the processes of a kind that this driver's JVM has started."""
+    def _running(self, process: SparkProcess) -> Iterator[Any]:
+        """Yield Java's handles of the processes of a kind that this driver's JVM has started."""
         for each in jvm(self._spark).java.lang.ProcessHandle.current().descendants().toArray():
             if _MODULES[process] in each.info().commandLine().orElse(""):
-                yield int(each.pid())
+                yield each
+
+    def _end(self, processes: Sequence[Any]) -> None:
+        """Kill processes, and return when they are dead."""
+        seconds = jvm(self._spark).java.util.concurrent.TimeUnit.SECONDS
+        for each in processes:
+            each.destroyForcibly()  # SIGKILL; false for one that has just ended by itself
+        try:
+            for each in processes:
+                each.onExit().get(_DEATH, seconds)
+        except JAVA_ERRORS as error:
+            raise DemoFailedError("a process of Spark did not end by SIGKILL") from error

@@ -72,6 +72,8 @@ class SegmentFiller:
         stream: The stream.
         log: Opens segments.
         max_wait: Seconds to go on filling while Spark waits and records keep coming.
+        min_records: The records from which on an eager segment may be handed over before it is
+            full and before `max_wait` is over.
         eager: Hand a segment over as soon as no record has come for 10 ms; otherwise it is filled
             until it is full, or until `max_wait` is over.
         bounded: Finish when every split has once reached its newest record; later records are left
@@ -88,11 +90,13 @@ class SegmentFiller:
         *,
         max_wait: float,
         bounded: bool,
+        min_records: int = 1,
         eager: bool = True,
     ) -> None:
         self._stream = stream
         self._log = log
         self._max_wait = max_wait
+        self._min_records = min_records
         self._eager = eager
         self._bounded = bounded
         self.failure: Exception | None = None
@@ -241,6 +245,11 @@ class SegmentFiller:
     def _full(self) -> bool:
         return self._segment.full or self._carried is not None
 
+    @property
+    def _prompt(self) -> bool:
+        """Whether silence ends the segment."""
+        return self._hurried or (self._eager and self._segment.rows >= self._min_records)
+
     def _add(self, drained: Drained) -> None:
         if not self._segment.rows:
             self._first_record_at = asyncio.get_running_loop().time()
@@ -266,7 +275,7 @@ class SegmentFiller:
         if self._stopping:
             return now
         if self._segment.rows:
-            if self._eager or self._hurried:
+            if self._prompt:
                 return now + _QUIET
             until = self._first_record_at + self._max_wait
             return min(until, now + _LOOK) if self._bounded else until
@@ -281,8 +290,9 @@ class SegmentFiller:
             request.answer.set_result(Stopped())
         elif segment.rows:
             waited = now >= self._first_record_at + self._max_wait
-            quiet = (self._eager or self._hurried) and not arrived
-            if quiet or self._full or self._complete or waited:
+            quiet = self._prompt and not arrived
+            over = self._complete or self._stream_failure is not None
+            if quiet or self._full or over or waited:
                 request.answer.set_result(self._hand_over())
         elif self._stream_failure is not None:
             request.answer.set_exception(self._stream_failure)

@@ -1,6 +1,6 @@
 """Exact micro-batches of a fan-out, handed to Spark.
 
-Needs the extra `spark`; what writes to Kafka needs `kafka`, too.
+Needs the extra `spark`; what writes to Kafka needs `kafka`, and `traced` needs `otel`, too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fanout.spark.sink.kafka_sink import KafkaSink
     from fanout.spark.sink.shuffle_sink import ShuffleSink, create_shuffle_topic
     from fanout.spark.start_query import foreach_batch
+    from fanout.spark.traced_handler import traced
 
 __all__ = (
     "BatchReport",
@@ -32,6 +33,7 @@ __all__ = (
     "foreach_batch",
     "read_stream",
     "stop_on_signal",
+    "traced",
 )
 
 __getattr__, __dir__ = lazy_exports(
@@ -48,5 +50,6 @@ __getattr__, __dir__ = lazy_exports(
         "foreach_batch": "fanout.spark.start_query",
         "read_stream": "fanout.spark.dataframe.read_stream",
         "stop_on_signal": "fanout.spark.signals",
+        "traced": "fanout.spark.traced_handler",
     },
 )

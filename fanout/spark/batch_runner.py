@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from py4j.protocol import Py4JError
@@ -213,7 +213,7 @@ class BatchRunner:
     def _handle(self, entry: BatchEntry) -> None:
         frame = self._read(*entry.segments)
         try:
-            with handling(self._context(entry)):
+            with handling(replace(self._context(entry), seconds=self._phases.seconds)):
                 self._handler(frame, entry.batch_id)
         except Exception as error:
             from_spark = isinstance(error, (Py4JError, CapturedException))

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 from fanout.errors import StreamStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
+    from fanout.core.statistics import Origin
+    from fanout.landing.ledger import LedgerBatch
     from fanout.landing.ownership import Ownership
     from fanout.landing.storage import Storage
     from fanout.spark.loop_thread import LoopThread
@@ -34,6 +36,9 @@ class BatchContext:
         watermark: The watermark of the stream behind the batch, in milliseconds since the Unix
             epoch: a record that comes later with an event time that is not above it is late. None
             where the source has none. A replay has the same.
+        describe: Returns where the records come from, and the ledger's entry of the batch; None
+            where that is unknown.
+        seconds: The seconds of the phases before the handler.
     """
 
     batch_id: int
@@ -43,6 +48,8 @@ class BatchContext:
     loop: LoopThread
     sinks: set[str] = field(default_factory=set)
     watermark: int | None = None
+    describe: Callable[[], tuple[Origin, LedgerBatch | None]] | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     def enter_sink(self, name: str) -> None:
         """Record that the handler writes to a sink.

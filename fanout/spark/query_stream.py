@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, final
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import first_error
 from fanout.core.opening import open_stream
-from fanout.errors import StreamStateError
+from fanout.errors import OptionError, StreamStateError
 from fanout.landing.segment_filler import SegmentFiller
 from fanout.spark.pending_queue import PendingQueue
 
@@ -37,6 +37,7 @@ class QueryStream:
         log: Opens segments.
         pending: Stores pending segments, where the source locks records (a share group).
         max_wait: Seconds to go on filling a segment while Spark waits and records keep coming.
+        min_records: The records for which a segment waits, until `max_wait` is over.
         bounded: Finish when every split has reached its newest record.
         on_resubscribe: Called in the loop thread for each recoverable end of a subscription.
 
@@ -53,6 +54,7 @@ class QueryStream:
         pending: PendingSegments,
         *,
         max_wait: float,
+        min_records: int = 1,
         bounded: bool,
         on_resubscribe: OnResubscribe | None,
     ) -> None:
@@ -62,6 +64,7 @@ class QueryStream:
         self._log = log
         self._pending = pending
         self._max_wait = max_wait
+        self._min_records = min_records
         self._bounded = bounded
         self._on_resubscribe = on_resubscribe
         opened: concurrent.futures.Future[_Opened] = concurrent.futures.Future()
@@ -123,7 +126,11 @@ class QueryStream:
                     await self._serve_acquired(stream, offered.lending, offered.spooling, opened)
                     return
                 filler = SegmentFiller(
-                    stream, self._log, max_wait=self._max_wait, bounded=self._bounded
+                    stream,
+                    self._log,
+                    max_wait=self._max_wait,
+                    min_records=self._min_records,
+                    bounded=self._bounded,
                 )
                 opened.set_result((stream, filler))
                 await filler.run()
@@ -144,6 +151,11 @@ class QueryStream:
             raise StreamStateError(
                 f"{self._positions.source} locks records, and cannot name those whose "
                 f"acknowledgement is unconfirmed; Spark would get them twice"
+            )
+        if self._min_records > 1:
+            raise OptionError(
+                f"min_records={self._min_records} contradicts {self._positions.source}, which "
+                f"locks records, so that they are stored at once; leave min_records out"
             )
         spooling.remember(self._pending.unconfirmed)  # before any split subscribes
         await in_thread(self._pending.open)

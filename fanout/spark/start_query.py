@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from fanout.core.opening import resolve_start
+from fanout.core.option_checks import whole
 from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
@@ -44,6 +45,7 @@ def foreach_batch(
     checkpoint_location: str,
     max_records: int = 100_000,
     max_bytes: int = 128 * 1024 * 1024,
+    min_records: int = 1,
     max_wait: float = 1.0,
     processing_time: str | None = None,
     available_now: bool = False,
@@ -66,8 +68,11 @@ def foreach_batch(
             own checkpoint can be on. Segments are stored there too.
         max_records: The most records in a batch.
         max_bytes: The most bytes of records in a batch, as they are in memory.
+        min_records: The records for which a batch waits, so that a trickle makes no small files.
+            A batch has fewer `max_wait` seconds after its first record, at `max_bytes`, and where
+            no more will come. A share group and `landing` are refused with it.
         max_wait: Seconds to go on collecting while Spark waits and records keep coming. It is a
-            ceiling, not a pause: a batch begins 10 ms after the newest record.
+            ceiling, not a pause: a batch with `min_records` begins 10 ms after the newest record.
         processing_time: Spark's trigger interval, for example "10 seconds"; None starts a batch
             as soon as the last one is done and there are records.
         available_now: Read until every split has once reached its newest record, then end the
@@ -98,6 +103,7 @@ def foreach_batch(
         raise OptionError(f"max_wait={max_wait} must not be negative")
     if max_records < 1 or max_bytes < 1:
         raise OptionError(f"max_records={max_records} and max_bytes={max_bytes} must be at least 1")
+    _check_min_records(min_records, max_records, max_wait, landing)
     require_classic(spark)
     heed_signals(spark)
     clock = _clock(spark, checkpoint_location, processing_time, query_name)
@@ -125,6 +131,7 @@ def foreach_batch(
                 ownership,
                 loop,
                 watermark=entry.watermark,
+                describe=lambda: (stream.statistics().origin, ledger.batch(entry.batch_id)),
             )
 
         if isinstance(handler, RecoveringHandler):
@@ -140,6 +147,7 @@ def foreach_batch(
                     segments,
                     ledger.pending,
                     max_wait=max_wait,
+                    min_records=min_records,
                     bounded=available_now,
                     on_resubscribe=on_resubscribe,
                 )
@@ -175,6 +183,25 @@ def foreach_batch(
         query.start(clock)
     stop_with_signals(query)
     return query
+
+
+def _check_min_records(
+    min_records: int, max_records: int, max_wait: float, landing: OnExecutors | None
+) -> None:
+    if whole("min_records", min_records) < 1:
+        raise OptionError(f"min_records={min_records} must be at least 1")
+    if min_records > max_records:
+        raise OptionError(f"min_records={min_records} is above max_records={max_records}")
+    if min_records > 1 and max_wait == 0:
+        raise OptionError(
+            f"min_records={min_records} needs max_wait, the most seconds that a record waits for "
+            f"others, and max_wait=0 waits for none"
+        )
+    if min_records > 1 and landing is not None:
+        raise OptionError(
+            f"min_records={min_records} and landing contradict each other; pass one: landers hand "
+            f"over what has landed, and processing_time makes their batches larger"
+        )
 
 
 def _recover(

@@ -41,11 +41,20 @@ async def pumping(
     max_records: int = 100,
     max_bytes: int = 1 << 20,
     max_wait: float = 1.0,
+    min_records: int = 1,
     bounded: bool = False,
+    eager: bool = True,
 ) -> AsyncIterator[tuple[SegmentFiller, FanOut]]:
     log = SegmentLog(directory, 1, SCHEMA, max_records=max_records, max_bytes=max_bytes)
     async with open_stream(source) as stream:
-        filler = SegmentFiller(stream, log, max_wait=max_wait, bounded=bounded)
+        filler = SegmentFiller(
+            stream,
+            log,
+            max_wait=max_wait,
+            min_records=min_records,
+            bounded=bounded,
+            eager=eager,
+        )
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(filler.run())
             await asyncio.sleep(0)  # a task that never began cannot clean up
@@ -129,6 +138,101 @@ async def test_a_segment_ends_at_max_wait_while_records_keep_coming(
             source.put(b"more")
             await asyncio.sleep(0.001)
         assert await sequences(asking.result())
+
+
+async def test_a_segment_waits_for_min_records(source: ManualSource, tmp_path: Path) -> None:
+    async with pumping(source, tmp_path, max_wait=LONG, min_records=5) as (filler, stream):
+        asking = asyncio.create_task(take(filler))
+        source.put(*numbered(4))
+        await until_read(stream, 4)
+        await turns()  # much longer than the silence that ends a segment
+        assert not asking.done()
+        source.put(b"fifth")
+        assert await asking == [1, 2, 3, 4, 5]
+
+
+async def test_the_wait_for_min_records_counts_from_the_first_record(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    async with pumping(source, tmp_path, max_records=10**9, max_wait=0.1, min_records=10**6) as (
+        filler,
+        _,
+    ):
+        asking = asyncio.create_task(filler.next(LONG))
+        for _ in range(2000):  # for 2 s at least, in which a wait from the last record is not over
+            if asking.done():
+                break
+            source.put(b"more")
+            await asyncio.sleep(0.001)
+        assert asking.done()
+        assert await sequences(asking.result())
+
+
+async def test_the_wait_for_min_records_ends_without_another_record(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(*numbered(3))
+    async with pumping(source, tmp_path, max_wait=0.1, min_records=5) as (filler, _):
+        assert await take(filler) == [1, 2, 3]
+
+
+async def test_a_full_segment_waits_for_no_min_records(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(*[b"x" * 1000] * 25)
+    async with pumping(source, tmp_path, max_bytes=10_000, max_wait=LONG, min_records=25) as (
+        filler,
+        _,
+    ):
+        assert len(await take(filler)) == 9
+
+
+async def test_without_records_min_records_delays_no_progress(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.idle()
+    async with pumping(source, tmp_path, max_wait=LONG, min_records=5) as (filler, stream):
+        await until(lambda: stream.delivered.splits["a"].position == Cursor(1))
+        assert await filler.next(0.01) == NoRecords(stream.delivered)
+
+
+async def test_stop_ends_the_wait_for_min_records(source: ManualSource, tmp_path: Path) -> None:
+    source.put(*numbered(3))
+    async with pumping(source, tmp_path, max_wait=LONG, min_records=5) as (filler, stream):
+        asking = asyncio.create_task(filler.next(LONG))
+        await until_read(stream, 3)
+        filler.stop()
+        assert await asking == Stopped()
+
+
+async def test_a_failure_ends_the_wait_for_min_records(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(*numbered(3))
+    async with pumping(source, tmp_path, max_wait=LONG, min_records=5) as (filler, stream):
+        asking = asyncio.create_task(take(filler))
+        await until_read(stream, 3)
+        source.fail(ServiceError("gone"))
+        assert await asking == [1, 2, 3]
+        with pytest.raises(SplitFailedError, match="gone"):
+            await filler.next(LONG)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_bounded_run_hands_its_last_records_over_below_min_records(
+    tmp_path: Path, *, ends: bool
+) -> None:
+    source = ManualSource("a", bounded=ends)
+    source.put(*numbered(7))
+    bounded = not ends
+    async with pumping(
+        source, tmp_path, max_wait=LONG, min_records=5, max_records=5, bounded=bounded
+    ) as (filler, stream):
+        taken = await take(filler)
+        while isinstance(handover := await filler.next(LONG), Filled):
+            taken += await sequences(handover)
+        assert taken == [1, 2, 3, 4, 5, 6, 7]
+        assert handover == NoRecords(stream.delivered, finished=True)
 
 
 async def test_a_full_segment_is_finished_on_the_disk_before_spark_asks_for_it(
@@ -282,6 +386,19 @@ async def test_a_failure_comes_after_the_records_before_it(
         for _ in range(2):
             with pytest.raises(SplitFailedError, match="gone"):
                 await filler.next(LONG)
+
+
+async def test_a_failure_does_not_wait_for_a_file_to_be_filled(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    async with pumping(source, tmp_path, max_wait=LONG, eager=False) as (filler, stream):
+        source.put(*numbered(3))
+        asking = asyncio.create_task(take(filler))
+        await until_read(stream, 3)
+        source.fail(ServiceError("gone"))
+        assert await asking == [1, 2, 3]
+        with pytest.raises(SplitFailedError, match="gone"):
+            await filler.next(LONG)
 
 
 async def test_a_failure_ends_a_wait_for_records(source: ManualSource, tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
 from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
-from fanout.errors import CheckpointError, ServiceError, SplitFailedError
+from fanout.errors import CheckpointError, OptionError, ServiceError, SplitFailedError
 from fanout.landing.entries import TakenSegments
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.pending import PendingSegments
 from fanout.landing.segment_filler import Stopped
-from fanout.landing.segments import OpenSegment, SegmentLog
+from fanout.landing.segments import Filled, OpenSegment, SegmentLog
 from fanout.spark.loop_thread import LoopThread
 from fanout.spark.pending_queue import PendingBatch, PendingQueue
 from fanout.spark.query_stream import QueryStream
@@ -76,6 +76,7 @@ def open_feed(
     bounded: bool = False,
     taken: TakenSegments | None = None,
     max_wait: float = 1.0,
+    min_records: int = 1,
 ) -> QueryStream:
     return QueryStream(
         loop,
@@ -84,6 +85,7 @@ def open_feed(
         SegmentLog(directory, 1, SCHEMA, max_records=4, max_bytes=1 << 20),
         PendingSegments(LocalStorage(directory), cast("Ownership", Owner()), taken),
         max_wait=max_wait,
+        min_records=min_records,
         bounded=bounded,
         on_resubscribe=None,
     )
@@ -174,6 +176,25 @@ def test_a_segment_is_filled_for_a_third_of_its_locks_time_at_most(
     assert LendingConnection.seconds == 30.0
     assert isinstance(feed._filler, PendingQueue)
     assert feed._filler._filler._max_wait == used
+
+
+def test_min_records_of_a_source_that_locks_records_is_refused(
+    loop: LoopThread, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=r"min_records=3 contradicts .* leave min_records out"):
+        open_feed(loop, LendingSource(), tmp_path, min_records=3)
+
+
+def test_a_feed_waits_for_min_records(
+    loop: LoopThread, source: BreakingSource, tmp_path: Path
+) -> None:
+    feed = open_feed(loop, source, tmp_path, max_wait=600.0, min_records=3)
+    source.put(b"1")
+    eventually(lambda: sum(one.records for one in feed.statistics().splits.values()) == 1)
+    source.put(b"2", b"3")
+    taken = feed.take(PATIENCE)
+    assert isinstance(taken, Filled)
+    assert taken.segment.rows == 3
 
 
 def test_unconfirmed_deliveries_are_known_before_a_record_can_come_again(

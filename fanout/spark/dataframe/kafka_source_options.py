@@ -127,6 +127,8 @@ KAFKA_REFUSED: Final[Mapping[str, str]] = {
     "kafka.reconnect.backoff.ms": _RETRIES,
     "kafka.check.crcs": "checksums are always checked",
     "kafka.ssl.endpoint.identification.algorithm": "the names of brokers are always checked",
+    "kafka.sasl.client.callback.handler.class": f"{_NO_CONSUMER}, so there are no Java classes; "
+    "kafka.sasl.mechanism may be AWS_MSK_IAM without one",
     "kafka.sasl.kerberos.service.name": "Kerberos is not supported; SCRAM, PLAIN and OAUTHBEARER "
     "are",
 }
@@ -280,6 +282,7 @@ def _cluster(given: GivenOptions) -> Cluster:
     }
     properties = read_client_properties(
         None,
+        servers=servers,
         insecure=given.flag("insecure") or False,
         options=settings,
         secrets={name: os.environ.get(variable, "") for name, variable in SECRETS.items()},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 # How long the subscriptions may take to close.
 _STOP_SECONDS: Final = 10.0
+# How long, after a small entry, the next one is left to grow while the query looks for none. Many
+# small files would cost a batch more time than they make its records newer.
+_SMALL_BYTES: Final = 1 << 20
+_ENTRY_SECONDS: Final = 1.0
+# How long a query that looks for records waits until those that have arrived are landed.
+_ARRIVED_SECONDS: Final = 0.05
 # How often a call that waits looks whether Spark's JVM, the parent of this process, is alive.
 _LOOK_SECONDS: Final = 0.5
 
@@ -75,6 +82,7 @@ class LandingThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._was_read = asyncio.Event()
+        self._wanted = asyncio.Event()
         self._unread: dict[int, int] = {}
         self._needed = 0
         self._changed = threading.Condition()
@@ -117,6 +125,21 @@ class LandingThread:
         self._wait(lambda: self._ended or (self._newest is not None and self._newest >= number))
         return 0 if self._newest is None else self._newest + 1
 
+    def look_for_records(self) -> None:
+        """Land what has arrived, unless it has to wait for `max_wait`, and wait for that a moment.
+
+        Raises:
+            FanOutError: The error that ended the landing.
+        """
+        with self._changed:
+            before = self._newest
+            self._call(self._wanted.set)
+            if self._options.max_wait <= _ARRIVED_SECONDS:
+                self._changed.wait_for(
+                    lambda: self._ended or self._newest != before, _ARRIVED_SECONDS
+                )
+        self.check()
+
     def needed_from(self, number: int, unread: Mapping[int, int] = MappingProxyType({})) -> None:
         """Tell that the query has read what is before an entry, so that the landing may go on.
 
@@ -124,8 +147,7 @@ class LandingThread:
             number: The number of the entry.
             unread: The bytes of entries of earlier runs that the query still needs, by number.
         """
-        if self._loop is not None and not self._ended:
-            self._loop.call_soon_threadsafe(self._forget, number, dict(unread))
+        self._call(self._forget, number, dict(unread))
 
     def stop(self) -> bool:
         """Close the subscriptions and end the thread; what is in no entry comes again.
@@ -138,6 +160,12 @@ class LandingThread:
             loop.call_soon_threadsafe(task.cancel)
             self._thread.join(_STOP_SECONDS)
         return not self._thread.is_alive()
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call a function in the loop, unless the landing has ended."""
+        if self._loop is not None and not self._ended:
+            with suppress(RuntimeError):  # it has ended in this moment
+                self._loop.call_soon_threadsafe(function, *arguments)
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         while True:
@@ -167,10 +195,13 @@ class LandingThread:
         async with self._open() as landing:
             self._tell()
             async for entry in landing:
+                self._wanted.clear()
                 self._tell(entry.number)
                 if entry.number >= self._needed:  # otherwise the query has found and read it
                     self._unread[entry.number] = entry.bytes
                 await self._wait_for_reader()
+                if entry.bytes < _SMALL_BYTES and not self._available_now:
+                    await self._let_grow()
 
     def _open(self) -> AbstractAsyncContextManager[AsyncIterator[Entry | LandedEntry]]:
         options = self._options
@@ -196,6 +227,12 @@ class LandingThread:
         while sum(self._unread.values()) > self._options.max_bytes_ahead:
             self._was_read.clear()
             await self._was_read.wait()
+
+    async def _let_grow(self) -> None:
+        """Leave records to the next entry until the query looks for them, or for a moment."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ENTRY_SECONDS):
+                await self._wanted.wait()
 
     def _forget(self, number: int, unread: dict[int, int]) -> None:
         unread |= self._unread

@@ -32,6 +32,8 @@ _KINESIS: Final = (
     "region",
     "endpointUrl",
     "roleArn",
+    "externalId",
+    "roleSessionName",
     "onBadAggregate",
     "onBadFrame",
 )
@@ -39,6 +41,8 @@ _KINESIS_WORDS: Final = {
     "start": "startingPosition",
     "endpoint_url": "endpointUrl",
     "role_arn": "roleArn",
+    "external_id": "externalId",
+    "role_session_name": "roleSessionName",
     "on_bad_aggregate": "onBadAggregate",
     "on_bad_frame": "onBadFrame",
     "max_bytes_in_flight": "maxBytesInFlight",
@@ -64,6 +68,8 @@ _RENAMED: Final = {
     "initialposition": "startingPosition",
     "startingposition": "startingPosition",
     "stsrolearn": "roleArn",
+    "stssessionname": "roleSessionName",
+    "roleexternalid": "externalId",
     "endpoint": "endpointUrl",
     "endpointurl": "endpointUrl",
     "region": "region",
@@ -171,7 +177,8 @@ def _common(given: GivenOptions) -> dict[str, Any]:
 def _kinesis_source(given: GivenOptions, fields: dict[str, Any]) -> Source:
     from fanout.kinesis.source import KinesisSource  # noqa: PLC0415 - an optional extra
 
-    for name in ("consumer", "region", "endpointUrl", "roleArn"):
+    texts = ("consumer", "region", "endpointUrl", "roleArn", "externalId", "roleSessionName")
+    for name in texts:
         if (value := given.text(name)) is not None:
             fields[_keyword(name)] = value
     for name, *words in (

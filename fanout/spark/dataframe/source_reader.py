@@ -95,6 +95,9 @@ class SourceStreamReader(LandingStreamReader):
                 "what earlier ones have landed; use another trigger, or pyspark 4.2 or newer",
                 pyspark.__version__,
             )
+        self._plan()
+        if not self._bounded:
+            self._landed.look_for_records()
         while True:
             end = super().latestOffset(start, limit)
             self._release(start or self._end or end)

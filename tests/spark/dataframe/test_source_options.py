@@ -78,6 +78,8 @@ def refusal(options: dict[str, str]) -> str:
                 "endpointUrl": "http://kinesis:4567",
                 "insecure": "true",
                 "roleArn": "arn:aws:iam::111122223333:role/reader",
+                "externalId": "a-7",
+                "roleSessionName": "orders-etl",
                 "failOnDataLoss": "false",
                 "onBadAggregate": "gap",
                 "onBadFrame": "gap",
@@ -91,6 +93,8 @@ def refusal(options: dict[str, str]) -> str:
                 endpoint_url="http://kinesis:4567",
                 insecure=True,
                 role_arn="arn:aws:iam::111122223333:role/reader",
+                external_id="a-7",
+                role_session_name="orders-etl",
                 on_data_loss="earliest",
                 on_bad_aggregate="gap",
                 on_bad_frame="gap",
@@ -186,6 +190,19 @@ def test_a_client_and_its_security_have_the_names_of_kafka(monkeypatch: pytest.M
     )
 
 
+def test_amazon_msk_is_reached_by_its_mechanism_alone() -> None:
+    broker = "b-1.orders.a1b2c3.c2.kafka.eu-west-1.amazonaws.com:9098"
+    source = made(
+        KAFKA | {"kafka.bootstrap.servers": broker, "kafka.sasl.mechanism": "AWS_MSK_IAM"}
+    )
+    assert isinstance(source, KafkaSource)
+    security = source.cluster.security
+    assert isinstance(security, Security)
+    assert (security.protocol, security.sasl) == ("SASL_SSL", "OAUTHBEARER")
+    sentence = refusal(KAFKA | {"kafka.sasl.client.callback.handler.class": "IAMClientHandler"})
+    assert sentence.endswith("kafka.sasl.mechanism may be AWS_MSK_IAM without one")
+
+
 def test_options_of_a_shuffle() -> None:
     options = {
         "source": "shuffle",
@@ -239,6 +256,12 @@ def test_options_of_a_shuffle() -> None:
                 "insecure=True if the network is trusted"
             ),
         ),
+        (
+            {"externalId": "a-7"},
+            "externalId is for the role of roleArn: set roleArn, or leave externalId out",
+        ),
+        ({"roleExternalId": "a-7"}, "write 'externalId'"),
+        ({"kinesis.stsSessionName": "etl"}, "write 'roleSessionName'"),
         ({"endpointUrl": "ftp://kinesis"}, "endpointUrl must begin with https://"),
         ({"subscribe": "orders"}, "the option 'subscribe' is not known"),
     ],

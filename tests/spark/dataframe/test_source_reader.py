@@ -36,6 +36,7 @@ ALL = ReadAllAvailable()
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(landed_log, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(landing_thread, "_ENTRY_SECONDS", 0.0)
     monkeypatch.setattr(lander, "_WAIT_FOR_LOCK", 0.0)
     yield
     assert fanout_threads() == []
@@ -250,6 +251,53 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeLanding:
 
     monkeypatch.setattr(landing_thread, "land", land)
     return fake
+
+
+def test_an_entry_grows_until_the_query_looks_for_it(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeLanding
+) -> None:
+    monkeypatch.setattr(landing_thread, "_ENTRY_SECONDS", 60.0)
+    thread = LandingThread(
+        ManualSource(), LandingOptions("anywhere", max_wait=0.0), available_now=False
+    )
+    thread.start()
+    try:
+        for entries in (1, 2, 3):
+            eventually(lambda entries=entries: fake.asked == entries, f"{entries} entries")  # type: ignore[misc]
+            settle(thread)
+            assert fake.asked == entries
+            thread.look_for_records()
+    finally:
+        assert thread.stop()
+
+
+def test_a_query_gets_what_has_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+    planner: Callable[..., SourceStreamReader],
+    source: ManualSource,
+) -> None:
+    """Each look for an offset finds it: the query would begin a batch without it otherwise."""
+    monkeypatch.setattr(landing_thread, "_ENTRY_SECONDS", 60.0)
+    monkeypatch.setattr(landing_thread, "_ARRIVED_SECONDS", 60.0)
+    reader = planner()
+    end = reader.initialOffset()
+    for number in (1, 2, 3):
+        start, expected = end, put(source, number, number)
+        end = reader.latestOffset(start, ALL)
+        assert rows(reader, start, end) == expected
+
+
+def test_what_is_available_is_landed_without_pauses(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeLanding
+) -> None:
+    monkeypatch.setattr(landing_thread, "_ENTRY_SECONDS", 60.0)
+    options = LandingOptions("anywhere", max_bytes_ahead=30)
+    thread = LandingThread(ManualSource(), options, available_now=True)
+    thread.start()
+    try:
+        eventually(lambda: fake.asked == 4, "4 entries")
+    finally:
+        assert thread.stop()
 
 
 def test_the_landing_waits_for_a_query_that_is_behind(fake: FakeLanding) -> None:
