@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+import signal
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
@@ -15,9 +19,11 @@ from benchmarks import (
     decode,
     land,
     latency,
+    report,
     scale,
     shuffle,
     sink,
+    soak,
     spark_kafka,
     spark_kinesis,
 )
@@ -28,19 +34,47 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Report
 
-SCENARIOS: dict[str, dict[str, Callable[[int], Report]]] = {
-    "decode": {"kinesis": decode.run},
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A scenario with one source.
+
+    Args:
+        run: Measures it, in so many rounds.
+        quick: Measures it in one round, with fewer records.
+    """
+
+    run: Callable[[int], Report]
+    quick: Callable[[], Report]
+
+
+SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
+    "decode": {"kinesis": Scenario(decode.run, partial(decode.run, 1))},
     "consume": {
-        "kinesis": consume_kinesis.run,
-        "kafka": consume_kafka.run,
-        "kafka-share": consume_share.run,
+        "kinesis": Scenario(consume_kinesis.run, partial(consume_kinesis.run, 1, (1024,), (4,))),
+        "kafka": Scenario(consume_kafka.run, partial(consume_kafka.run, 1, {1024: 400_000})),
+        "kafka-share": Scenario(
+            consume_share.run, partial(consume_share.run, 1, {1024: 50_000}, (1, 4))
+        ),
     },
-    "land": {"kinesis": land.run},
-    "latency": {"kinesis": latency.run_kinesis, "kafka": latency.run_kafka},
-    "scale": {"kinesis": scale.run},
-    "spark": {"kinesis": spark_kinesis.run, "kafka": spark_kafka.run},
-    "sink": {"kafka": sink.run},
-    "shuffle": {"kafka": shuffle.run},
+    "land": {"kinesis": Scenario(land.run, partial(land.run, 1, 256, 32 << 20))},
+    "latency": {
+        "kinesis": Scenario(latency.run_kinesis, partial(latency.run_kinesis, 1, (1000,), 5)),
+        "kafka": Scenario(
+            latency.run_kafka, partial(latency.run_kafka, 1, (1000,), 50, brief=True)
+        ),
+    },
+    "scale": {
+        "kinesis": Scenario(scale.run, partial(scale.compare, 1, (1, 2), events=400, many=100))
+    },
+    "spark": {
+        "kinesis": Scenario(spark_kinesis.run, partial(spark_kinesis.run, 1, (1024,), brief=True)),
+        "kafka": Scenario(
+            spark_kafka.run, partial(spark_kafka.run, 1, {1024: 400_000}, brief=True)
+        ),
+    },
+    "sink": {"kafka": Scenario(sink.run, partial(sink.run, 1, brief=True))},
+    "shuffle": {"kafka": Scenario(shuffle.run, partial(shuffle.run, 1, {1024: 100_000}))},
 }
 
 _HELP = """\
@@ -56,8 +90,8 @@ scenarios:
            and 1000 shards; the driver's share of the CPU, the cost of a record, and how long the
            death of a lander stops its splits
   spark    SubscribeToShard to a foreachBatch handler, in batches of 100,000 records that are
-           counted and summed, through foreach_batch and through a streaming DataFrame; the peer is
-           an aioboto3 loop with createDataFrame
+           counted and summed, through foreach_batch and through a streaming DataFrame; the peers
+           are Spark's file source over a landing, and an aioboto3 loop with createDataFrame
 
 scenarios with --source kafka, on the real broker, 4 partitions:
   consume  a topic to Arrow through fanout.open; the peers are aiokafka and confluent-kafka
@@ -75,21 +109,33 @@ scenarios that write to the real broker, 4 partitions:
   shuffle  records by key through a shuffle and back; the peers are aiokafka, and fanout's own
            writer and source without frames and watermarks
 
+python -m benchmarks soak [--minutes 30] runs a job on Kinesis and Kafka while shards are split and
+merged, and ends with 1 if memory, threads, sockets or files grow after the warm-up.
+
+python -m benchmarks report FILE... writes what scenarios with --json have printed as an HTML page.
+
 Contenders take turns, each run in a process of its own, and a figure is the median of its rounds.
+Standard error has a line for each run as soon as it is over.
 A ratio is fanout's records per second divided by the peer's. On a machine that does other work
 too, compare the CPU seconds rather than the rates, and raise --rounds.
 
 examples:
   python -m benchmarks                                    all scenarios without Kafka
   python -m benchmarks consume --source kafka             one scenario
-  python -m benchmarks consume spark --rounds 1           a quick look
+  python -m benchmarks --quick                            a quick look at everything
+  python -m benchmarks consume spark --quick              at two scenarios
   python -m benchmarks sink shuffle                       writing, which takes no --source
   python -m benchmarks spark --json | tail -1 | jq .ratios
+  python -m benchmarks --json | tee figures.txt; python -m benchmarks report figures.txt
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run scenarios and print a table of each; with --json also an object on the last line."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    others = {"soak": soak.main, "report": report.main}
+    if given and given[0] in others:
+        sys.exit(others[given[0]](given[1:]))
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
@@ -101,25 +147,45 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--source", choices=sources, help="what to read from (default kinesis)")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each contender (default 5)")
     parser.add_argument("--json", action="store_true", help="print each report as a line of JSON")
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one round with few records, of all sources unless --source names one",
+    )
+    options = parser.parse_args(given)
     if unknown := set(options.scenarios) - set(SCENARIOS):
         parser.error(f"unknown scenario {', '.join(sorted(unknown))}: take {', '.join(SCENARIOS)}")
-    source = options.source or "kinesis"
-    readable = [name for name, runs in SCENARIOS.items() if source in runs]
-    names = options.scenarios or readable
-    if options.source and (unreadable := set(names) - set(readable)):
-        parser.error(f"{', '.join(sorted(unreadable))}: not with --source {source}")
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if options.source and (
+        unreadable := [name for name in options.scenarios if options.source not in SCENARIOS[name]]
+    ):
+        parser.error(f"{', '.join(sorted(unreadable))}: not with --source {options.source}")
     console = Console()
-    for name in names:
-        runs = SCENARIOS[name]
-        # A scenario with one source needs no --source.
-        report = runs.get(source, runs[min(runs)])(options.rounds)
-        console.print(table(report))
+    for scenario in _chosen(options.scenarios, options.source, quick=options.quick):
+        measured = scenario.quick() if options.quick else scenario.run(options.rounds)
+        console.print(table(measured))
         if options.json:
-            print(json.dumps(report.as_json()), flush=True)  # noqa: T201  # rich would wrap it
+            print(json.dumps(measured.as_json()), flush=True)  # noqa: T201  # rich would wrap it
+
+
+def _chosen(names: Sequence[str], source: str | None, *, quick: bool) -> list[Scenario]:
+    """Return the scenarios that the command line names."""
+    named = [SCENARIOS[name] for name in names] or list(SCENARIOS.values())
+    if source is not None:
+        return [sources[source] for sources in named if source in sources]
+    if quick:
+        return [scenario for sources in named for scenario in sources.values()]
+    # A scenario that is named and has no Kinesis needs no --source.
+    return [
+        sources.get("kinesis", sources[min(sources)])
+        for sources in named
+        if names or "kinesis" in sources
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)  # what was measured is on standard error

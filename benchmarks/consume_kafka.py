@@ -20,6 +20,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 import fanout
 from benchmarks.harness import Report, measure, median_row, run_apart
 from benchmarks.kafka_topic import PARTITIONS, TOPIC, filled_broker
+from benchmarks.turns import take_turns
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.consumer_options import ConsumerOptions
@@ -176,11 +177,12 @@ def run(rounds: int, records: Mapping[int, int] = RECORDS) -> Report:
     rows: list[Row] = []
     ratios: dict[str, float] = {}
     for size, count in records.items():
-        readings: dict[str, list[Measurement]] = {name: [] for name in READERS}
         with filled_broker(size, count) as servers:
-            for _ in range(rounds):
-                for name, taken in readings.items():
-                    taken.append(run_apart(partial(_read, name, servers, int(count * SHARE[name]))))
+            contenders = {
+                name: partial(run_apart, partial(_read, name, servers, int(count * SHARE[name])))
+                for name in READERS
+            }
+            readings = take_turns(f"consume from Kafka, {size} B", contenders, rounds)
         of_size = {
             name: median_row(name, taken, record_bytes=size, shards=PARTITIONS)
             for name, taken in readings.items()

@@ -25,6 +25,7 @@ import fanout
 from benchmarks.decode import columns
 from benchmarks.harness import Report, measure, median_row, own_peak_rss_bytes, run_apart
 from benchmarks.kinesis_replay import CONSUMER_ARN, Replay, replay_server, shard_ids
+from benchmarks.turns import take_turns
 from fanout.kinesis import KinesisSource
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ("CREDENTIALS", "kinesis_source", "read_by_fanout", "read_by_hand", "run")
 
-FANOUT, PEER = "fanout", "aioboto3"
+FANOUT, METERED, PEER = "fanout", "fanout with metrics", "aioboto3"
 SIZES: Final = (1024, 100)
 SHARDS: Final = (1, 4, 64)
 # Events of all shards together; the peer stops after a fraction of them, as its rate is steady.
@@ -66,6 +67,17 @@ async def read_by_fanout(port: int, _shards: int) -> AsyncGenerator[pa.RecordBat
     async with fanout.open(kinesis_source(port)) as stream:
         async for batch in stream:
             yield batch.records
+
+
+async def read_with_metrics(port: int, _shards: int) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Read while metrics are collected once a second, which is more often than operators do."""
+    # Its libraries would take memory from all that is measured here.
+    from benchmarks.collected_metrics import collected_metrics  # noqa: PLC0415
+
+    async with fanout.open(kinesis_source(port)) as stream:
+        with collected_metrics() as metrics, metrics.watch(stream):
+            async for batch in stream:
+                yield batch.records
 
 
 async def read_by_hand(port: int, shards: int) -> AsyncGenerator[pa.RecordBatch, None]:
@@ -104,6 +116,7 @@ async def read_by_hand(port: int, shards: int) -> AsyncGenerator[pa.RecordBatch,
 
 READERS: Mapping[str, Callable[[int, int], AsyncGenerator[pa.RecordBatch, None]]] = {
     FANOUT: read_by_fanout,
+    METERED: read_with_metrics,
     PEER: read_by_hand,
 }
 
@@ -116,7 +129,8 @@ def run(
 ) -> Report:
     """Measure both contenders with each size of records and number of shards.
 
-    The ratio of a size is the worst of those over the numbers of shards.
+    The ratio of a size is the worst of those over the numbers of shards. What metrics cost is a
+    ratio of CPU seconds: those without metrics by those with them.
 
     Args:
         rounds: How often each is run; the rate is the median.
@@ -130,24 +144,29 @@ def run(
         worst = f"consume/kinesis/{size}/vs_aioboto3"
         for count in shards:
             replay = Replay(size, max(2, events[size] // count), count)
-            ours, theirs = _compare(replay, rounds)
-            rows += [ours, theirs]
+            ours, metered, theirs = _compare(replay, rounds)
+            rows += [ours, metered, theirs]
+            costs = ours.cpu_seconds_per_million, metered.cpu_seconds_per_million
+            assert costs[0] is not None
+            assert costs[1] is not None
+            ratios[f"consume/kinesis/{size}/{count}_shards/metrics_vs_none"] = costs[0] / costs[1]
             ratio = ours.records_per_second / theirs.records_per_second
             ratios[f"consume/kinesis/{size}/{count}_shards/vs_aioboto3"] = ratio
             ratios[worst] = min(ratio, ratios.get(worst, ratio))
     return Report(scenario="consume", rows=rows, ratios=ratios)
 
 
-def _compare(replay: Replay, rounds: int) -> tuple[Row, Row]:
-    readings: dict[str, list[Measurement]] = {FANOUT: [], PEER: []}
+def _compare(replay: Replay, rounds: int) -> tuple[Row, Row, Row]:
+    what = f"consume from Kinesis, {replay.record_bytes} B, {replay.shards} shards"
     with replay_server(replay) as port:
-        for _ in range(rounds):
-            for name, taken in readings.items():
-                taken.append(run_apart(partial(_read, name, port, replay)))
+        contenders = {
+            name: partial(run_apart, partial(_read, name, port, replay)) for name in READERS
+        }
+        readings = take_turns(what, contenders, rounds)
         taken_by_shards = run_apart(partial(_held_bytes, port, replay))
     held = taken_by_shards / replay.shards / len(replay.template())
     above = {FANOUT: held - FLOOR_EVENTS}
-    ours, theirs = (
+    ours, metered, theirs = (
         median_row(
             name,
             taken,
@@ -157,11 +176,11 @@ def _compare(replay: Replay, rounds: int) -> tuple[Row, Row]:
         )
         for name, taken in readings.items()
     )
-    return ours, theirs
+    return ours, metered, theirs
 
 
 def _read(name: str, port: int, replay: Replay) -> Measurement:
-    wanted = replay.records if name == FANOUT else int(replay.records * PEER_SHARE)
+    wanted = int(replay.records * PEER_SHARE) if name == PEER else replay.records
     return asyncio.run(measure(READERS[name](port, replay.shards), wanted))
 
 

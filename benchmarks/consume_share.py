@@ -26,6 +26,7 @@ import fanout
 from benchmarks.consume_kafka import columns_of_confluent
 from benchmarks.harness import Report, measure, median_row, run_apart
 from benchmarks.kafka_topic import PARTITIONS, TOPIC, filled_broker
+from benchmarks.turns import take_turns
 from fanout.kafka import KafkaShareSource, Security
 from fanout.kafka.cluster import Cluster
 
@@ -116,15 +117,18 @@ def run(
     rows: list[Row] = []
     ratios: dict[str, float] = {}
     for size, count in records.items():
-        readings: dict[int, list[Measurement]] = {number: [] for number in (0, *members)}
         # Records that were delivered in advance are not all read.
         with filled_broker(size, count * 5 // 4) as servers:
-            for _ in range(rounds):
-                for number, taken in readings.items():
-                    taken.append(run_apart(partial(_read, servers, number, count)))
+            contenders = {
+                _name(number): partial(run_apart, partial(_read, servers, number, count))
+                for number in (0, *members)
+            }
+            readings = take_turns(f"consume from a share group, {size} B", contenders, rounds)
         of_size = {
-            number: median_row(_name(number), taken, record_bytes=size, shards=PARTITIONS)
-            for number, taken in readings.items()
+            number: median_row(
+                _name(number), readings[_name(number)], record_bytes=size, shards=PARTITIONS
+            )
+            for number in (0, *members)
         }
         rows += of_size.values()
         rates = {number: row.records_per_second for number, row in of_size.items()}

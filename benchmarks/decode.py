@@ -137,7 +137,7 @@ def run(rounds: int, workloads: Sequence[Workload] = WORKLOADS) -> Report:
         peaks = {name: peak_rss_bytes(partial(_exhaust, name, short)) for name in CONTENDERS}
         chunks = workload.chunks()
         contenders = {name: partial(_exhaust, name, chunks) for name in CONTENDERS}
-        seconds = median_seconds(contenders, rounds)
+        seconds = median_seconds(f"decode, {workload.record_bytes} B", contenders, rounds)
         for name in CONTENDERS:
             records_per_second = workload.records * workload.events / seconds[name]
             rows.append(

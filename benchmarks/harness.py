@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich.table import Table
 
+from benchmarks.turns import take_turns
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
@@ -98,26 +100,31 @@ class Report:
         return asdict(self)
 
 
-def median_seconds(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Time each contender once per round, in turn, so that a slow moment of the machine hits all.
+def median_seconds(
+    what: str, contenders: Mapping[str, Callable[[], object]], rounds: int
+) -> dict[str, float]:
+    """Time each contender once per round, in turn.
 
     Args:
+        what: What is timed.
         contenders: The contenders, by name; each is run once more beforehand, untimed.
         rounds: How often each is timed.
 
     Returns:
         The median duration of each, in seconds.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for contend in contenders.values():
         contend()
-    for _ in range(rounds):
-        for name, contend in contenders.items():
-            gc.collect()
-            start = time.perf_counter()
-            contend()
-            seconds[name].append(time.perf_counter() - start)
+    timed = {name: partial(_seconds, contend) for name, contend in contenders.items()}
+    seconds = take_turns(what, timed, rounds)
     return {name: statistics.median(durations) for name, durations in seconds.items()}
+
+
+def _seconds(contend: Callable[[], object]) -> float:
+    gc.collect()
+    start = time.perf_counter()
+    contend()
+    return time.perf_counter() - start
 
 
 def run_apart(work: Callable[[], T]) -> T:
@@ -203,6 +210,15 @@ class Measurement:
     cpu_seconds_per_million: float
     peak_rss_bytes: int
     latency: tuple[float, float, float] | None = None
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.records_per_second:,.0f} records/s",
+            f"{self.cpu_seconds_per_million:.2f} CPU s/million",
+        ]
+        if self.latency is not None:
+            parts += [f"p50 {self.latency[0] * 1000:,.1f} ms"]
+        return ", ".join(parts)
 
 
 class Counted(Protocol):

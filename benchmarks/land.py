@@ -29,6 +29,7 @@ from benchmarks.consume_kinesis import CREDENTIALS, kinesis_source, read_by_fano
 from benchmarks.harness import Report, measure, median_row, run_apart
 from benchmarks.kinesis_replay import Replay, replay_server
 from benchmarks.s3_server import STORAGE_OPTIONS, s3_server
+from benchmarks.turns import take_turns
 from fanout.testing.s3_clients import BUCKET
 
 if TYPE_CHECKING:
@@ -152,16 +153,14 @@ def run(rounds: int, events: int = EVENTS, file_bytes: int = FILE_BYTES) -> Repo
         file_bytes: The most bytes of records in a file.
     """
     replay = Replay(RECORD_BYTES, events // SHARDS, SHARDS)
-    readings: dict[str, list[Measurement]] = {name: [] for name in CONTENDERS}
     with replay_server(replay) as port, tempfile.TemporaryDirectory() as landed:
         directory = Path(landed)
         place = Place(
             port=port, directory=directory, landed=directory, endpoint=None, file_bytes=file_bytes
         )
         run_apart(partial(_land, LOCAL, place, replay.records))
-        for _ in range(rounds):
-            for name, taken in readings.items():
-                taken.append(_measured(name, place, replay.records))
+        contenders = {name: partial(_measured, name, place, replay.records) for name in CONTENDERS}
+        readings = take_turns(f"land, {RECORD_BYTES} B", contenders, rounds)
     rows = {
         name: median_row(name, taken, record_bytes=RECORD_BYTES, shards=SHARDS)
         for name, taken in readings.items()

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 import aioboto3
 import numpy as np
 import pyarrow as pa
-from rich.console import Console
 
 import fanout
 from benchmarks.consume_kinesis import CREDENTIALS
@@ -37,6 +36,7 @@ from benchmarks.harness import (
 from benchmarks.kafka_topic import PARTITIONS
 from benchmarks.paced import RECORD_BYTES, SHARDS, STAMP_BYTES, STREAM, paced
 from benchmarks.spark_contender import compare
+from benchmarks.turns import take_turns, tell
 from fanout.kinesis import KinesisSource
 
 if TYPE_CHECKING:
@@ -168,11 +168,12 @@ def run_kinesis(rounds: int, rates: Sequence[int] = RATES, seconds: float = SECO
     """
     report = Report(scenario="latency", rows=[], ratios={})
     for rate in rates:
-        taken: dict[str, list[Measurement]] = {name: [] for name in READERS}
         with paced("kinesis", rate) as url:
-            for _ in range(rounds):
-                for name, readings in taken.items():
-                    readings.append(run_apart(partial(_read_apart, name, url, rate, seconds)))
+            contenders = {
+                name: partial(run_apart, partial(_read_apart, name, url, rate, seconds))
+                for name in READERS
+            }
+            taken = take_turns(f"latency, {rate:,} records/s", contenders, rounds)
         ours, theirs = (
             median_row(name, readings, record_bytes=RECORD_BYTES, shards=SHARDS)
             for name, readings in taken.items()
@@ -182,13 +183,20 @@ def run_kinesis(rounds: int, rates: Sequence[int] = RATES, seconds: float = SECO
     return report
 
 
-def run_kafka(rounds: int, rates: Sequence[int] = RATES, seconds: float = SECONDS) -> Report:
+def run_kafka(
+    rounds: int,
+    rates: Sequence[int] = RATES,
+    seconds: float = SECONDS,
+    *,
+    brief: bool = False,
+) -> Report:
     """Measure queries of Spark at each rate; ours alone where Spark's source has no jars.
 
     Args:
-        rounds: As for `run_kinesis`, like the others.
+        rounds: As for `run_kinesis`, like the next two.
         rates: Records a second.
         seconds: How long a run is measured.
+        brief: As for `compare`.
     """
     report = Report(scenario="latency", rows=[], ratios={})
     for rate in rates:
@@ -201,12 +209,13 @@ def run_kafka(rounds: int, rates: Sequence[int] = RATES, seconds: float = SECOND
                 record_bytes=RECORD_BYTES,
                 rounds=rounds,
                 job="benchmarks.latency_job",
+                brief=brief,
             )
             wanted = dict.fromkeys((SPARK, FOREACH_BATCH, DATA_FRAME), round(rate * seconds))
             try:
                 rows = measure(records=wanted)
             except ChildProcessError as error:
-                Console(stderr=True).print(f"Spark's own Kafka source is left out: {error}")
+                tell(f"Spark's own Kafka source is left out: {error}")
                 del wanted[SPARK]
                 rows = measure(records=wanted)
         report.rows.extend(rows)

@@ -20,7 +20,7 @@ from benchmarks.consume_kafka import kafka_source
 from benchmarks.kafka_topic import TOPIC
 from benchmarks.latency import DATA_FRAME, FOREACH_BATCH, SPARK, latencies, measured
 from benchmarks.paced import STAMP_BYTES
-from benchmarks.spark_contender import answer, cpu_seconds, session
+from benchmarks.spark_contender import answer, cpu_seconds, session, warm_up_batches
 from benchmarks.spark_job import KAFKA_PACKAGE, run_query
 from fanout.spark import foreach_batch, read_stream
 
@@ -81,7 +81,7 @@ class WarmUp(Meter):
     def handle(self, frame: DataFrame, batch_id: int) -> None:
         """Handle a batch as a meter does."""
         super().handle(frame, batch_id)
-        if self.batches >= WARM_UP_BATCHES:
+        if self.batches >= warm_up_batches(WARM_UP_BATCHES):
             self.enough.set()
 
 

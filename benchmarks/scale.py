@@ -28,6 +28,7 @@ from benchmarks.consume_kinesis import CREDENTIALS, kinesis_source
 from benchmarks.harness import Report, Row, own_cpu_seconds, own_peak_rss_bytes, run_apart
 from benchmarks.kinesis_replay import Replay, replay_server
 from benchmarks.lander_deaths import PEACE, measure_deaths
+from benchmarks.turns import take_turns, tell
 from fanout.core.cancellation import in_thread
 from fanout.core.opening import open_lineage, open_stream
 from fanout.landers.assignment import Assignment
@@ -78,6 +79,10 @@ class Cost:
     landers: float
     peak_rss_bytes: int
 
+    def __str__(self) -> str:
+        cpu = self.driver + self.landers
+        return f"{self.records_per_second:,.0f} records/s, {cpu:.2f} CPU s/million"
+
 
 def run(rounds: int) -> Report:
     """Measure one process against 1, 2 and 4 landers, with few splits and with many, and deaths.
@@ -107,19 +112,21 @@ def compare(
         max_records: The most records in a batch.
     """
     contenders = [(0, FEW), *((number, FEW) for number in landers), (2, many)]
-    costs: dict[tuple[int, int], list[Cost]] = {contender: [] for contender in contenders}
     with ExitStack() as servers:
         replays = {shards: Replay(RECORD_BYTES, events // shards, shards) for shards in (FEW, many)}
         ports = {
             shards: servers.enter_context(replay_server(replay))
             for shards, replay in replays.items()
         }
-        for _ in range(rounds):
-            for (number, shards), taken in costs.items():
-                wanted = int(replays[shards].records * SHARE)
-                taken.append(
-                    run_apart(partial(_measure, number, ports[shards], wanted, max_records))
-                )
+        work = {
+            f"{_name(number)}, {shards} shards": partial(
+                _measure, number, ports[shards], int(replays[shards].records * SHARE), max_records
+            )
+            for number, shards in contenders
+        }
+        apart = {name: partial(run_apart, each) for name, each in work.items()}
+        taken = take_turns("scale", apart, rounds)
+    costs = dict(zip(contenders, taken.values(), strict=True))
     rows = [
         row for (number, shards), taken in costs.items() for row in _rows(number, shards, taken)
     ]
@@ -139,6 +146,7 @@ def stops(deaths: int, peace: float = PEACE) -> dict[str, float]:
         deaths: How many landers are killed, one after the other.
         peace: Seconds before each.
     """
+    tell(f"scale: {deaths} landers die, one after the other")
     seconds = run_apart(partial(_measure_deaths, deaths, peace))
     return {"scale/death/median": median(seconds), "scale/death/most": max(seconds)}
 
@@ -147,8 +155,12 @@ def _total(costs: list[Cost]) -> float:
     return median(cost.driver + cost.landers for cost in costs)
 
 
+def _name(landers: int) -> str:
+    return f"{landers} lander{'s' if landers > 1 else ''}" if landers else "in process"
+
+
 def _rows(landers: int, shards: int, costs: list[Cost]) -> list[Row]:
-    name = f"{landers} lander{'s' if landers > 1 else ''}" if landers else "in process"
+    name = _name(landers)
     rate = median(cost.records_per_second for cost in costs)
     parts = {name: _total(costs)}
     if landers:

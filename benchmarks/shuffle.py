@@ -19,6 +19,7 @@ from functools import partial
 from itertools import cycle, islice
 from random import Random
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 import pyarrow as pa
 from aiokafka import AIOKafkaProducer
@@ -35,6 +36,7 @@ from benchmarks.harness import (
     run_apart,
 )
 from benchmarks.kafka_topic import PARTITIONS
+from benchmarks.turns import take_turns
 from fanout.kafka import Security, ShuffleSource, open_shuffle_writer
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
@@ -186,16 +188,9 @@ def run(rounds: int, records: Mapping[int, int] = RECORDS) -> Report:
     rows: list[Row] = []
     ratios: dict[str, float] = {}
     for size, count in records.items():
-        taken: dict[str, list[tuple[Measurement, Measurement]]] = {name: [] for name in WRITERS}
         with KafkaBroker(fast=True) as broker:
-            for number in range(rounds):
-                for name, readings in taken.items():
-                    topic = f"{name}-{number}"
-                    broker.create_topic(topic, PARTITIONS)
-                    some = max(int(count * SHARE[name]), 2 * BATCH)
-                    work = partial(_there_and_back, name, broker.bootstrap_servers, topic)
-                    readings.append(run_apart(partial(work, size, some)))
-                    broker.delete_topic(topic)
+            contenders = {name: partial(_on_a_topic, broker, name, size, count) for name in WRITERS}
+            taken = take_turns(f"shuffle, {size} B", contenders, rounds)
         rates = {}
         for name, readings in taken.items():
             written, read = (
@@ -207,6 +202,19 @@ def run(rounds: int, records: Mapping[int, int] = RECORDS) -> Report:
         for peer in (AIOKAFKA, PLAIN):
             ratios[f"shuffle/kafka/{size}/vs_{peer}"] = rates[SHUFFLE] / rates[peer]
     return Report(scenario="shuffle", rows=rows, ratios=ratios)
+
+
+def _on_a_topic(
+    broker: KafkaBroker, name: str, record_bytes: int, count: int
+) -> tuple[Measurement, Measurement]:
+    topic = f"{name}-{uuid4().hex}"
+    broker.create_topic(topic, PARTITIONS)
+    some = max(int(count * SHARE[name]), 2 * BATCH)
+    work = partial(_there_and_back, name, broker.bootstrap_servers, topic)
+    try:
+        return run_apart(partial(work, record_bytes, some))
+    finally:
+        broker.delete_topic(topic)
 
 
 def _there_and_back(

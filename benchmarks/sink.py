@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
 
 from benchmarks.harness import Report
 from benchmarks.spark_contender import compare
+from benchmarks.turns import tell
 from fanout.testing.kafka.broker import KafkaBroker
 
 if TYPE_CHECKING:
@@ -48,7 +48,11 @@ _KEPT: Final = {"segment.bytes": str(32 << 20), "retention.bytes": str(64 << 20)
 
 
 def run(
-    rounds: int, batch_records: Mapping[int, int] = BATCH_RECORDS, records: int = RECORDS
+    rounds: int,
+    batch_records: Mapping[int, int] = BATCH_RECORDS,
+    records: int = RECORDS,
+    *,
+    brief: bool = False,
 ) -> Report:
     """Measure the contenders with each size of records; ours alone where Spark's has no jars.
 
@@ -56,6 +60,7 @@ def run(
         rounds: How often each is run; the rate is the median.
         batch_records: For each size of a record's value how many a batch has.
         records: How many are counted in a run.
+        brief: As for `compare`.
     """
     report = Report(scenario="sink", rows=[], ratios={})
     for size, count in batch_records.items():
@@ -71,14 +76,15 @@ def run(
                 record_bytes=size,
                 rounds=rounds,
                 job="benchmarks.sink_job",
+                brief=brief,
             )
             try:
-                rows = measured(records=dict.fromkeys((*OURS, PEER), records))
+                rows = measured(records=dict.fromkeys((PEER, *OURS), records))
             except ChildProcessError as error:
-                Console(stderr=True).print(f"Spark's own Kafka sink is left out: {error}")
+                tell(f"Spark's own Kafka sink is left out: {error}")
                 rows = measured(records=dict.fromkeys(OURS, records))
         report.rows.extend(rows)
-        exactly, at_least, *peers = (row.records_per_second for row in rows)
+        *peers, exactly, at_least = (row.records_per_second for row in rows)
         report.ratios[f"sink/kafka/{size}/exactly_vs_at_least_once"] = exactly / at_least
         for peer in peers:
             report.ratios[f"sink/kafka/{size}/vs_spark_jvm"] = exactly / peer

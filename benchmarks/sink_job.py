@@ -21,7 +21,7 @@ import pyspark
 
 from benchmarks.harness import Measurement, own_peak_rss_bytes
 from benchmarks.sink import AT_LEAST_ONCE, EXACTLY_ONCE, PEER, TOPICS
-from benchmarks.spark_contender import answer, cpu_seconds, session
+from benchmarks.spark_contender import answer, cpu_seconds, session, warm_up_batches
 from fanout.kafka import Security
 from fanout.kafka.cluster import Cluster
 from fanout.landing.local_storage import LocalStorage
@@ -109,7 +109,7 @@ def main() -> None:
     spark = session(_KAFKA_PACKAGE if name == PEER else "")
     with writing(name, spark, servers) as write:
         frame = spark.read.parquet(batch)
-        for _ in range(WARM_UP_BATCHES):
+        for _ in range(warm_up_batches(WARM_UP_BATCHES)):
             write(frame)
         answer(lambda wanted: measure(spark, batch, write, wanted))
     spark.stop()

@@ -13,18 +13,24 @@ import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.harness import Measurement, median_row, own_cpu_seconds
+from benchmarks.turns import take_turns, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from benchmarks.harness import Row
 
-__all__ = ("answer", "compare", "cpu_seconds", "session")
+__all__ = ("answer", "compare", "cpu_seconds", "session", "warm_up_batches")
+
+
+_BRIEF: Final = 10
 
 
 def compare(
@@ -36,6 +42,7 @@ def compare(
     records: Mapping[str, int],
     rounds: int,
     job: str = "benchmarks.spark_job",
+    brief: bool = False,
 ) -> list[Row]:
     """Run the jobs of contenders in turn, and return a row for each.
 
@@ -47,19 +54,25 @@ def compare(
         records: How many records each contender counts.
         rounds: How often each is run.
         job: The module of the jobs.
+        brief: Warm up with a tenth of the batches, and count a tenth of the records.
 
     Raises:
         ChildProcessError: If the job of a contender fails as it starts.
     """
-    readings: dict[str, list[Measurement]] = {name: [] for name in records}
+    scenario = job.removeprefix("benchmarks.").removesuffix("_job")
+    if brief:
+        records = {name: count // _BRIEF for name, count in records.items()}
+    what = scenario if scenario == source else f"{scenario} {source}"
     with ExitStack() as stack:
-        jobs = {
-            name: stack.enter_context(_started(job, f"{source}/{name}", address, shards))
-            for name in records
-        }
-        for _ in range(rounds):
-            for name, taken in readings.items():
-                taken.append(_run_once(jobs[name], records[name]))
+        jobs = {}
+        for name in records:
+            tell(f"{what}: {name} warms up")
+            arguments = [f"{source}/{name}", address, str(shards)]
+            if brief:
+                arguments.append("brief")
+            jobs[name] = stack.enter_context(_started(job, arguments))
+        contenders = {name: partial(_run_once, jobs[name], records[name]) for name in records}
+        readings = take_turns(f"{what}, {record_bytes} B", contenders, rounds)
     return [
         median_row(name, taken, record_bytes=record_bytes, shards=shards)
         for name, taken in readings.items()
@@ -67,10 +80,10 @@ def compare(
 
 
 @contextmanager
-def _started(module: str, name: str, address: str, shards: int) -> Iterator[subprocess.Popen[str]]:
+def _started(module: str, arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """Start a contender's process, wait until it is warm, and end it after the block."""
     with subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", module, name, address, str(shards)],
+        [sys.executable, "-m", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -79,10 +92,21 @@ def _started(module: str, name: str, address: str, shards: int) -> Iterator[subp
         assert job.stdout is not None
         try:
             if not job.stdout.readline():
-                raise ChildProcessError(f"the job of {name} has failed; see its output above")
+                raise ChildProcessError(
+                    f"the job of {arguments[0]} has failed; see its output above"
+                )
             yield job
         finally:
             job.stdin.close()
+
+
+def warm_up_batches(usual: int) -> int:
+    """Return how many batches a job warms up with.
+
+    Args:
+        usual: How many, unless the job is to be brief.
+    """
+    return usual // _BRIEF if sys.argv[4:] == ["brief"] else usual
 
 
 def _run_once(job: subprocess.Popen[str], records: int) -> Measurement:
@@ -92,24 +116,27 @@ def _run_once(job: subprocess.Popen[str], records: int) -> Measurement:
     return Measurement(**json.loads(job.stdout.readline()))
 
 
-def session(packages: str = "") -> SparkSession:
+def session(packages: str = "", settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     """Start Spark on two cores.
 
     Args:
         packages: Jars that it needs, by their Maven coordinates.
+        settings: More of its settings.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - for the contender's process alone
 
     os.environ["PYSPARK_PYTHON"] = sys.executable  # by default workers use python3 of the PATH
-    spark = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "3g")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.jars.packages", packages)
-        .getOrCreate()
     )
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

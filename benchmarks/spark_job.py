@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 import pyspark
 
+import fanout
 from benchmarks.consume_kafka import kafka_source
 from benchmarks.consume_kinesis import CREDENTIALS, kinesis_source, read_by_hand
 from benchmarks.harness import Measurement, own_peak_rss_bytes
 from benchmarks.kafka_topic import TOPIC
-from benchmarks.spark_contender import answer, cpu_seconds, session
+from benchmarks.spark_contender import answer, cpu_seconds, session, warm_up_batches
 from fanout.spark import foreach_batch, read_stream
+from fanout.spark.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -45,6 +47,7 @@ _SCALA = "2.12" if pyspark.__version__ < "4" else "2.13"
 KAFKA_PACKAGE = f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{pyspark.__version__}"
 BATCH_RECORDS = 100_000
 SKIPPED_BATCHES = 3
+_FILES_AHEAD = 4
 WARM_UP_BATCHES = 150
 WARM_UP_BATCH_RECORDS = 1000
 
@@ -69,7 +72,7 @@ class Meter:
         self._lengths = f"sum(length({column})) AS bytes"
         self._wanted = records
         self._counted = 0
-        self._batches = 0
+        self.batches = 0
         self._since = 0.0
         self._cpu_before = 0.0
 
@@ -77,10 +80,10 @@ class Meter:
         """Do the job's work on one batch."""
         row = frame.selectExpr("count(*) AS records", self._lengths).first()
         assert row is not None
-        self._batches += 1
-        if self._batches == SKIPPED_BATCHES:
+        self.batches += 1
+        if self.batches == SKIPPED_BATCHES:
             self._since, self._cpu_before = time.perf_counter(), cpu_seconds(self._spark)
-        elif self._batches > SKIPPED_BATCHES and not self.enough.is_set():
+        elif self.batches > SKIPPED_BATCHES and not self.enough.is_set():
             self._counted += row.records
             if self._counted >= self._wanted:
                 self._read_clocks()
@@ -123,6 +126,34 @@ def run_data_frame(job: Job, meter: Meter, source: KinesisSource | KafkaSource) 
         options = {"maxRecordsPerTrigger": job.batch_records}
         frame = read_stream(job.spark, source, landing=f"{place}/landing", options=options)
         run_query(frame, meter, f"{place}/checkpoint")
+
+
+def run_file_source(job: Job, meter: Meter, source: KinesisSource) -> None:
+    """Run the job on Spark's own file source, over a landing that this process fills."""
+    with tempfile.TemporaryDirectory() as place, LoopThread() as loop:
+        landing = f"{place}/landing"
+        begun = threading.Event()
+        landed = loop.start(_land(source, landing, job, meter, begun.set))
+        while not begun.wait(0.1):
+            if landed.done():
+                landed.result()  # raises why no file came
+        files = f"{landing}/segments"
+        reader = job.spark.readStream.schema(job.spark.read.parquet(files).schema)
+        frame = reader.option("maxFilesPerTrigger", 1).parquet(files)
+        run_query(frame, meter, f"{place}/checkpoint")
+
+
+async def _land(
+    source: KinesisSource, location: str, job: Job, meter: Meter, begun: Callable[[], None]
+) -> None:
+    """Land files of a batch each, no further ahead of the query than some of them."""
+    files = 0
+    async with fanout.land(source, location, max_records=job.batch_records) as landing:
+        async for _ in landing:
+            begun()
+            files += 1
+            while files - meter.batches > _FILES_AHEAD:  # noqa: ASYNC110 - another thread counts
+                await asyncio.sleep(0.001)
 
 
 def run_by_hand(job: Job, meter: Meter) -> None:
@@ -209,6 +240,9 @@ CONTENDERS = {
     "kinesis/fanout, DataFrame": Contender(
         lambda job, meter: run_data_frame(job, meter, sent_source(int(job.address))), "data"
     ),
+    "kinesis/fanout.land + Spark's files": Contender(
+        lambda job, meter: run_file_source(job, meter, kinesis_source(int(job.address))), "data"
+    ),
     "kinesis/aioboto3 + createDataFrame": Contender(run_by_hand, "data"),
     "kafka/fanout": Contender(
         lambda job, meter: run_fanout(job, meter, kafka_source(job.address)), "value"
@@ -226,7 +260,8 @@ def main() -> None:
     for name in ("aws_access_key_id", "aws_secret_access_key"):
         os.environ[name.upper()] = CREDENTIALS[name]
     spark = session(contender.packages)
-    warm_up = Meter(spark, WARM_UP_BATCHES * WARM_UP_BATCH_RECORDS, contender.column)
+    batches = warm_up_batches(WARM_UP_BATCHES)
+    warm_up = Meter(spark, batches * WARM_UP_BATCH_RECORDS, contender.column)
     contender.run(Job(spark, address, shards, WARM_UP_BATCH_RECORDS), warm_up)
 
     def run(wanted: int) -> Measurement:

@@ -1,7 +1,7 @@
 """The whole path, from SubscribeToShard to a foreachBatch handler, against the job by hand.
 
 The handler gets the batches of `foreach_batch`, or those of a streaming DataFrame whose query lands
-the stream.
+the stream, or those of Spark's own file source over a landing that the driver fills.
 
 A server, a driver and Spark's JVM share the machine. Each contender has a
 process and a JVM of its own, which are warm when the first round begins; the contenders take turns,
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ("run",)
 
 # By name, so that this module does not load Spark.
-FANOUT, DATA_FRAME, PEER = "fanout", "fanout, DataFrame", "aioboto3 + createDataFrame"
+FANOUT, DATA_FRAME = "fanout", "fanout, DataFrame"
+FILES, PEER = "fanout.land + Spark's files", "aioboto3 + createDataFrame"
 SHARDS = 16
 # Of each shard: enough for the batches that warm up, and for those that are counted.
 EVENTS = {1024: 128, 100: 32}
@@ -32,16 +33,18 @@ EVENTS = {1024: 128, 100: 32}
 RECORDS = {
     FANOUT: {1024: 1_500_000, 100: 4_000_000},
     DATA_FRAME: {1024: 1_500_000, 100: 4_000_000},
+    FILES: {1024: 1_500_000, 100: 4_000_000},
     PEER: {1024: 200_000, 100: 400_000},
 }
 
 
-def run(rounds: int, sizes: Sequence[int] = (1024, 100)) -> Report:
+def run(rounds: int, sizes: Sequence[int] = (1024, 100), *, brief: bool = False) -> Report:
     """Measure the contenders with each size of records.
 
     Args:
         rounds: How often each is run; the rate is the median.
         sizes: Bytes of data in a record.
+        brief: As for `compare`.
     """
     rows: list[Row] = []
     ratios: dict[str, float] = {}
@@ -49,10 +52,17 @@ def run(rounds: int, sizes: Sequence[int] = (1024, 100)) -> Report:
         records = {name: RECORDS[name][size] for name in RECORDS}
         with replay_server(Replay(size, EVENTS[size], SHARDS)) as port:
             measured = compare(
-                "kinesis", str(port), SHARDS, record_bytes=size, records=records, rounds=rounds
+                "kinesis",
+                str(port),
+                SHARDS,
+                record_bytes=size,
+                records=records,
+                rounds=rounds,
+                brief=brief,
             )
         rows += measured
-        ours, frames, theirs = (row.records_per_second for row in measured)
+        ours, frames, files, theirs = (row.records_per_second for row in measured)
         ratios[f"spark/kinesis/{size}/vs_create_data_frame"] = ours / theirs
         ratios[f"spark/kinesis/{size}/dataframe_vs_foreach_batch"] = frames / ours
+        ratios[f"spark/kinesis/{size}/dataframe_vs_files"] = frames / files
     return Report(scenario="spark", rows=rows, ratios=ratios)

@@ -30,7 +30,8 @@ def test_both_contenders_build_the_same_columns() -> None:
 def test_the_report_of_one_scenario_is_the_last_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(cli.SCENARIOS, "decode", {"kinesis": partial(run, workloads=[SMALL])})
+    small = cli.Scenario(partial(run, workloads=[SMALL]), partial(run, 1, workloads=[SMALL]))
+    monkeypatch.setitem(cli.SCENARIOS, "decode", {"kinesis": small})
     cli.main(["decode", "--rounds", "1", "--json"])
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report.keys() == {"scenario", "machine", "rows", "ratios", "seconds"}

@@ -8,7 +8,7 @@ from benchmarks.harness import median_seconds, peak_rss_bytes
 def test_contenders_take_turns_after_one_run_each_to_warm_up() -> None:
     runs: list[str] = []
     contenders = {name: partial(runs.append, name) for name in ("us", "peer")}
-    seconds = median_seconds(contenders, rounds=3)
+    seconds = median_seconds("both", contenders, rounds=3)
     assert runs == ["us", "peer"] * 4
     assert set(seconds) == {"us", "peer"}
 

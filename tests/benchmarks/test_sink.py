@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import sink
-from benchmarks.__main__ import SCENARIOS, main
+from benchmarks.__main__ import SCENARIOS, Scenario, main
 from benchmarks.harness import Report, Row
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def test_a_scenario_that_has_no_choice_needs_no_source(
     def report(rounds: int) -> Report:
         return Report(scenario="sink", rows=[], ratios={"rounds": rounds}, machine={})
 
-    monkeypatch.setitem(SCENARIOS, "sink", {"kafka": report})
+    monkeypatch.setitem(SCENARIOS, "sink", {"kafka": Scenario(report, partial(report, 1))})
     for named in ([], ["--source", "kafka"]):
         main(["sink", "--rounds", "3", "--json", *named])
         printed: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -1,0 +1,71 @@
+"""What the command line chooses, with scenarios that measure nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks import __main__ as cli
+from benchmarks.harness import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., list[str]]:
+    """Return what was run, for a command line."""
+    ran: list[str] = []
+
+    def measured(name: str, rounds: int = 0) -> Report:
+        ran.append(f"{name} {rounds or 'quick'}")
+        return Report(scenario=name, rows=[], ratios={}, machine={})
+
+    fakes = {
+        name: {
+            source: cli.Scenario(
+                partial(measured, f"{name}/{source}"), partial(measured, f"{name}/{source}")
+            )
+            for source in sources
+        }
+        for name, sources in cli.SCENARIOS.items()
+    }
+    monkeypatch.setattr(cli, "SCENARIOS", fakes)
+
+    def command(*arguments: str) -> list[str]:
+        ran.clear()
+        cli.main(arguments)
+        capsys.readouterr()
+        return list(ran)
+
+    return command
+
+
+def test_a_quick_run_is_one_of_everything(run: Callable[..., list[str]]) -> None:
+    every = [f"{name}/{source} quick" for name in cli.SCENARIOS for source in cli.SCENARIOS[name]]
+    assert run("--quick") == every
+    assert len(every) == 12
+
+
+def test_a_quick_run_may_be_of_one_source_or_scenario(run: Callable[..., list[str]]) -> None:
+    assert run("--quick", "--source", "kafka-share") == ["consume/kafka-share quick"]
+    assert run("--quick", "spark") == ["spark/kinesis quick", "spark/kafka quick"]
+    assert run("--quick", "spark", "--source", "kafka") == ["spark/kafka quick"]
+
+
+def test_without_arguments_all_that_reads_kinesis_is_run(run: Callable[..., list[str]]) -> None:
+    names = ["decode", "consume", "land", "latency", "scale", "spark"]
+    assert run() == [f"{name}/kinesis 5" for name in names]
+    assert run("consume", "sink", "--rounds", "2") == ["consume/kinesis 2", "sink/kafka 2"]
+
+
+def test_a_scenario_without_the_source_is_refused(
+    run: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run("sink", "--source", "kinesis")
+    assert "sink: not with --source kinesis" in capsys.readouterr().err
