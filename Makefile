@@ -17,13 +17,14 @@ PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-oldest prove prove-oldest prove-4.0 sim crash live check bench clean
+.PHONY: help demo test test-oldest prove clients prove-oldest prove-4.0 sim crash live check bench clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
 	@echo "make test         the tests of behaviour, Spark ones on the newest pyspark"
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
 	@echo "make prove        the campaigns: simulated failures, planted bugs, kills at every step"
+	@echo "make clients      other clients than ours on the embedded Kinesis: the AWS SDK for Java"
 	@echo "make prove-oldest the campaign that needs $(SPARK_OLDEST): kills of a job that writes to Delta"
 	@echo "make prove-4.0    the tests of streaming DataFrames on $(SPARK_4_0), and kills of one that writes to Delta"
 	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
@@ -42,8 +43,11 @@ test: $(VENV)/ready java kafka s3a spark-classes
 test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'
 
-prove: $(VENV)/ready java kafka s3a s3mock spark-classes
+prove: $(VENV)/ready java kafka s3a s3mock kinesis-sdk-java spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m prove $(PROVE)
+
+clients: $(VENV)/ready java kinesis-sdk-java
+	$(BIN)/python -m pytest -m prove tests/clients
 
 # Delta has no jars for the newest pyspark.
 prove-oldest: $(OLDEST)/ready java spark-classes-oldest
@@ -77,7 +81,7 @@ clean:
 	rm -rf $(VENV) $(OLDEST) $(FIRST_4) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: stream python java kafka kafka-oldest s3a s3mock spark-classes spark-classes-oldest
+.PHONY: stream python java kafka kafka-oldest s3a s3mock kinesis-sdk-java spark-classes spark-classes-oldest
 stream:
 	@[ -n '$(STREAM)' ] || { \
 	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...], with your AWS credentials and region" >&2; \
@@ -110,6 +114,10 @@ s3a: $(VENV)/ready java
 s3mock: $(VENV)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch s3mock
 
+# And those of clients of Kinesis in Java: 12 MB.
+kinesis-sdk-java: $(VENV)/ready java
+	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch kinesis-sdk-java
+
 # Dozens of JVMs are started for Spark; with this each takes half of the work.
 spark-classes: $(VENV)/ready java
 	@$(BIN)/python -m fanout.testing.spark.class_archive
@@ -121,7 +129,7 @@ $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --group connect \
-	  --editable '.[kinesis,kafka,spark,testing,object-storage,prometheus,cli]'
+	  --editable '.[kinesis,kafka,msk,spark,testing,object-storage,prometheus,cli]'
 	touch $@
 
 $(OLDEST)/ready: SPARK := $(SPARK_OLDEST)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fanout._exports import lazy_exports
 from fanout.core.backoff import Backoff
+from fanout.core.bad_records import BadRecords
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.drain import Drained
 from fanout.core.event_time import EventTime
@@ -75,6 +76,7 @@ __all__ = (
     "Backoff",
     "BadFrameError",
     "BadRecordError",
+    "BadRecords",
     "Batch",
     "BatchFailedError",
     "BatchNotWrittenError",

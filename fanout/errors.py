@@ -161,7 +161,10 @@ class BatchNotWrittenError(FanOutError):
 
 
 class DecodeFailedError(FanOutError):
-    """The user's `decode` raised, or returned no valid records; `__cause__` is the reason."""
+    """The user's `decode` or `on_bad_record` raised, or `decode` returned no valid records.
+
+    `__cause__` is what was raised.
+    """
 
 
 class BadFrameError(FanOutError):

@@ -49,8 +49,12 @@ _REGRESSIONS = (
     "tests/provers/tests/simulation/spark/test_some_runs.py",
 )
 # Tests that share a JVM, by path: the tests of a group run in one process, one after the other.
-# Kafka's are two groups, as one alone would be the last to end.
+# Kafka's are two groups, as one alone would be the last to end, and so are Spark's: tests on
+# clusters share no JVM with the others.
 _GROUPS = {
+    "tests/spark/test_lander_jobs_on_clusters": "Spark, by clusters",
+    "tests/spark/test_landers_on": "Spark, by clusters",
+    "tests/spark/test_signalled_driver": "Spark, by clusters",
     "tests/spark/": "Spark",
     "tests/kafka/share/": "Kafka, by commands and share groups",
     "tests/cli/test_exit_codes": "Kafka, by commands and share groups",

@@ -24,6 +24,7 @@ from tests.readme import (
     ASYNCIO,
     BROKER,
     COMMANDS,
+    DECODE,
     DIAGNOSE,
     IAM,
     POLLING,
@@ -99,6 +100,27 @@ async def test_the_resume_example_ends_on_an_idle_stream(
     async with asyncio.timeout(30):
         await defined_by(RESUME)["main"]()
     assert "0 records of 0 batches" in capsys.readouterr().out
+
+
+async def test_the_decode_example_sets_bad_records_aside(
+    orders: KinesisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main = defined_by(DECODE)["main"]
+    async with asyncio.TaskGroup() as tasks:
+        example = tasks.create_task(main())
+        printed = ""
+        while "'order': 2" not in printed:
+            data = b'{"order": 1, "amount": 9.5}', b"no", b'{"order": 2}'
+            orders.put_records("orders", [("customer", each) for each in data])
+            await asyncio.sleep(0.05)
+            printed += capsys.readouterr().out
+        example.cancel()
+    assert "'amount': 9.5" in printed
+    assert "JSONDecodeError" in (tmp_path / "refused.txt").read_text()
 
 
 async def test_the_polling_example_goes_on_where_the_consumer_stopped(

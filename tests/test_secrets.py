@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 ACCESS_KEY, SECRET_KEY, TOKEN = "AKIACANARYACCESS", "canary-secret-key", "canary-session-token"
 ROLE = "arn:aws:iam::111122223333:role/reader"
 ROLE_KEYS = ("ASIACANARYROLE", "canary-role-secret", "canary-role-token")
-CREDENTIALS = (ACCESS_KEY, SECRET_KEY, TOKEN, *ROLE_KEYS)
+EXTERNAL_ID = "canary-external-id"
+CREDENTIALS = (ACCESS_KEY, SECRET_KEY, TOKEN, EXTERNAL_ID, *ROLE_KEYS)
 
 DATA, KEY, HASH_KEY = b"canary-data", "canary-key", 271828182845904523536028747135266249
 RECORDS = (DATA.decode(), KEY, str(HASH_KEY))
@@ -322,7 +323,8 @@ async def test_the_credentials_of_a_role_are_told_to_nobody(
     stream.inject(CutConnection(event=1), refused)
     async with security_token_service(200, assumed()) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
-        await drive(stream.source(session=secret_session(), role_arn=ROLE), output, records=1)
+        source = stream.source(session=secret_session(), role_arn=ROLE, external_id=EXTERNAL_ID)
+        await drive(source, output, records=1)
     assert output.errors
     output.check()
 
@@ -334,7 +336,8 @@ async def test_a_refused_role_tells_no_secret(
     body = f"<ErrorResponse><Error>{error}</Error></ErrorResponse>"
     async with security_token_service(403, body) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", url)
-        await drive(stream.source(session=secret_session(), role_arn=ROLE), output, records=1)
+        source = stream.source(session=secret_session(), role_arn=ROLE, external_id=EXTERNAL_ID)
+        await drive(source, output, records=1)
     assert "SignatureDoesNotMatch" in str(output.errors[0])
     output.check()
 
