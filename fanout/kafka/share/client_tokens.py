@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 from aiokafka.errors import KafkaConnectionError
 
 from fanout.core.error_text import text_of
+from fanout.errors import ServiceError
 from fanout.kafka.protocol.broker_connection import TokenProvider
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ log = logging.getLogger(__name__)
 # Seconds that a token is taken to be valid if it does not say so itself. Those of Amazon MSK are
 # valid for 15 minutes.
 _OPAQUE_LIFETIME: Final = 300.0
+
+
+@final
+class RefusedTokenError(ServiceError):
+    """The broker refuses the token of a client."""
 
 
 @final
@@ -78,6 +84,14 @@ class ClientTokens:
         """
         if self._error is not None and time.monotonic() >= self._expires_at:
             raise self._error
+
+    def refusal(self, error: Exception) -> Exception:
+        """Return why the broker does not let the client in any more.
+
+        Args:
+            error: What the client raised.
+        """
+        return self._error or RefusedTokenError(f"the broker refuses the token: {text_of(error)}")
 
     def close(self) -> None:
         """Cancel a call that is under way, and refuse those that come."""

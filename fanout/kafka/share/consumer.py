@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 from confluent_kafka import (
     AcknowledgeType,
     IllegalStateException,
+    KafkaError,
     KafkaException,
     Message,
     ShareConsumer,
@@ -58,6 +59,11 @@ _POLL_SECONDS: Final = 0.2
 # Seconds between two looks for the broker's response: the first wait, and the largest one.
 _FIRST_WAIT: Final = 0.0005
 _LONGEST_WAIT: Final = 0.01
+
+_REFUSALS: Final = {
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,  # noqa: SLF001 - a local code
+}
 
 _PREVIEW_NOTICE: Final = 'The share consumer is in "Preview"'
 _LOG_INTERVAL: Final = 60.0  # seconds
@@ -106,12 +112,13 @@ class BlockingShareConsumer:
         self, config: Mapping[str, Any], topics: Sequence[str], tokens: ClientTokens | None
     ) -> None:
         self._tokens = tokens
-        oauth = {} if tokens is None else {"oauth_cb": tokens}
+        oauth = {} if tokens is None else {"oauth_cb": tokens, "error_cb": self._on_error}
         self._config = {**config, **oauth, "logger": _client_logger()}
         self._topics = list(topics)
         self._timeout = float(config["socket.timeout.ms"]) / 1000
         self._max_records = config["max.poll.records"]
         self._consumer: ShareConsumer | None = None
+        self._refusal: KafkaError | None = None
         self._fetching_since: float | None = None
         self._last_poll_full = False
         # The acknowledgements without a response: partition, first offset, acknowledgement.
@@ -135,6 +142,7 @@ class BlockingShareConsumer:
         Raises:
             KafkaException: If the client fails.
             KafkaConnectionError: If its token has expired, and the user's function gives no other.
+            RefusedTokenError: If the broker refuses the token.
             IllegalStateException: If a record of the last poll is not acknowledged.
             MalformedEventError: If the client cannot read a record.
         """
@@ -146,9 +154,16 @@ class BlockingShareConsumer:
             self._consumer.subscribe(self._topics)
         self._add(acknowledgements)
         try:
-            return self._poll(self._consumer)
+            polled = self._poll(self._consumer)
+        except KafkaException as error:
+            self._on_error(error.args[0])
+            self._raise_if_refused()
+            raise
         finally:
             self._await_responses(self._consumer)
+        if polled is None:
+            self._raise_if_refused()
+        return polled
 
     def commit(self, acknowledgements: Sequence[Acknowledgement]) -> None:
         """Acknowledge records in a request of their own, and wait for the response."""
@@ -200,6 +215,16 @@ class BlockingShareConsumer:
         if any(map(Message.error, messages)):
             self._raise_unreadable(consumer, messages)
         return to_columns(messages, acquired_after)
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Note that the broker refuses the token; the client calls this, and tries it for ever."""
+        if error.code() in _REFUSALS:
+            self._refusal = error
+
+    def _raise_if_refused(self) -> None:
+        if self._refusal is not None and self._tokens is not None:
+            cause = KafkaException(self._refusal)
+            raise self._tokens.refusal(cause) from cause
 
     def _raise_unreadable(self, consumer: ShareConsumer, messages: Sequence[Message]) -> NoReturn:
         """Raise the error of a message, after all records of the poll are released.

@@ -15,9 +15,10 @@ from confluent_kafka import (
     KafkaException,
 )
 
-from fanout.core.policy import Phase, PolicyTable, Retry
+from fanout.core.policy import Fatal, Phase, PolicyTable, Retry
 from fanout.kafka import policy
 from fanout.kafka.policy import ROWS, ErrorKind, Remedy
+from fanout.kafka.share.client_tokens import RefusedTokenError
 from fanout.kafka.share.group_admin import NO_SHARE_GROUPS
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _FULL: Final = (
     "the group has as many members as the brokers' group.share.max.size allows; "
     "pass fewer consumers"
 )
+_TOKEN: Final = "check the clocks, and that a token is valid for minutes"
 
 # A person has to act: at the first attempt it is a mistake in the setup, later it may pass.
 _ACCESS: Final[Mapping[int, str]] = {
@@ -59,6 +61,9 @@ def judge(error: Exception, *, first: bool) -> Verdict:
         error: An error of connecting, listing or a subscription.
         first: Whether the operation has not succeeded yet in this run of the stream.
     """
+    if isinstance(error, RefusedTokenError):
+        # The next token may be accepted: one expires, or lives for too short a time to be renewed.
+        return Fatal(_TOKEN) if first else Retry(hint=_TOKEN)
     if _code(error) is None and not isinstance(error, _MISUSE):
         verdict = policy.judge(error, first=first)
     else:

@@ -6,6 +6,7 @@ from confluent_kafka import IllegalStateException, KafkaError, KafkaException
 
 from fanout.core.policy import Fatal, Pace, Retry, Verdict
 from fanout.errors import MalformedEventError, ServiceError
+from fanout.kafka.share.client_tokens import RefusedTokenError
 from fanout.kafka.share.policy import judge
 
 
@@ -46,6 +47,14 @@ def test_what_was_never_allowed_is_fatal_and_what_is_not_any_more_is_waited_for(
 )
 def test_the_table_says_what_an_error_means(error: Exception, verdict: Verdict) -> None:
     assert judge(error, first=False) == verdict
+
+
+def test_a_token_that_is_refused_is_an_error_at_first_and_replaced_later() -> None:
+    error = RefusedTokenError("the broker refuses the token")
+    first, later = judge(error, first=True), judge(error, first=False)
+    assert isinstance(first, Fatal)
+    assert later == Retry(hint=first.hint)
+    assert "token" in first.hint
 
 
 def test_what_nobody_knows_is_tried_for_a_while_and_then_reported() -> None:
