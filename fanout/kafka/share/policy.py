@@ -31,7 +31,7 @@ _FULL: Final = (
     "the group has as many members as the brokers' group.share.max.size allows; "
     "pass fewer consumers"
 )
-_TOKEN: Final = "check the clocks, and that a token is valid for minutes"
+_CHECK_CLOCKS: Final = "check the clocks, and that a token is valid for minutes"
 
 # A person has to act: at the first attempt it is a mistake in the setup, later it may pass.
 _ACCESS: Final[Mapping[int, str]] = {
@@ -63,7 +63,7 @@ def judge(error: Exception, *, first: bool) -> Verdict:
     """
     if isinstance(error, RefusedTokenError):
         # The next token may be accepted: one expires, or lives for too short a time to be renewed.
-        return Fatal(_TOKEN) if first else Retry(hint=_TOKEN)
+        return Fatal(_CHECK_CLOCKS) if first else Retry(hint=_CHECK_CLOCKS)
     if _code(error) is None and not isinstance(error, _MISUSE):
         verdict = policy.judge(error, first=first)
     else:
