@@ -21,20 +21,26 @@ if TYPE_CHECKING:
     from fanout.kafka.shuffle.writer import ShuffleWriter, open_shuffle_writer
     from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
     from fanout.kafka.source import KafkaSource
+    from fanout.kafka.writer import TopicWriter, open_writer
+    from fanout.kafka.writing.delivery import Delivery, Placed
 
 __all__ = (
     "Activity",
     "Cluster",
+    "Delivery",
     "KafkaShareSource",
     "KafkaSource",
     "Partition",
+    "Placed",
     "ProducerState",
     "Producers",
     "Security",
     "ShuffleSource",
     "ShuffleWriter",
     "ShuffleWriterOptions",
+    "TopicWriter",
     "open_shuffle_writer",
+    "open_writer",
     "producers_at",
 )
 
@@ -43,16 +49,20 @@ __getattr__, __dir__ = lazy_exports(
     {
         "Activity": "fanout.kafka.shuffle.producers",
         "Cluster": "fanout.kafka.cluster",
+        "Delivery": "fanout.kafka.writing.delivery",
         "KafkaShareSource": "fanout.kafka.share.source",
         "KafkaSource": "fanout.kafka.source",
         "Partition": "fanout.kafka.partitions",
+        "Placed": "fanout.kafka.writing.delivery",
         "ProducerState": "fanout.kafka.shuffle.producers",
         "Producers": "fanout.kafka.shuffle.producers",
         "Security": "fanout.kafka.security",
         "ShuffleSource": "fanout.kafka.shuffle.source",
         "ShuffleWriter": "fanout.kafka.shuffle.writer",
         "ShuffleWriterOptions": "fanout.kafka.shuffle.writer_options",
+        "TopicWriter": "fanout.kafka.writer",
         "open_shuffle_writer": "fanout.kafka.shuffle.writer",
+        "open_writer": "fanout.kafka.writer",
         "producers_at": "fanout.kafka.shuffle.reader",
     },
 )

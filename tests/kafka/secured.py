@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PASSWORD, WRONG = "canary-password", "canary-wrong-password"
 # Each test that grants permissions has a user of its own: none finds the permissions of another.
-_GUARDED = ("writer", "job", "sharer", "examiner")
+_GUARDED = ("writer", "job", "sharer", "examiner", "exact")
 
 
 class Secured:

@@ -139,6 +139,7 @@ def test_the_page_names_every_column() -> None:
     [
         "README.md",
         "docs/kafka.md",
+        "docs/kafka-writer.md",
         "docs/reliability.md",
         "docs/shuffle.md",
         "docs/writing-to-kafka.md",

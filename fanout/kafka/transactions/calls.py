@@ -46,6 +46,7 @@ from aiokafka.protocol.transaction import (
     TxnOffsetCommitRequest,
 )
 
+from fanout.kafka.partitions import Partition, by_topic
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, raise_for_code, raise_if_refused
 from fanout.kafka.protocol.messages.transactions import (
@@ -57,7 +58,7 @@ from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.transactions.outcome import TransactionDescription, TransactionState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.transactions.commit_token import CommitToken
@@ -123,43 +124,75 @@ class TransactionCalls:
         return Incarnation(response.producer_id, response.producer_epoch)
 
     async def add_marker_group(self, token: CommitToken) -> bool:
-        """Add the marker group to the transaction (AddOffsetsToTxn).
+        """Add the marker group to the transaction; see `add_group`."""
+        return await self.add_group(token.transactional_id, token.incarnation, token.marker_group)
+
+    async def mark(self, token: CommitToken) -> bool:
+        """Set the marker in each topic of the transaction; see `set_offsets`."""
+        offsets = {Partition(topic, _MARKED_PARTITION): token.batch_id for topic in token.topics}
+        return await self.set_offsets(
+            token.transactional_id, token.incarnation, token.marker_group, offsets
+        )
+
+    async def add_group(self, transactional_id: str, incarnation: Incarnation, group: str) -> bool:
+        """Add a group to the transaction (AddOffsetsToTxn), which begins with it if none is open.
 
         Returns:
             Whether the transaction may still be written to.
         """
         request = AddOffsetsToTxnRequest(
-            token.transactional_id,
-            token.incarnation.producer_id,
-            token.incarnation.epoch,
-            token.marker_group,
+            transactional_id, incarnation.producer_id, incarnation.epoch, group
         )
-        response = await self._ids.send(token.transactional_id, request)
+        response = await self._ids.send(transactional_id, request)
         if response.error_code in _NOT_OPEN:
             return False
-        _check(response.error_code, token)
+        _check(response.error_code, transactional_id, group)
         return True
 
-    async def mark(self, token: CommitToken) -> bool:
-        """Set the marker in each topic of the transaction (TxnOffsetCommit).
+    async def set_offsets(
+        self,
+        transactional_id: str,
+        incarnation: Incarnation,
+        group: str,
+        offsets: Mapping[Partition, int],
+    ) -> bool:
+        """Set offsets of an added group in the transaction (TxnOffsetCommit).
 
         Returns:
             Whether the transaction may still be written to.
         """
         request = TxnOffsetCommitRequest(
-            token.transactional_id,
-            token.marker_group,
-            token.incarnation.producer_id,
-            token.incarnation.epoch,
-            [(topic, [(_MARKED_PARTITION, token.batch_id, "")]) for topic in token.topics],
+            transactional_id,
+            group,
+            incarnation.producer_id,
+            incarnation.epoch,
+            by_topic({partition: (offset, "") for partition, offset in offsets.items()}),
         )
-        response = await self._groups.send(token.marker_group, request)
+        response = await self._groups.send(group, request)
         for topic, partitions in response.errors:
             for _, code in partitions:
                 if code in _NOT_OPEN:
                     return False
-                _check(code, token, topic)
+                _check(code, transactional_id, group, topic)
         return True
+
+    async def offsets(self, group: str) -> dict[Partition, int]:
+        """Read all offsets of a group (OffsetFetch).
+
+        Raises:
+            NotYetError: If an open transaction may change one of them.
+        """
+        response = await self._groups.send(group, CommittedOffsetsRequest(group, None, stable=True))
+        raise_if_refused(response.error_code, group, group=group)
+        found: dict[Partition, int] = {}
+        for topic, partitions, _ in response.topics:
+            for number, offset, _, _, code, _ in partitions:
+                if code == _UNSTABLE_OFFSET:
+                    raise NotYetError(f"a transaction with offsets of {group} is still open")
+                raise_if_refused(code, group, topic=topic, operation="DESCRIBE")
+                if offset >= 0:
+                    found[Partition(topic, number)] = offset
+        return found
 
     async def end(self, transactional_id: str, incarnation: Incarnation, *, commit: bool) -> bool:
         """Commit or abort the open transaction (EndTxn).
@@ -263,14 +296,13 @@ def _has_moved(response: Any) -> bool:
     return not codes.isdisjoint(MOVED_COORDINATOR)
 
 
-def _check(code: int, token: CommitToken, topic: str = "") -> None:
-    """Raise the error of a code in the answer to a marking call."""
-    group = token.marker_group
-    what = f"{token.transactional_id}, marked in {group}"
+def _check(code: int, transactional_id: str, group: str, topic: str = "") -> None:
+    """Raise the error of a code in the answer to a call that sets offsets in a transaction."""
+    what = f"{transactional_id}, with offsets of {group}"
     if code == UnknownTopicOrPartitionError.errno:
         what = f"the topic {topic} does not exist, so a transaction cannot be marked in it"
-    _check_ended(code, token.transactional_id)
-    raise_if_refused(code, what, transactional_id=token.transactional_id, group=group, topic=topic)
+    _check_ended(code, transactional_id)
+    raise_if_refused(code, what, transactional_id=transactional_id, group=group, topic=topic)
 
 
 def _check_ended(code: int, transactional_id: str) -> None:

@@ -30,9 +30,10 @@ from fanout.kafka.transactions.outcome import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from fanout.kafka.cluster import Cluster
+    from fanout.kafka.partitions import Partition
     from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
     from fanout.kafka.transactions.outcome import TransactionDescription
 
@@ -201,6 +202,70 @@ class Transactions:
             return outcome_without_marker(incarnation, description)
 
         return await self._retried(f"a transaction of {transactional_id} cannot be aborted", call)
+
+    async def store_offsets(
+        self,
+        transactional_id: str,
+        incarnation: Incarnation,
+        group: str,
+        offsets: Mapping[Partition, int],
+    ) -> None:
+        """Set offsets of a group in an open transaction; the commit makes them valid.
+
+        A transaction that is not open any more is no error here: `end` returns how it ended.
+        Call it before `end`, never after, where it would begin a new transaction.
+
+        Raises:
+            ServiceError: If the id, the group or a topic may not be used, a topic does not exist,
+                or the cluster does not answer.
+        """
+
+        async def call() -> None:
+            if await self._calls.add_group(transactional_id, incarnation, group):
+                await self._calls.set_offsets(transactional_id, incarnation, group, offsets)
+
+        await self._retried(f"the offsets of {group} cannot be stored in a transaction", call)
+
+    async def stored_offsets(self, group: str) -> Mapping[Partition, int]:
+        """Return all committed offsets of a group; final after `begin`, as for `marked`.
+
+        Raises:
+            ServiceError: If the group may not be used, the cluster does not answer, or a
+                transaction stays open.
+        """
+        doing = f"the offsets of the group {group} cannot be read"
+        return await self._retried(doing, lambda: self._calls.offsets(group))
+
+    async def end(
+        self, transactional_id: str, incarnation: Incarnation, *, patience: float
+    ) -> TransactionOutcome:
+        """Commit an open transaction, and return how it ended.
+
+        Only the process that began it calls this: no other one writes with its epoch, so that a
+        commit whose answer was lost is repeated without danger.
+
+        Args:
+            transactional_id: The id.
+            incarnation: The producer that opened it.
+            patience: Seconds for which the call is retried.
+
+        Raises:
+            ServiceError: If the id may not be used, or the outcome is not known in time.
+        """
+
+        async def call() -> TransactionOutcome:
+            if await self._calls.end(transactional_id, incarnation, commit=True):
+                return TransactionOutcome.COMMITTED
+            description = await self._calls.describe(transactional_id)
+            if description is None:
+                return TransactionOutcome.FENCED
+            return outcome_without_marker(incarnation, description)
+
+        return await self._retried(
+            f"it is not known whether a transaction of {transactional_id} was committed",
+            call,
+            patience=max(patience, self._patience),
+        )
 
     async def marked(self, marker_group: str, topics: Sequence[str] = ()) -> int | None:
         """Return the newest batch that is marked as committed; None for none.

@@ -18,15 +18,17 @@ from fanout.core.cancellation import cancelled_by_us
 from fanout.kafka.partitions import by_topic, partition_rows
 from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.error_codes import error_of
+from fanout.kafka.writing.delivery import Placed, cut_parts
 from fanout.kafka.writing.encoding import encode_record_batch
 from fanout.kafka.writing.producer_id import NO_PRODUCER_ID
 from fanout.kafka.writing.row_batches import cut_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
+    from fanout.kafka.writing.delivery import Part
     from fanout.kafka.writing.producer_id import OpenTransaction, ProducerId
     from fanout.kafka.writing.producer_options import ProducerOptions
 
@@ -46,6 +48,8 @@ class ProduceBatch:
         deadline: When to give up, by the loop's clock.
         data: The encoded batch; None before the first attempt. Later attempts send the same bytes.
         attempts: How many times the batch was sent.
+        parts: The deliveries to which its rows belong, in order; empty where nobody asks.
+        first_offset: The offset of the first row, once a broker has reported it.
     """
 
     rows: pa.RecordBatch
@@ -53,6 +57,15 @@ class ProduceBatch:
     deadline: float
     data: bytes | None = None
     attempts: int = 0
+    parts: list[Part] = field(default_factory=list)
+    first_offset: int | None = None
+
+    def report(self, partition: Partition) -> None:
+        """Tell each delivery where its rows are."""
+        offset = self.first_offset
+        for part in self.parts:
+            part.delivery.place(Placed(partition, offset, part.rows))
+            offset = None if offset is None else offset + part.rows
 
 
 @final
@@ -165,9 +178,12 @@ class ProduceRequests:
         if not self._confirmed:
             self._unconfirmed_brokers.add(broker)
             return dict.fromkeys(batches)
-        return {
-            partition: error_of(code, partition) for partition, code, *_ in partition_rows(response)
-        }
+        errors: dict[Partition, KafkaError | None] = {}
+        for partition, code, offset, *_ in partition_rows(response):
+            errors[partition] = error_of(code, partition)
+            if errors[partition] is None and offset >= 0 and partition in batches:
+                batches[partition].first_offset = offset
+        return errors
 
     def _next(self, partition: Partition, batch: ProduceBatch) -> int:
         return (self._sequences.get(partition, 0) + len(batch.rows)) % _SEQUENCES
@@ -201,14 +217,16 @@ class PartitionQueue:
         """
         first = self.batches[0]
         if first.nbytes > self.max_bytes and len(first.rows) > 1:
-            parts = [
-                ProduceBatch(rows, nbytes, first.deadline)
-                for rows, nbytes in cut_batches(first.rows, int(self.max_bytes))
-            ]
             self.batches.popleft()
-            self.batches.extendleft(reversed(parts))
+            self.batches.extendleft(reversed([*self._cut(first)]))
         elif not first.attempts:
             self._join_first(min(batch_size, self.max_bytes))
+
+    def _cut(self, batch: ProduceBatch) -> Iterator[ProduceBatch]:
+        left = batch.parts
+        for rows, nbytes in cut_batches(batch.rows, int(self.max_bytes)):
+            parts, left = cut_parts(left, len(rows))
+            yield ProduceBatch(rows, nbytes, batch.deadline, parts=parts)
 
     def _join_first(self, max_bytes: float) -> None:
         """Merge the first batches, as many as fit into the limit together."""
@@ -220,6 +238,7 @@ class PartitionQueue:
             count, nbytes = count + 1, nbytes + batch.nbytes
         if count == 1:
             return
-        table = pa.Table.from_batches([self.batches.popleft().rows for _ in range(count)])
-        (rows,) = table.combine_chunks().to_batches()
-        self.batches.appendleft(ProduceBatch(rows, nbytes, first.deadline))
+        joined = [self.batches.popleft() for _ in range(count)]
+        (rows,) = pa.Table.from_batches([one.rows for one in joined]).combine_chunks().to_batches()
+        parts = [part for one in joined for part in one.parts]
+        self.batches.appendleft(ProduceBatch(rows, nbytes, first.deadline, parts=parts))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_COLUMNS: Final = {
+COLUMNS: Final = {
     "topic": pa.string(),
     "partition": pa.int32(),
     "key": pa.binary(),
@@ -26,6 +26,7 @@ _COLUMNS: Final = {
     "headers": _HEADERS,
     "timestamp": pa.timestamp("ms", tz="UTC"),
 }
+"""What a record of Kafka holds, by the names that Spark's own sink uses."""
 _REQUIRED: Final = ("topic", "partition", "value")
 
 
@@ -42,11 +43,11 @@ def prepare_rows(records: pa.RecordBatch, now: datetime) -> pa.RecordBatch:
             hold a value: a null topic or partition, or a timestamp before 1970.
     """
     _check_names(records.schema.names)
-    columns = {name: _column(records, name) for name in _COLUMNS}
+    columns = {name: column_of(records, name) for name in COLUMNS}
     for name in ("topic", "partition"):
         if columns[name].null_count:
             raise UnwritableRecordError(f"a record has no {name}: give each one")
-    times = pc.fill_null(columns["timestamp"], pa.scalar(now, _COLUMNS["timestamp"]))
+    times = pc.fill_null(columns["timestamp"], pa.scalar(now, COLUMNS["timestamp"]))
     columns["timestamp"] = times = times.view(pa.int64())
     for name, numbers in (("timestamp", times), ("partition", columns["partition"])):
         if pc.any(pc.less(numbers, 0)).as_py():
@@ -96,16 +97,21 @@ def _check_names(names: list[str]) -> None:
     missing = [name for name in _REQUIRED if name not in names]
     if missing:
         raise UnwritableRecordError(f"the records have no column {missing[0]!r}")
-    unknown = [name for name in names if name not in _COLUMNS or names.count(name) > 1]
+    unknown = [name for name in names if name not in COLUMNS or names.count(name) > 1]
     if unknown:
         raise UnwritableRecordError(
             f"the records have a column {unknown[0]!r} that Kafka cannot hold: leave it out, "
-            f"or name it {', '.join(_COLUMNS)}, each at most once"
+            f"or name it {', '.join(COLUMNS)}, each at most once"
         )
 
 
-def _column(records: pa.RecordBatch, name: str) -> pa.Array:
-    kind = _COLUMNS[name]
+def column_of(records: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column in the type that is encoded; nulls where the records have none.
+
+    Raises:
+        UnwritableRecordError: If it has another type.
+    """
+    kind = COLUMNS[name]
     if name not in records.schema.names:
         return pa.nulls(len(records), kind)
     column = records[name]

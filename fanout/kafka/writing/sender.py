@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import LeaderNotAvailableError
 
+from fanout.errors import StreamStateError
+from fanout.kafka.partitions import Partition
+from fanout.kafka.writing.delivery import Part
 from fanout.kafka.writing.policy import TOO_LARGE, final_error
 from fanout.kafka.writing.produce_requests import PartitionQueue, ProduceBatch
 from fanout.kafka.writing.topic_metadata import wait_for_leaders, write_timeout
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from aiokafka.errors import KafkaError
 
     from fanout.core.backoff import FullJitter
-    from fanout.kafka.partitions import Partition
+    from fanout.kafka.writing.delivery import Delivery
     from fanout.kafka.writing.produce_requests import ProduceRequests
     from fanout.kafka.writing.producer_options import ProducerOptions
     from fanout.kafka.writing.topic_metadata import TopicMetadata
@@ -67,6 +70,7 @@ class Sender:
         self._failure: Exception | None = None
         self._group: asyncio.TaskGroup
         self._tasks: set[asyncio.Task[None]] = set()
+        self.queued = 0
         self.rows = 0
         self.bytes = 0
         self.partitions: Counter[Partition] = Counter()
@@ -83,6 +87,7 @@ class Sender:
                 failure = raised
             for task in self._tasks:
                 task.cancel()
+        self._fail_deliveries(StreamStateError("the writer was closed before brokers confirmed"))
         if failure is not None:
             raise failure
 
@@ -101,13 +106,34 @@ class Sender:
         for each in new:
             self._queues[each] = PartitionQueue(each)
 
-    async def put(self, partition: Partition, rows: pa.RecordBatch, nbytes: int) -> None:
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+        return self._metadata.cluster_id
+
+    async def partition_count(self, topic: str) -> int:
+        """Return the number of partitions of a topic, as it was when the topic was located.
+
+        Raises:
+            FanOutError: If the topic cannot be written to, or the sending has failed.
+        """
+        await self.locate([Partition(topic, 0)])
+        return self._metadata.partition_count(topic)
+
+    async def put(
+        self,
+        partition: Partition,
+        rows: pa.RecordBatch,
+        nbytes: int,
+        delivery: Delivery | None = None,
+    ) -> None:
         """Queue rows for a located partition, when `buffer.memory` has room for them.
 
         Args:
             partition: The partition.
             rows: The rows, as `encode_record_batch` takes them.
             nbytes: The most bytes that they take when encoded.
+            delivery: The delivery to which the rows belong.
 
         Raises:
             FanOutError: If the sending has failed.
@@ -117,8 +143,10 @@ class Sender:
         queue = self._queues[partition]
         if not queue.batches:
             self._ready[queue] = None
-        queue.batches.append(ProduceBatch(rows, nbytes, self._deadline()))
+        parts = [] if delivery is None else [Part(delivery, len(rows))]
+        queue.batches.append(ProduceBatch(rows, nbytes, self._deadline(), parts=parts))
         self._waiting += nbytes
+        self.queued += len(rows)
 
     def start(self) -> None:
         """Send what can be sent now."""
@@ -184,6 +212,7 @@ class Sender:
             if self._failure is None:
                 self._failure = error
             self._ready.clear()
+            self._fail_deliveries(self._failure)
         else:
             if self._failure is None:
                 self.start()
@@ -222,6 +251,7 @@ class Sender:
         self.rows += len(batch.rows)
         self.bytes += len(batch.data)
         self.partitions[queue.partition] += len(batch.rows)
+        batch.report(queue.partition)
         if queue.batches:
             self._ready[queue] = None
 
@@ -236,6 +266,12 @@ class Sender:
         partitions = [queue.partition for queue in queues]
         await wait_for_leaders(self._metadata, partitions, deadline=deadline, jitter=self._jitter)
         self._ready.update(dict.fromkeys(queues))
+
+    def _fail_deliveries(self, error: Exception) -> None:
+        for queue in self._queues.values():
+            for batch in queue.batches:
+                for part in batch.parts:
+                    part.delivery.fail(error)
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._options.delivery_timeout

@@ -31,7 +31,7 @@ class TopicMetadata:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._cluster_id = ""
+        self.cluster_id = ""
         self._leaders: dict[str, dict[int, int]] = {}
         self._errors: dict[str, KafkaError] = {}
 
@@ -43,13 +43,17 @@ class TopicMetadata:
             ServiceError: If the answer comes from another cluster than before.
         """
         names = sorted(set(topics))
-        response = await fetch_metadata(self._connections, names, cluster_id=self._cluster_id)
-        self._cluster_id = response.cluster_id
+        response = await fetch_metadata(self._connections, names, cluster_id=self.cluster_id)
+        self.cluster_id = response.cluster_id
         for code, topic, _, partitions in response.topics:
             self._leaders[topic] = {number: leader for _, number, leader, *_ in partitions}
             self._errors.pop(topic, None)
             if (error := error_of(code, topic)) is not None:
                 self._errors[topic] = error
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has; 0 where that is not known."""
+        return len(self._leaders.get(topic, {}))
 
     def leader(self, partition: Partition) -> int | None:
         """Return the broker that leads a partition; None where it is not known."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.partitions import Partition
+    from fanout.kafka.writing.delivery import Delivery
     from fanout.kafka.writing.producer_id import WriteMode
 
 # Kafka's defaults of retry.backoff.ms and retry.backoff.max.ms.
@@ -65,7 +66,26 @@ class KafkaWriter:
         self._sender = sender
         self._options = options
 
-    async def write(self, records: pa.RecordBatch) -> None:
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+        return self._sender.cluster_id
+
+    @property
+    def queued(self) -> int:
+        """The number of records that were taken so far, sent or not."""
+        return self._sender.queued
+
+    async def partition_count(self, topic: str) -> int:
+        """Return the number of partitions of a topic, as it was when the writer first met it.
+
+        Raises:
+            ServiceError: If the topic does not exist, or the cluster refuses a request.
+            FanOutError: As for `write`.
+        """
+        return await self._sender.partition_count(topic)
+
+    async def write(self, records: pa.RecordBatch, delivery: Delivery | None = None) -> None:
         """Write records; each partition gets its records in the order of their rows.
 
         It returns when all of them fit into `buffer.memory`; `flush` waits for confirmation.
@@ -73,6 +93,7 @@ class KafkaWriter:
         Args:
             records: The columns `topic`, `partition` and `value`, and optionally `key`, `headers`
                 and `timestamp` (null: now).
+            delivery: The delivery to report the places of the records to.
 
         Raises:
             UnwritableRecordError: If a record is too large, or Kafka cannot hold a value.
@@ -96,7 +117,7 @@ class KafkaWriter:
                 )
         await self._sender.locate(dict.fromkeys(partition for partition, *_ in batches))
         for partition, some, nbytes in batches:
-            await self._sender.put(partition, some, nbytes)
+            await self._sender.put(partition, some, nbytes, delivery)
         self._sender.start()
 
     async def flush(self) -> Written:

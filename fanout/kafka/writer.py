@@ -1,0 +1,287 @@
+"""Write to topics of Kafka from asyncio: at least once, or in transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, final
+
+from fanout.core.checkpoint import Checkpoint, SplitPosition
+from fanout.core.drain import Drained
+from fanout.core.opening import resolve_start
+from fanout.core.positions import Cursor
+from fanout.errors import OptionError, PositionError, StreamStateError
+from fanout.kafka.cluster import check_cluster
+from fanout.kafka.partitions import Partition
+from fanout.kafka.reading.offsets import cursor_before, next_offset
+from fanout.kafka.source import KafkaSource
+from fanout.kafka.transactions.transactions import open_transactions
+from fanout.kafka.writing import writer as partition_writer
+from fanout.kafka.writing.delivery import Delivery
+from fanout.kafka.writing.own_transactions import OwnTransactions
+from fanout.kafka.writing.placement import place_rows, to_batch, topics_of
+from fanout.kafka.writing.producer_id import Idempotent, Transactional
+from fanout.kafka.writing.producer_options import ProducerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from fanout.kafka.cluster import Cluster
+    from fanout.kafka.writing.placement import Partitioner
+    from fanout.kafka.writing.writer import KafkaWriter
+
+# Kafka's default of transaction.timeout.ms. Until then readers wait for a writer that was killed.
+_TRANSACTION_TIMEOUT: Final = 60.0
+
+
+@asynccontextmanager
+async def open_writer(
+    cluster: Cluster,
+    topic: str | None = None,
+    *,
+    transactional_id: str | None = None,
+    transaction_timeout: float = _TRANSACTION_TIMEOUT,
+    partitioner: Partitioner | None = None,
+    producer_options: Mapping[str, str | int] | None = None,
+) -> AsyncIterator[TopicWriter]:
+    """Open a writer to topics of Kafka.
+
+    Without a transactional id each record is written at least once: all in-sync replicas have it,
+    and only records that the caller writes again are there twice. With one, records are written in
+    transactions: readers with `isolation.level=read_committed` see all of a commit, or none.
+
+    Leaving the block waits until all records are confirmed. Records of a transaction that was not
+    committed are aborted. If the block raises, records that are not confirmed are dropped.
+
+    Args:
+        cluster: The brokers.
+        topic: The topic of all records; None where a column `topic` names it. It has to exist.
+        transactional_id: The name of the writer's transactions. It stays the same when the writer
+            is started again. Opening a writer fences every older one with the same name: aborts its
+            open transaction, and lets it write no more.
+        transaction_timeout: Seconds after which brokers abort a transaction that is not committed.
+        partitioner: From the keys of many rows (an Arrow array of binary, null where there is none)
+            and the number of partitions of their topic to an array of their partitions. None is
+            Kafka's own: murmur2 of the key, and rows without a key to all partitions in turn.
+        producer_options: Options of Kafka's producer by Kafka's names, such as
+            `{"compression.type": "zstd"}`.
+
+    Raises:
+        OptionError: If an option is malformed, or brokers do not allow the timeout.
+        ServiceError: If the cluster cannot be reached, or refuses the client.
+
+    Cancellation: every connection is closed before the block is left.
+    """
+    check_cluster(cluster)
+    for name, value in (("topic", topic), ("transactional_id", transactional_id)):
+        if value is not None and (not isinstance(value, str) or not value):
+            raise OptionError(f"{name}={value!r} must be a string, and not empty")
+    if partitioner is not None and not callable(partitioner):
+        raise OptionError(f"partitioner={partitioner!r} must be a function of keys and a number")
+    options = ProducerOptions.parse(producer_options or {})
+    cluster = cluster.named("writer")
+    async with AsyncExitStack() as stack:
+        transactions = mode = None
+        if transactional_id is not None:
+            transactions = await stack.enter_async_context(open_transactions(cluster))
+            incarnation = await transactions.begin(transactional_id, transaction_timeout)
+            mode = Transactional(transactional_id, incarnation)
+        opening = partition_writer.open_writer(cluster, mode=mode or Idempotent(), options=options)
+        writer = await stack.enter_async_context(opening)
+        own = None
+        if transactions is not None and mode is not None:
+            own = OwnTransactions(writer, transactions, mode, timeout=transaction_timeout)
+            stack.push_async_callback(own.close)
+        yield TopicWriter(writer, own, topic=topic, partitioner=partitioner)
+        if own is None:
+            await writer.flush()
+
+
+@final
+class TopicWriter:
+    """Writes records to topics; made by `open_writer`. Any task may call it.
+
+    An error of the cluster is final: every later call raises it as well. A write that is refused
+    before anything of it is sent, with UnwritableRecordError or for a topic that does not exist,
+    leaves the writer as it was.
+
+    Args:
+        writer: Writes to given partitions.
+        transactions: The transactions of the writer; None without them.
+        topic: The topic of all records; None where they name it.
+        partitioner: The user's partitioner; None for Kafka's own.
+    """
+
+    def __init__(
+        self,
+        writer: KafkaWriter,
+        transactions: OwnTransactions | None,
+        *,
+        topic: str | None,
+        partitioner: Partitioner | None,
+    ) -> None:
+        self._writer = writer
+        self._transactions = transactions
+        self._topic = topic
+        self._partitioner = partitioner
+        self._rows = 0
+        self._lock = asyncio.Lock()
+
+    async def write(self, records: pa.RecordBatch | Sequence[Mapping[str, Any]]) -> Delivery:
+        """Write records; each partition gets its records in the order of the rows.
+
+        It returns when all of them have room in `buffer.memory`. `flush`, `commit` and
+        `Delivery.confirmed` wait for brokers.
+
+        Args:
+            records: Records with the columns of Spark's own sink: `value` (string or binary; null
+                is a tombstone), and optionally `key` (the same), `topic`, `partition` (int),
+                `headers` (a list of structs of `key` and `value`) and `timestamp` (now, if it is
+                null). Or rows as mappings, with the headers of each as pairs.
+
+        Returns:
+            The delivery, to ask for the partitions and offsets of the records.
+
+        Raises:
+            UnwritableRecordError: If a record is too large, or Kafka cannot hold a value.
+            ServiceError: If a topic or partition does not exist, or the cluster refuses a request.
+            FencedError: If a newer writer has taken over, or brokers have aborted the transaction.
+            WriteTimeoutError: If the cluster does not confirm records in time.
+
+        Cancellation: some of the records may be written. A transaction is then aborted; its commit
+        raises StreamStateError.
+        """
+        batch = to_batch(records)
+        delivery = Delivery(len(batch))
+        if not len(batch):
+            return delivery
+        topics = topics_of(batch, self._topic)
+        async with self._lock:
+            counts = {topic: await self._writer.partition_count(topic) for topic in topics}
+            rows = place_rows(batch, counts, partitioner=self._partitioner, first_row=self._rows)
+            self._rows += len(batch)
+            if self._transactions is None:
+                await self._writer.write(rows, delivery)
+            else:
+                await self._transactions.write(rows, delivery)
+        return delivery
+
+    async def flush(self) -> None:
+        """Wait until brokers have confirmed all written records.
+
+        Records of a transaction are seen after its commit only, which flushes by itself.
+
+        Raises:
+            FanOutError: As for `write`.
+
+        Cancellation: nothing is lost; call it again.
+        """
+        async with self._lock:
+            await self._writer.flush()
+
+    async def commit(self, positions: Drained | Checkpoint | None = None) -> None:
+        """Commit the records since the last commit, and the positions of a source with them.
+
+        Args:
+            positions: What was drained from a stream of a `KafkaSource`, or its `delivered`
+                positions: the records up to there count as processed, if the commit succeeds, and
+                only then. None leaves the positions as they are.
+
+        Raises:
+            StreamStateError: If the writer has no transactional id, the positions are of another
+                cluster, or a write was cancelled in the middle.
+            FencedError: If a newer writer has taken over.
+            BatchNotWrittenError: If brokers have aborted the transaction after its timeout.
+            ServiceError: If the group of the positions may not be used, or it is not known whether
+                the transaction was committed. `positions` of the next writer tells.
+            FanOutError: As for `write`.
+
+        Cancellation: the transaction may be committed; call it again to finish it.
+        """
+        transactions = self._own_transactions("commit")
+        offsets = {} if positions is None else self._offsets(positions)
+        async with self._lock:
+            await transactions.commit(offsets)
+
+    async def abort(self) -> None:
+        """Abort the records since the last commit; readers with `read_committed` never see them.
+
+        Raises:
+            StreamStateError: If the writer has no transactional id.
+            FanOutError: As for `commit`.
+
+        Cancellation: the transaction may be aborted; call it again.
+        """
+        transactions = self._own_transactions("abort")
+        async with self._lock:
+            await transactions.abort()
+
+    async def positions(self, source: KafkaSource) -> str:
+        """Return the positions of the last commit, for `fanout.open(source, resume=...)`.
+
+        The first call of all finds where the source begins, and commits that: "latest" stays the
+        moment of that call, however often the first run fails. A partition that appears later is
+        read from its beginning. Brokers keep the positions as the offsets of a consumer group with
+        the name of the transactional id, for `offsets.retention.minutes` after the last commit.
+
+        Args:
+            source: What is read; a topic of the cluster that is written to.
+
+        Raises:
+            StreamStateError: If the writer has no transactional id, or a transaction is open.
+            OptionError: If the source is no `KafkaSource`.
+            PositionError: If the source is another cluster.
+            ServiceError: If the group may not be used, or the source does not exist.
+
+        Cancellation: nothing is lost; call it again.
+        """
+        transactions = self._own_transactions("positions")
+        if not isinstance(source, KafkaSource):
+            raise OptionError(
+                f"source must be a KafkaSource, not {type(source).__name__}: Kafka keeps positions "
+                f"of its own partitions only"
+            )
+        async with self._lock:
+            offsets = await transactions.offsets()
+        if offsets:
+            splits = {
+                str(each): SplitPosition(each.split, cursor_before(offset))
+                for each, offset in sorted(offsets.items())
+            }
+            return Checkpoint(self._identity, splits).to_json()
+        first = await resolve_start(source)
+        checkpoint = Checkpoint.from_json(first)
+        if checkpoint.source != self._identity:
+            raise PositionError(
+                f"the source reads {checkpoint.source}, but the writer writes to {self._identity}: "
+                f"a transaction holds positions of its own cluster only"
+            )
+        await self.commit(checkpoint)
+        return first
+
+    @property
+    def _identity(self) -> str:
+        """The identity of sources in the cluster that is written to."""
+        return f"kafka:{self._writer.cluster_id}"
+
+    def _own_transactions(self, call: str) -> OwnTransactions:
+        if self._transactions is None:
+            raise StreamStateError(
+                f"{call} needs transactions: open the writer with transactional_id="
+            )
+        return self._transactions
+
+    def _offsets(self, positions: Drained | Checkpoint) -> dict[Partition, int]:
+        checkpoint = positions.positions if isinstance(positions, Drained) else positions
+        if checkpoint.source != self._identity:
+            raise StreamStateError(
+                f"these are positions of {checkpoint.source}, not of {self._identity}: a "
+                f"transaction holds positions of its own cluster only"
+            )
+        return {
+            Partition.of(id_): next_offset(state.position)
+            for id_, state in checkpoint.splits.items()
+            if isinstance(state.position, Cursor)
+        }

@@ -1,0 +1,191 @@
+"""Transactions that one writer begins, fills and ends, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.error_text import text_of
+from fanout.errors import BatchNotWrittenError, FanOutError, FencedError, StreamStateError
+from fanout.kafka.transactions.outcome import TransactionOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.transactions.transactions import Transactions
+    from fanout.kafka.writing.delivery import Delivery
+    from fanout.kafka.writing.producer_id import Transactional
+    from fanout.kafka.writing.writer import KafkaWriter
+
+log = logging.getLogger(__name__)
+
+# Seconds that leaving a writer waits for records that are under way, and for the abort.
+_CLOSING_TIMEOUT: Final = 5.0
+
+
+@final
+class OwnTransactions:
+    """Write in transactions that nobody else writes in.
+
+    The offsets of a consumer group may be part of a transaction. The group has the name of the
+    transactional id.
+
+    Args:
+        writer: Writes in the transactions.
+        transactions: Ends them.
+        joined: The transactional id and its incarnation.
+        timeout: Seconds after which brokers abort a transaction.
+    """
+
+    def __init__(
+        self,
+        writer: KafkaWriter,
+        transactions: Transactions,
+        joined: Transactional,
+        *,
+        timeout: float,
+    ) -> None:
+        self._writer = writer
+        self._transactions = transactions
+        self._joined = joined
+        self._timeout = timeout
+        self._open = False
+        self._torn = False
+        # From here on a commit may be done, so that nothing may be added to the transaction.
+        self._ending = False
+        self._stored: dict[Partition, int] = {}
+        # The offsets that are being added to the open transaction, or were.
+        self._new: Mapping[Partition, int] = {}
+
+    async def offsets(self) -> Mapping[Partition, int]:
+        """Return the offsets of the last committed transaction that had any.
+
+        Raises:
+            StreamStateError: If a transaction is open, whose offsets are not known to be valid.
+            ServiceError: If the group may not be read, or the cluster does not answer.
+            FanOutError: As `commit`, if one was cancelled.
+        """
+        if self._ending:
+            await self._end()
+        if self._open:
+            raise StreamStateError(
+                "a transaction is open, so that its records would be read again: commit or abort it"
+            )
+        return await self._transactions.stored_offsets(self._joined.transactional_id)
+
+    async def write(self, rows: pa.RecordBatch, delivery: Delivery) -> None:
+        """Write rows, in a transaction that begins with the first of them.
+
+        Raises:
+            FanOutError: As `KafkaWriter.write`; and as `commit`, if one was cancelled.
+        """
+        if self._ending:
+            await self._end()
+        before = self._writer.queued
+        try:
+            await self._writer.write(rows, delivery)
+        except asyncio.CancelledError:
+            self._torn = self._torn or self._writer.queued > before
+            raise
+        finally:
+            self._open = self._open or self._writer.queued > before
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit the rows since the last commit, and offsets with them.
+
+        Raises:
+            StreamStateError: If a write was cancelled in the middle.
+            FencedError: If a newer writer has taken over.
+            BatchNotWrittenError: If brokers have aborted the transaction.
+            FanOutError: As `KafkaWriter.flush` and `Transactions.end`.
+
+        Cancellation: the rows may be committed; another call finishes the commit.
+        """
+        if self._ending:
+            await self._end()
+        if self._torn:
+            raise StreamStateError(
+                "a write was cancelled in the middle, so that a part of its records may be in the "
+                "transaction: abort it, or leave the block of the writer"
+            )
+        new = {p: offset for p, offset in offsets.items() if self._stored.get(p) != offset}
+        if not self._open and not new:
+            return
+        await self._writer.flush()
+        if new:
+            self._open, self._new = True, new
+            await self._store()
+        self._ending = True
+        await self._end()
+
+    async def abort(self) -> None:
+        """Abort the open transaction, if there is one.
+
+        Raises:
+            FanOutError: As `KafkaWriter.flush` and `Transactions.abort`.
+        """
+        if self._ending:
+            await self._end()
+        if not self._open:
+            return
+        # Rows that are under way would begin another transaction if they arrived after the abort.
+        await self._writer.flush()
+        await self._abort()
+
+    async def close(self) -> None:
+        """Abort the open transaction, so that readers do not wait for it; for a few seconds."""
+        if not self._open or self._ending:
+            return
+        log.warning(
+            "records of %s were written and not committed, and are aborted",
+            self._joined.transactional_id,
+        )
+        try:
+            async with asyncio.timeout(_CLOSING_TIMEOUT):
+                try:
+                    await self._writer.flush()
+                except FanOutError:
+                    log.debug("nothing more of the transaction is sent", exc_info=True)
+                await self._abort()
+        except (TimeoutError, FanOutError) as error:
+            log.warning("a transaction could not be aborted: %s", text_of(error))
+
+    async def _store(self) -> None:
+        """Add the new offsets to the open transaction."""
+        joined = self._joined
+        await self._transactions.store_offsets(
+            joined.transactional_id, joined.incarnation, joined.transactional_id, self._new
+        )
+
+    async def _abort(self) -> None:
+        if self._new:
+            # A cancelled call may still be under way. It would begin another transaction if it
+            # arrived after the abort; it arrives before this one.
+            await self._store()
+        await self._transactions.abort(self._joined.transactional_id, self._joined.incarnation)
+        self._open, self._torn, self._new = False, False, {}
+        self._writer.next_transaction()
+
+    async def _end(self) -> None:
+        name = self._joined.transactional_id
+        outcome = await self._transactions.end(
+            name, self._joined.incarnation, patience=self._timeout
+        )
+        match outcome:
+            case TransactionOutcome.COMMITTED:
+                self._stored |= self._new
+                self._open, self._ending, self._new = False, False, {}
+                self._writer.next_transaction()
+            case TransactionOutcome.FENCED:
+                raise FencedError(
+                    f"a newer writer has taken over {name}; what was not committed is aborted"
+                )
+            case _:
+                raise BatchNotWrittenError(
+                    f"the transaction was {outcome.value} before it was committed, so none of it "
+                    f"is seen: commit within {self._timeout:g} s, or raise transaction_timeout"
+                )
