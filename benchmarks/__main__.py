@@ -26,6 +26,7 @@ from benchmarks import (
     soak,
     spark_kafka,
     spark_kinesis,
+    writer,
 )
 from benchmarks.harness import table
 
@@ -75,6 +76,7 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
     },
     "sink": {"kafka": Scenario(sink.run, partial(sink.run, 1, brief=True))},
     "shuffle": {"kafka": Scenario(shuffle.run, partial(shuffle.run, 1, {1024: 100_000}))},
+    "writer": {"kafka": Scenario(writer.run, partial(writer.run, 1, {1024: 200_000}))},
 }
 
 _HELP = """\
@@ -108,6 +110,8 @@ scenarios that write to the real broker, 4 partitions:
            each other and Spark's own Kafka sink
   shuffle  records by key through a shuffle and back; the peers are aiokafka, and fanout's own
            writer and source without frames and watermarks
+  writer   record batches and rows to a topic from asyncio, through fanout.kafka.open_writer; the
+           peers are aiokafka and confluent-kafka
 
 python -m benchmarks soak [--minutes 30] runs a job on Kinesis and Kafka while shards are split and
 merged, and ends with 1 if memory, threads, sockets or files grow after the warm-up.
@@ -124,7 +128,7 @@ examples:
   python -m benchmarks consume --source kafka             one scenario
   python -m benchmarks --quick                            a quick look at everything
   python -m benchmarks consume spark --quick              at two scenarios
-  python -m benchmarks sink shuffle                       writing, which takes no --source
+  python -m benchmarks sink shuffle writer                writing, which takes no --source
   python -m benchmarks spark --json | tail -1 | jq .ratios
   python -m benchmarks --json | tee figures.txt; python -m benchmarks report figures.txt
 """
