@@ -191,11 +191,11 @@ class LanderCancelledError(FanOutError):
 
 
 class UnwritableRecordError(FanOutError, ValueError):
-    """A record cannot be written to Kafka: it is too large, or Kafka has no such value."""
+    """A record cannot be written: it is too large, or the service has no such value."""
 
 
 class WriteTimeoutError(FanOutError):
-    """Kafka did not confirm records in time; they may have been written anyway."""
+    """The service did not confirm records in time; they may have been written anyway."""
 
     retryable = True
 

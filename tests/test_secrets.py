@@ -31,6 +31,7 @@ import fanout
 from fanout.errors import FanOutError, MalformedEventError, OptionError
 from fanout.kinesis.reading.decode import decode_event, decode_records
 from fanout.kinesis.reading.event_stream import FrameDecoder
+from fanout.kinesis.writing.kpl_format import encode_aggregate, seal_aggregate
 from fanout.landing.segments import SegmentLog
 from fanout.testing.fast_mode import fast
 from fanout.testing.faults import (
@@ -42,7 +43,6 @@ from fanout.testing.faults import (
     RefuseSubscribe,
 )
 from fanout.testing.kinesis.frames import encode_event
-from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from tests.kinesis.reading import FIRST, Stream, seeded

@@ -11,18 +11,31 @@ from fanout._exports import lazy_exports
 
 if TYPE_CHECKING:
     from fanout.core.findings import Finding
+    from fanout.kinesis.deduplication import read_deduplication_ids
     from fanout.kinesis.doctor.diagnose import diagnose
     from fanout.kinesis.iam import iam_policy
     from fanout.kinesis.source import KinesisSource
+    from fanout.kinesis.writer import KinesisWriter, open_writer
 
-__all__ = ("Finding", "KinesisSource", "diagnose", "iam_policy")
+__all__ = (
+    "Finding",
+    "KinesisSource",
+    "KinesisWriter",
+    "diagnose",
+    "iam_policy",
+    "open_writer",
+    "read_deduplication_ids",
+)
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "Finding": "fanout.core.findings",
         "KinesisSource": "fanout.kinesis.source",
+        "KinesisWriter": "fanout.kinesis.writer",
         "diagnose": "fanout.kinesis.doctor.diagnose",
         "iam_policy": "fanout.kinesis.iam",
+        "open_writer": "fanout.kinesis.writer",
+        "read_deduplication_ids": "fanout.kinesis.deduplication",
     },
 )

@@ -49,13 +49,15 @@ _STRINGS = (
 )
 _SECONDS = ("subscribe_timeout", "silence_timeout", "discovery_interval")
 
-_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+"""The name of a stream or a consumer."""
 
-_STREAM_ARN = re.compile(
+STREAM_ARN = re.compile(
     r"(?P<stream_arn>arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}"
     r":stream/(?P<stream>[a-zA-Z0-9_.-]{1,128}))"
 )
-_CONSUMER_ARN = re.compile(_STREAM_ARN.pattern + r"/consumer/[a-zA-Z0-9_.-]{1,128}(:[0-9]+)?")
+"""The ARN of a stream, with its parts."""
+_CONSUMER_ARN = re.compile(STREAM_ARN.pattern + r"/consumer/[a-zA-Z0-9_.-]{1,128}(:[0-9]+)?")
 
 # AWS API reference, RegisterStreamConsumer and TagResource.
 _MAX_TAGS: Final = 50
@@ -180,7 +182,7 @@ class KinesisOptions(SourceOptions):
     def resolved_region(self) -> str | None:
         """The region that the options name, directly or inside an ARN."""
         for arn in (self.stream, self.consumer):
-            if arn is not None and (match := _STREAM_ARN.match(arn)):
+            if arn is not None and (match := STREAM_ARN.match(arn)):
                 return match["region"]
         return self.region
 
@@ -228,8 +230,8 @@ class KinesisOptions(SourceOptions):
             value = getattr(self, name)
             if not isinstance(value, str) and (value is not None or name == "stream"):
                 raise OptionError(f"{name} must be a string, not {type(value).__name__}")
-        stream = _STREAM_ARN.fullmatch(self.stream)
-        if stream is None and not _NAME.fullmatch(self.stream):
+        stream = STREAM_ARN.fullmatch(self.stream)
+        if stream is None and not NAME.fullmatch(self.stream):
             raise OptionError(
                 f"stream={self.stream!r} is neither a stream's name (1 to 128 of a-z A-Z 0-9 _ . "
                 f"-) nor its ARN"
@@ -238,7 +240,7 @@ class KinesisOptions(SourceOptions):
         if self.consumer is None and self.mode == "efo":
             raise OptionError("enhanced fan-out needs a consumer: name one, or pass mode='polling'")
         consumer = None if self.consumer is None else _CONSUMER_ARN.fullmatch(self.consumer)
-        if consumer is None and self.consumer is not None and not _NAME.fullmatch(self.consumer):
+        if consumer is None and self.consumer is not None and not NAME.fullmatch(self.consumer):
             raise OptionError(
                 f"consumer={self.consumer!r} is neither a consumer's name (1 to 128 of a-z A-Z 0-9 "
                 f"_ . -) nor its ARN"

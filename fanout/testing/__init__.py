@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 from fanout._exports import lazy_exports
 
 if TYPE_CHECKING:
+    from fanout.kinesis.writing.kpl_format import encode_aggregate
     from fanout.testing.fast_mode import fast
     from fanout.testing.faults import (
         CorruptFrame,
         CutConnection,
         CutPoll,
+        CutPut,
         EmptyPoll,
         EndEarly,
         Fault,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         IgnoreSubscribe,
         RaiseInStream,
         RefuseCall,
+        RefuseRecords,
         RefuseSubscribe,
         RevokeKey,
         Stall,
@@ -38,7 +41,6 @@ if TYPE_CHECKING:
         fault_to_json,
     )
     from fanout.testing.kafka.broker import KafkaBroker
-    from fanout.testing.kinesis.kpl_format import encode_aggregate
     from fanout.testing.kinesis.process import KinesisProcess
     from fanout.testing.kinesis.rules import KinesisRules, KinesisStatistics
     from fanout.testing.kinesis.server import KinesisServer
@@ -58,6 +60,7 @@ __all__ = (
     "CorruptFrame",
     "CutConnection",
     "CutPoll",
+    "CutPut",
     "DeadlockError",
     "EmptyPoll",
     "EndEarly",
@@ -77,6 +80,7 @@ __all__ = (
     "Priorities",
     "RaiseInStream",
     "RefuseCall",
+    "RefuseRecords",
     "RefuseSubscribe",
     "RevokeKey",
     "Schedule",
@@ -97,6 +101,7 @@ _FAULTS = (
     "CorruptFrame",
     "CutConnection",
     "CutPoll",
+    "CutPut",
     "EmptyPoll",
     "EndEarly",
     "Fault",
@@ -106,6 +111,7 @@ _FAULTS = (
     "IgnoreSubscribe",
     "RaiseInStream",
     "RefuseCall",
+    "RefuseRecords",
     "RefuseSubscribe",
     "RevokeKey",
     "Stall",
@@ -131,7 +137,7 @@ __getattr__, __dir__ = lazy_exports(
         "Shuffled": "fanout.testing.virtual_time.schedule",
         "SimLoop": "fanout.testing.virtual_time.loop",
         "Trace": "fanout.testing.virtual_time.trace",
-        "encode_aggregate": "fanout.testing.kinesis.kpl_format",
+        "encode_aggregate": "fanout.kinesis.writing.kpl_format",
         "fast": "fanout.testing.fast_mode",
         "running_loop": "fanout.testing.virtual_time.loop",
         "simulate": "fanout.testing.virtual_time.loop",

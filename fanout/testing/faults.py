@@ -2,7 +2,7 @@
 
 A fault is a value: it can be printed, compared, stored as JSON and replayed. It names where it
 strikes (a shard, and the n-th event of a subscription, the n-th subscribe call or the n-th poll; or
-the n-th call of any action) and how often.
+the n-th call of any action, the n-th put) and how often.
 """
 
 from __future__ import annotations
@@ -224,11 +224,36 @@ class EmptyPoll(_PollFault):
     """Answer without records, and behind the tip, although there may be records."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseRecords(_CallFault):
+    """Refuse some records of a PutRecords call, and store the others.
+
+    Args:
+        shard: the shard whose records are refused; None means any shard.
+        every: refuse each so many-th of them, beginning with the first.
+        code: the error of a refused record.
+    """
+
+    shard: str | None = None
+    every: int = 1
+    code: str = "InternalFailure"
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        _require_positive(call=self.call, times=self.times, every=self.every)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutPut(_CallFault):
+    """Store the records of a PutRecords call, and close the connection instead of an answer."""
+
+
 StreamFault = CutConnection | GoAway | EndEarly | Stall | CorruptFrame | RaiseInStream | HalfAnEnd
 SubscribeFault = RefuseSubscribe | IgnoreSubscribe
 PollFault = CutPoll | EmptyPoll
 CallFault = RefuseCall | IgnoreCall
-Fault = StreamFault | SubscribeFault | PollFault | CallFault | RevokeKey
+PutFault = RefuseRecords | CutPut
+Fault = StreamFault | SubscribeFault | PollFault | CallFault | PutFault | RevokeKey
 
 _KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in get_args(Fault)}
 

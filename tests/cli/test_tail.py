@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.cli.standard_output import StandardOutput
 from fanout.errors import SetupError
-from fanout.testing.kinesis.kpl_format import encode_aggregate
+from fanout.kinesis.writing.kpl_format import encode_aggregate
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from tests.cli.processes import ENVIRONMENT, FANOUT

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.testing.kinesis.kpl_format import encode_aggregate
+from fanout.kinesis.writing.kpl_format import encode_aggregate
 from tests.conformance.service import PATIENCE
 
 if TYPE_CHECKING:

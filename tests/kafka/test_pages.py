@@ -140,6 +140,7 @@ def test_the_page_names_every_column() -> None:
         "README.md",
         "docs/kafka.md",
         "docs/kafka-writer.md",
+        "docs/kinesis-writer.md",
         "docs/reliability.md",
         "docs/shuffle.md",
         "docs/writing-to-kafka.md",

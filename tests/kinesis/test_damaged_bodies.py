@@ -20,8 +20,8 @@ from fanout.kinesis.reading.deaggregation import Deaggregator, parse_aggregate
 from fanout.kinesis.reading.decode import decode_event
 from fanout.kinesis.reading.event_stream import FrameDecoder
 from fanout.kinesis.reading.subscription import read_events
+from fanout.kinesis.writing.kpl_format import encode_aggregate, seal_aggregate
 from fanout.testing.kinesis.frames import encode_event, encode_exception, encode_frame
-from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 from tests.damage import cuts, damaged, documents
 from tests.kinesis.framing import header, sealed
 from tests.memory import peak_memory

@@ -20,7 +20,7 @@ from fanout.kinesis.aws.api import HashRange
 from fanout.kinesis.reading.deaggregation import MAGIC, Deaggregator
 from fanout.kinesis.reading.decode import FEW_ROWS, SCHEMA
 from fanout.kinesis.shards import ShardCatalog
-from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
+from fanout.kinesis.writing.kpl_format import encode_aggregate, seal_aggregate
 from tests.kinesis.reading import FIRST
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import fanout
 from fanout.core.positions import Cursor
 from fanout.errors import DecodeFailedError, OptionError, SplitFailedError
 from fanout.kinesis.reading.decode import SCHEMA
-from fanout.testing.kinesis.kpl_format import encode_aggregate
+from fanout.kinesis.writing.kpl_format import encode_aggregate
 from tests.kinesis.reading import FIRST, Stream
 from tests.kinesis.test_options import source
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fanout.errors import MalformedEventError
 from fanout.kinesis.reading.deaggregation import MAGIC, MAX_SUB_RECORDS, parse_aggregate
-from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
+from fanout.kinesis.writing.kpl_format import encode_aggregate, seal_aggregate
 
 PAIRS = [("a", b"1"), ("b", b""), ("a", b"\x00\xff")]
 # As the format's documentation lays a message out: tables, then a sub-record with every field.

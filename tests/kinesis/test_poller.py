@@ -20,7 +20,7 @@ from fanout.errors import MalformedEventError, UnconfirmedEndError
 from fanout.kinesis.aws.api import StreamDescription, UnreadRecords
 from fanout.kinesis.reading.deaggregation import Deaggregator
 from fanout.kinesis.reading.polling import Poller
-from fanout.testing.kinesis.kpl_format import encode_aggregate
+from fanout.kinesis.writing.kpl_format import encode_aggregate
 from fanout.testing.virtual_time.loop import simulate
 from tests.virtual_time import in_virtual_time
 

@@ -12,8 +12,8 @@ import pytest
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.positions import Cursor, Timestamp
 from fanout.errors import SplitFailedError, SubscribeTimeoutError, SubscriptionSilentError
+from fanout.kinesis.writing.kpl_format import encode_aggregate
 from fanout.testing.faults import CutPoll, EmptyPoll, Fault, IgnoreCall, RefuseCall
-from fanout.testing.kinesis.kpl_format import encode_aggregate
 from fanout.testing.kinesis.rules import KinesisRules
 from tests.kinesis.reading import FIRST, Reader, Stream, client, eventually
 

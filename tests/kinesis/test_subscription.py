@@ -18,8 +18,8 @@ from fanout.kinesis.reading.deaggregation import Deaggregator
 from fanout.kinesis.reading.decode import FEW_ROWS, SCHEMA
 from fanout.kinesis.reading.subscription import read_events
 from fanout.kinesis.starting_position import starting_position
+from fanout.kinesis.writing.kpl_format import encode_aggregate, seal_aggregate
 from fanout.testing.kinesis.frames import encode_event, encode_exception, encode_frame
-from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 from fanout.testing.virtual_time.loop import simulate
 
 if TYPE_CHECKING:

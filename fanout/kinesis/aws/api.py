@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
@@ -132,6 +132,23 @@ class UnreadRecords:
     chunks: AsyncIterator[bytes]
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """Hold the answer to one record of PutRecords.
+
+    Args:
+        shard_id: The shard that has it; None if it was refused.
+        error_code: Why it was refused, such as ProvisionedThroughputExceededException; None if it
+            was not.
+        message: The service's own sentence, which names the shard.
+    """
+
+    shard_id: str | None
+    error_code: str | None = None
+    message: str = ""
+
+
 class KinesisClient(Protocol):
     """Make the calls of one stream; cancelling any of them closes its connection."""
 
@@ -222,4 +239,23 @@ class KinesisClient(Protocol):
             stream_arn: The iterator's stream.
             shard_iterator: The iterator that `get_shard_iterator` or the last call returned.
             limit: The most records; None for the service's own limit.
+        """
+
+
+class KinesisWritingClient(KinesisClient, Protocol):
+    """Make the calls of one stream that is written to, too."""
+
+    async def put_records(self, records: Sequence[Mapping[str, Any]]) -> list[PutResult]:
+        """Call PutRecords once, without a retry; some of the records may be refused.
+
+        There is no timeout: the caller has to set one.
+
+        Args:
+            records: PutRecordsRequestEntry as in the AWS API, up to 500.
+
+        Returns:
+            The result of each record.
+
+        Raises:
+            ServiceError: If the answer has not one result for each record.
         """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aiobotocore.config import AioConfig
 from botocore.handlers import enable_millisecond_timestamp_precision
@@ -16,6 +17,7 @@ from fanout.kinesis.aws.api import (
     NO_TAGS,
     ConsumerDescription,
     HashRange,
+    PutResult,
     ShardDescription,
     StreamDescription,
     UnreadRecords,
@@ -26,16 +28,17 @@ from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.options import check_endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     import aioboto3
 
-    from fanout.kinesis.aws.api import KinesisClient
+    from fanout.kinesis.aws.api import KinesisWritingClient
     from fanout.kinesis.aws.credentials import RenewableCredentials
     from fanout.kinesis.aws.role import AssumedRole
 
 _CONNECT_TIMEOUT = 15.0
+_LARGE_BODY: Final = 1 << 20  # aiohttp warns from here on
 
 
 @asynccontextmanager
@@ -47,7 +50,7 @@ async def open_kinesis_client(
     session: aioboto3.Session | None = None,
     role: AssumedRole | None = None,
     insecure: bool = False,
-) -> AsyncIterator[KinesisClient]:
+) -> AsyncIterator[KinesisWritingClient]:
     """Open the clients of one stream; leaving the context closes them and their connections.
 
     Args:
@@ -80,6 +83,7 @@ async def open_kinesis_client(
         # The environment and the profile may set an endpoint too.
         check_endpoint(control.meta.endpoint_url, insecure=insecure)
         deliver_raw_bodies(reading)
+        reading.meta.events.register("before-send.kinesis.PutRecords", _send_large_body_in_parts)
         hide_signed_headers(control)
         hide_signed_headers(reading)
         yield _AioKinesisClient(stream, control, reading, await session.get_credentials())
@@ -114,6 +118,12 @@ def _reading_config() -> AioConfig:
         # shards, also after a reshard. Unused connections allocate nothing.
         max_pool_connections=MAX_SHARDS,
     )
+
+
+def _send_large_body_in_parts(request: Any, **_: Any) -> None:
+    """Let aiohttp send a large body piece by piece: whole, it would hold up the event loop."""
+    if len(request.body) > _LARGE_BODY:
+        request.body = io.BytesIO(request.body)
 
 
 def server_time(headers: Mapping[str, str]) -> datetime:
@@ -218,6 +228,18 @@ class _AioKinesisClient:
             StreamARN=stream_arn, ShardId=shard_id, **position
         )
         return str(response["ShardIterator"])
+
+    async def put_records(self, records: Sequence[Mapping[str, Any]]) -> list[PutResult]:
+        response = await self._reading.put_records(**self._stream, Records=records)
+        results = response.get("Records", ())
+        if len(results) != len(records):
+            raise ServiceError(
+                f"Kinesis answered about {len(results)} of the {len(records)} records that were put"
+            )
+        return [
+            PutResult(one.get("ShardId"), one.get("ErrorCode"), one.get("ErrorMessage", ""))
+            for one in results
+        ]
 
     @asynccontextmanager
     async def get_records(

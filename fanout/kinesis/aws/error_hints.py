@@ -40,8 +40,9 @@ BAD_CREDENTIALS: Final = frozenset(
 
 _NOT_FOUND: Final = "ResourceNotFoundException"
 # Calls whose only resource is a stream.
-_STREAM_CALLS: Final = frozenset({"DescribeStreamSummary", "ListShards"})
+_STREAM_CALLS: Final = frozenset({"DescribeStreamSummary", "ListShards", "PutRecords"})
 _SUBSCRIBE: Final = "SubscribeToShard"
+_PUT: Final = "PutRecords"
 # Calls whose resource is a consumer in the Service Authorization Reference of Kinesis Data Streams;
 # that of all others is the stream.
 _CONSUMER_CALLS: Final = frozenset(
@@ -92,6 +93,15 @@ def name_of(error: BaseException) -> str:
     return code_of(error) or type(error).__name__
 
 
+_PUT_HINTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(ACCESS_DENIED, "grant kinesis:PutRecords and kinesis:ListShards on the stream"),
+    "KMSAccessDeniedException": (
+        f"grant kms:GenerateDataKey on {_KMS} through kinesis, in the writer's policy and, for a "
+        "key of another account, in the key's"
+    ),
+}
+
+
 def hint_of(error: BaseException) -> str:
     """Return what the user can do about an error, as a clause; empty if nothing is known."""
     code = code_of(error) or ""
@@ -103,6 +113,8 @@ def hint_of(error: BaseException) -> str:
                 "check role_arn, and that the role trusts the credentials in use; its trust policy "
                 "may ask for an external_id"
             )
+        case ClientError() if error.operation_name == _PUT and code in _PUT_HINTS:
+            return _PUT_HINTS[code]
         case ClientError() | RemoteError() if code in ACCESS_DENIED:
             return _grant(error.operation_name if isinstance(error, ClientError) else _SUBSCRIBE)
         case ClientError() if code == _NOT_FOUND and error.operation_name in _STREAM_CALLS:

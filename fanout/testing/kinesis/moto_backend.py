@@ -23,6 +23,7 @@ from fanout.testing.kinesis.moto_stream import HASH_KEYS, EmbeddedStream, PutEnt
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from fanout.testing.faults import RefuseRecords
     from fanout.testing.kinesis.server_state import ServerState
 
 # moto's types stay outside: they describe the backend that this one replaces.
@@ -153,20 +154,22 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         return str(number), shard_id
 
     def put_records(
-        self, stream_arn: str | None, stream_name: str | None, records: list[dict[str, Any]]
+        self,
+        stream_arn: str | None,
+        stream_name: str | None,
+        records: list[dict[str, Any]],
+        refusal: RefuseRecords | None = None,
     ) -> dict[str, Any]:
-        """Store up to 500 records, all or none."""
+        """Store up to 500 records; each is refused by itself where its shard has had too much."""
         stream = self.describe_stream(stream_arn, stream_name)
         if len(records) > _MAX_RECORDS:
             raise _exceptions.TooManyRecords
         entries = [_entry(record, position) for position, record in enumerate(records, 1)]
         if sum(entry.size for entry in entries) > _MAX_REQUEST_BYTES:
             raise _exceptions.TotalRecordsSizeExceedsLimit
-        results = [
-            {"SequenceNumber": str(number), "ShardId": shard_id}
-            for shard_id, number in stream.append(entries)
-        ]
-        return {"FailedRecordCount": 0, "Records": results}
+        results = stream.put(entries, self.state.rules, refusal)
+        failed = sum("ErrorCode" in result for result in results)
+        return {"FailedRecordCount": failed, "Records": results}
 
     def register_stream_consumer(
         self, stream_arn: str, consumer_name: str, tags: Mapping[str, str]

@@ -13,10 +13,12 @@ from moto.core.responses import ActionResult
 from fanout.testing.caller import Caller, caller_of
 from fanout.testing.faults import (
     CutPoll,
+    CutPut,
     EmptyPoll,
     IgnoreCall,
     IgnoreSubscribe,
     RefuseCall,
+    RefuseRecords,
     RefuseSubscribe,
 )
 from fanout.testing.kinesis.cbor import CBOR, JSON, json_to_cbor, speaks_cbor
@@ -72,9 +74,16 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
     def put_records(self) -> Any:
         """Parse and encode a large call once; moto parses it for every parameter."""
         request = json.loads(self.body)
+        fault = self.kinesis_backend.state.faults.at_put()
         result = self.kinesis_backend.put_records(
-            request.get("StreamARN"), request.get("StreamName"), request["Records"]
+            request.get("StreamARN"),
+            request.get("StreamName"),
+            request["Records"],
+            fault if isinstance(fault, RefuseRecords) else None,
         )
+        if isinstance(fault, CutPut):
+            self._caller.cut()
+            raise ConnectionAbortedError("injected fault: the connection is cut")
         return 200, {"Content-Type": JSON}, json.dumps(result)
 
     def list_shards(self) -> Any:

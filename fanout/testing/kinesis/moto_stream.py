@@ -23,7 +23,9 @@ from fanout.testing.kinesis.shard import Shard
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from fanout.testing.faults import RefuseRecords
     from fanout.testing.kinesis.consumers import Consumer, Refusal
+    from fanout.testing.kinesis.rules import KinesisRules
 
 HASH_KEYS = 2**128
 # moto's types stay outside: they describe the stream that this one replaces.
@@ -56,6 +58,7 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         self._generation = generation
         self._shards_ever = 0
         self.meters: defaultdict[str, PollMeter] = defaultdict(PollMeter)
+        self._put_meters: defaultdict[str, _PutMeter] = defaultdict(_PutMeter)
         super().__init__(*args, **kwargs)
 
     def init_shards(self, shard_count: int) -> None:
@@ -77,14 +80,42 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         touched = {}
         with self.lock:
             for entry in entries:
-                key = _hash(entry.partition_key) if entry.hash_key is None else entry.hash_key
-                shard = self._open[bisect_right(self._starts, key) - 1]
+                shard = self._shard_of(entry)
                 number = shard.append(entry.partition_key, entry.data, entry.size, now)
                 placed.append((shard.shard_id, number))
                 touched[shard.shard_id] = shard
             for shard in touched.values():
                 shard.changed.notify_all()
         return placed
+
+    def put(
+        self, entries: Iterable[PutEntry], rules: KinesisRules, refusal: RefuseRecords | None
+    ) -> list[dict[str, Any]]:
+        """Store the entries that their shards take; return the results as PutRecords does.
+
+        Args:
+            entries: The records.
+            rules: What a shard takes in a second.
+            refusal: Which records are refused all the same; None for none.
+        """
+        with self.lock:
+            results = []
+            of_refusal = 0
+            for entry in entries:
+                shard_id = self._shard_of(entry).shard_id
+                code = None
+                if refusal is not None and refusal.shard in {None, shard_id}:
+                    code = refusal.code if of_refusal % refusal.every == 0 else None
+                    of_refusal += 1
+                if code is None and not self._put_meters[shard_id].takes(entry.size, rules):
+                    code = "ProvisionedThroughputExceededException"
+                if code is None:
+                    ((_, number),) = self.append([entry])
+                    results.append({"SequenceNumber": str(number), "ShardId": shard_id})
+                else:
+                    message = f"refused for shard {shard_id} in stream {self.stream_name}"
+                    results.append({"ErrorCode": code, "ErrorMessage": message})
+            return results
 
     def split_shard(self, shard_to_split: str, new_starting_hash_key: str) -> None:
         """Close a shard and open two that share its range."""
@@ -139,6 +170,10 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
             for consumer in self.consumers:
                 consumer.end_all(refusal)
 
+    def _shard_of(self, entry: PutEntry) -> Shard:
+        key = _hash(entry.partition_key) if entry.hash_key is None else entry.hash_key
+        return self._open[bisect_right(self._starts, key) - 1]
+
     def _reshardable(self, shard_id: str) -> Shard:
         shard = self.shards[shard_id]
         if not shard.is_open:
@@ -172,6 +207,27 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         open_shards = (shard for shard in self.shards.values() if shard.is_open)
         self._open = sorted(open_shards, key=lambda shard: shard.starting_hash)
         self._starts = [shard.starting_hash for shard in self._open]
+
+
+class _PutMeter:
+    """Count what a shard has taken in the running second."""
+
+    def __init__(self) -> None:
+        self._second = self._records = self._bytes = 0
+
+    def takes(self, nbytes: int, rules: KinesisRules) -> bool:
+        """Return whether the shard takes one more record, and count it if so."""
+        second = now_in_millis() // 1000
+        if second != self._second:
+            self._second, self._records, self._bytes = second, 0, 0
+        most_records, most_bytes = rules.put_records_per_second, rules.put_bytes_per_second
+        if (most_records and self._records + 1 > most_records) or (
+            most_bytes and self._bytes and self._bytes + nbytes > most_bytes
+        ):
+            return False
+        self._records += 1
+        self._bytes += nbytes
+        return True
 
 
 def _hash(partition_key: str) -> int:

@@ -26,6 +26,8 @@ _NOT_NEGATIVE = (
     "consumer_creating",
     "polls_per_second",
     "polled_bytes_per_second",
+    "put_records_per_second",
+    "put_bytes_per_second",
 )
 
 
@@ -52,6 +54,11 @@ class KinesisRules:
             in any second; one more gets ProvisionedThroughputExceededException. 0 allows any rate.
         polled_bytes_per_second: bytes of data and partition keys that a shard returns to polls in
             a second; after more, polls are refused until the average is back. 0 allows any rate.
+        put_records_per_second: records that a shard takes from PutRecords in a second; one more is
+            refused with ProvisionedThroughputExceededException. 0, the default, allows any rate;
+            the service allows 1,000.
+        put_bytes_per_second: bytes of data and partition keys that a shard takes from PutRecords in
+            a second, likewise; the service allows 1 MiB.
         iterator_life: seconds after which a shard iterator has expired.
         max_poll_records: records in one answer to a poll at most.
         max_poll_bytes: bytes of data and partition keys in one answer to a poll at most, except
@@ -71,6 +78,8 @@ class KinesisRules:
     max_event_bytes: int = 1 << 20
     polls_per_second: int = 5
     polled_bytes_per_second: int = 2 << 20
+    put_records_per_second: int = 0
+    put_bytes_per_second: int = 0
     iterator_life: float = 300.0
     max_poll_records: int = 10_000
     max_poll_bytes: int = 10 << 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from fanout.testing.faults import CallFault, Fault, PollFault, RevokeKey, SubscribeFault
+from fanout.testing.faults import CallFault, Fault, PollFault, PutFault, RevokeKey, SubscribeFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.rules import KinesisRules
 
 _F = TypeVar("_F", bound=Fault)
-_C = TypeVar("_C", bound=SubscribeFault | PollFault | CallFault)
+_C = TypeVar("_C", bound=SubscribeFault | PollFault | CallFault | PutFault)
 
 
 class ServerState:
@@ -76,6 +76,7 @@ class FaultPlan:
         self._at_calls: list[_Pending[CallFault]] = []
         self._at_subscribes: list[_Pending[SubscribeFault]] = []
         self._at_polls: list[_Pending[PollFault]] = []
+        self._at_puts: list[_Pending[PutFault]] = []
         self._at_events: list[_Pending[StreamFault]] = []
         self._revoked: dict[str, RevokeKey] = {}
         self._struck: Counter[str] = Counter()
@@ -91,6 +92,8 @@ class FaultPlan:
                 self._at_subscribes.append(_Pending(fault, fault.times))
             elif isinstance(fault, PollFault):
                 self._at_polls.append(_Pending(fault, fault.times))
+            elif isinstance(fault, PutFault):
+                self._at_puts.append(_Pending(fault, fault.times))
             else:
                 self._at_events.append(_Pending(fault, fault.times))
 
@@ -119,6 +122,11 @@ class FaultPlan:
         with self._lock:
             matching = [p for p in self._at_polls if p.fault.shard in {None, shard_id}]
             return self._strike(self._at_polls, _due(matching))
+
+    def at_put(self) -> PutFault | None:
+        """Take the fault that strikes this PutRecords call, if there is one."""
+        with self._lock:
+            return self._strike(self._at_puts, _due(self._at_puts))
 
     def at_event(self, shard_id: str, number: int) -> StreamFault | None:
         """Take the fault that strikes the n-th event of a subscription, if there is one."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, final
 
+from fanout.kinesis.writing.kpl_format import encode_aggregate, seal_aggregate
 from fanout.testing.kinesis.frames import encode_record
-from fanout.testing.kinesis.kpl_format import encode_aggregate, seal_aggregate
 from tests.provers.simulation.service_clock import EPOCH_MILLIS
 
 if TYPE_CHECKING:

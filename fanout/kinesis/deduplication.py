@@ -1,0 +1,56 @@
+"""Ids of records inside their data, by which readers find records that were put twice.
+
+A record of Kinesis has no headers. So the id stands before the data: four bytes that say that there
+is one, and its 16 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ID_BYTES: Final = 16
+"""The bytes of an id: those of a UUID."""
+MAGIC: Final = b"\xfbid\x01"
+"""The bytes before an id; no text in UTF-8 begins with them."""
+_PREFIX: Final = len(MAGIC) + ID_BYTES
+
+
+def prefixed(ids: pa.BinaryArray, data: pa.BinaryArray) -> pa.BinaryArray:
+    """Return data with its ids before it.
+
+    Args:
+        ids: The id of each record, of 16 bytes.
+        data: The data of each record.
+    """
+    magic = pa.scalar(MAGIC, pa.binary())
+    return pc.binary_join_element_wise(magic, ids, data, pa.scalar(b"", pa.binary()))
+
+
+def read_deduplication_ids(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Take the ids of records out of their data: a `decode` of `KinesisSource`.
+
+    Records that were put twice have the same id. Records without an id keep their data.
+
+    Args:
+        records: Records of a `KinesisSource`.
+
+    Returns:
+        The records with the last column `deduplicationId`: 16 bytes, or null where there is none.
+    """
+    data = records["data"]
+    has_id = pc.and_(pc.starts_with(data, MAGIC), pc.greater_equal(pc.binary_length(data), _PREFIX))
+    ids = pc.if_else(has_id, pc.binary_slice(data, len(MAGIC), _PREFIX), _null())
+    rest = pc.if_else(has_id, pc.binary_slice(data, _PREFIX), data)
+    names = records.schema.names
+    columns: Sequence[pa.Array] = [rest if n == "data" else records[n] for n in names]
+    return pa.RecordBatch.from_arrays([*columns, ids], names=[*names, "deduplicationId"])
+
+
+def _null() -> pa.Scalar:
+    return pa.scalar(None, pa.binary())

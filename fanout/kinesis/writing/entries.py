@@ -1,0 +1,159 @@
+"""Make the entries of PutRecords from columns or rows, and check them before anything is put."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fanout.errors import MalformedEventError, UnwritableRecordError
+from fanout.kinesis.deduplication import ID_BYTES, prefixed
+from fanout.kinesis.reading.deaggregation import hash_key_of, parse_hash_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+KeyOfEntry: TypeAlias = "tuple[str, int | None]"
+"""The partition key, and the explicit hash key if there is one: what keeps its order."""
+
+_COLUMNS: Final = {
+    "partitionKey": pa.string(),
+    "data": pa.binary(),
+    "explicitHashKey": pa.string(),
+    "deduplicationId": pa.binary(),
+}
+# The service's own limit.
+_MAX_KEY_CHARACTERS: Final = 256
+
+
+@final
+@dataclass(slots=True, eq=False)
+class QueuedRecord:
+    """A record that is to be put.
+
+    Args:
+        key: Its partition key, and its explicit hash key.
+        data: Its data.
+        nbytes: The bytes of both, as the service counts them.
+        deadline: When to give up, by the loop's clock.
+    """
+
+    key: KeyOfEntry
+    data: bytes
+    nbytes: int
+    deadline: float
+
+
+def hash_key_of_entry(key: KeyOfEntry) -> int:
+    """Return the hash key of entries with a key."""
+    partition_key, explicit = key
+    return hash_key_of(partition_key) if explicit is None else explicit
+
+
+def make_entries(
+    records: pa.RecordBatch | Sequence[Mapping[str, Any]], max_bytes: int, deadline: float
+) -> Iterator[QueuedRecord]:
+    """Return the entries of records, in their order.
+
+    Args:
+        records: The columns `partitionKey` and `data`, and optionally `explicitHashKey` and
+            `deduplicationId`; or rows with these names.
+        max_bytes: The most bytes in a record.
+        deadline: When to give up, by the loop's clock.
+
+    Raises:
+        UnwritableRecordError: If a column is missing, unknown or of another type, or a record
+            breaks a limit; before the first entry is returned.
+    """
+    batch = records if isinstance(records, pa.RecordBatch) else _from_rows(records)
+    columns = _checked(batch)
+    keys, data = columns["partitionKey"], columns["data"]
+    ids = columns.get("deduplicationId")
+    if ids is not None:
+        data = prefixed(ids, data)
+    sizes = pc.add(pc.binary_length(keys.cast(pa.binary())), pc.binary_length(data))
+    largest = pc.max(sizes).as_py()
+    if largest is not None and largest > max_bytes:
+        raise UnwritableRecordError(
+            f"a record takes {largest} bytes with its partition key, more than max_record_bytes="
+            f"{max_bytes}: write a smaller one, or raise it and the stream's own limit"
+        )
+    explicit = columns.get("explicitHashKey", pa.nulls(len(keys), pa.string()))
+    hash_keys = [_hash_key(digits) for digits in explicit.to_pylist()]
+    of_each = zip(keys.to_pylist(), hash_keys, data.to_pylist(), sizes.to_pylist(), strict=True)
+    return (
+        QueuedRecord((key, hash_key), value, nbytes, deadline)
+        for key, hash_key, value, nbytes in of_each
+    )
+
+
+def _from_rows(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    names = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys(_COLUMNS)
+    _check_names([*names])
+    arrays = []
+    for name in names:
+        try:
+            arrays.append(pa.array([row.get(name) for row in rows], _COLUMNS[name]))
+        except (pa.ArrowException, TypeError, ValueError):
+            # The original error may quote a value, so it is not chained.
+            raise UnwritableRecordError(
+                f"{name!r} of a row cannot be made {_COLUMNS[name]}"
+            ) from None
+    return pa.RecordBatch.from_arrays(arrays, names=[*names])
+
+
+def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the columns in the types that are put."""
+    names = batch.schema.names
+    _check_names(names)
+    columns = {name: _cast(name, batch[name]) for name in names}
+    for name in ("partitionKey", "data", "deduplicationId"):
+        if name in columns and columns[name].null_count:
+            raise UnwritableRecordError(f"a record has no {name}: give each one")
+    lengths = pc.utf8_length(columns["partitionKey"])
+    if len(batch) and not (
+        pc.min(lengths).as_py() >= 1 and pc.max(lengths).as_py() <= _MAX_KEY_CHARACTERS
+    ):
+        raise UnwritableRecordError(
+            f"the partitionKey of a record must have 1 to {_MAX_KEY_CHARACTERS} characters"
+        )
+    ids = columns.get("deduplicationId")
+    if ids is not None and pc.any(pc.not_equal(pc.binary_length(ids), ID_BYTES)).as_py():
+        raise UnwritableRecordError(
+            f"the deduplicationId of a record must have {ID_BYTES} bytes, such as uuid4().bytes"
+        )
+    return columns
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in ("partitionKey", "data"):
+        if name not in names:
+            raise UnwritableRecordError(f"the records have no column {name!r}")
+    for name in names:
+        if name not in _COLUMNS or names.count(name) > 1:
+            raise UnwritableRecordError(
+                f"the records have a column {name!r} that Kinesis cannot hold: leave it out, or "
+                f"name it {', '.join(_COLUMNS)}, each at most once"
+            )
+
+
+def _cast(name: str, column: pa.Array) -> pa.Array:
+    kind = _COLUMNS[name]
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        # The original error may quote a value, so it is not chained.
+        raise UnwritableRecordError(
+            f"the column {name!r} has the type {column.type}, which cannot be made {kind}"
+        ) from None
+
+
+def _hash_key(digits: str | None) -> int | None:
+    if digits is None:
+        return None
+    try:
+        return parse_hash_key(digits.encode())
+    except MalformedEventError as error:
+        raise UnwritableRecordError(f"a record {error}") from None

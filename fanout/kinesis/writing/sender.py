@@ -1,0 +1,235 @@
+"""Put entries by calls of PutRecords, one at a time for each shard, until all are confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.core.cancellation import prefer_cancellation
+from fanout.core.error_text import text_of
+from fanout.core.policy import Fatal, Phase, Retry
+from fanout.errors import FanOutError, RemoteError, WriteTimeoutError
+from fanout.kinesis.aws.error_hints import explain
+from fanout.kinesis.policy import KinesisRemedy, judge
+from fanout.kinesis.writing.shard_queues import OpenShards
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+    from fanout.core.backoff import FullJitter
+    from fanout.kinesis.aws.api import KinesisWritingClient
+    from fanout.kinesis.writing.entries import QueuedRecord
+    from fanout.kinesis.writing.shard_queues import Put, ShardQueues
+
+# Seconds for the answer to a call. An answer takes milliseconds; a call of 5 MiB over a slow line
+# takes longer.
+_CALL_TIMEOUT: Final = 30.0
+
+
+@final
+class PutSender:
+    """Put entries, and those again that were refused or not answered.
+
+    Each shard has one call under way, so that a shard that throttles slows no other one. A final
+    error ends the sending, and every waiting call raises it.
+
+    Args:
+        client: The calls of the stream.
+        queues: The entries.
+        max_bytes: The most bytes that may wait to be confirmed.
+        jitter: The waits after failures.
+    """
+
+    def __init__(
+        self,
+        client: KinesisWritingClient,
+        queues: ShardQueues,
+        *,
+        max_bytes: int,
+        jitter: FullJitter,
+    ) -> None:
+        self._client = client
+        self._queues = queues
+        self._max_bytes = max_bytes
+        self._jitter = jitter
+        self._waiting = 0
+        self._sending: set[str] = set()
+        self._listing = False
+        self._has_put = False
+        self._progress = asyncio.Event()
+        self._failure: Exception | None = None
+        self._group: asyncio.TaskGroup
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Send while the block runs; entries that are not confirmed at its end are dropped."""
+        # The block's own error is carried around the task group, which would wrap it in a group.
+        failure: BaseException | None = None
+        async with asyncio.TaskGroup() as self._group:
+            try:
+                yield
+            except BaseException as raised:  # noqa: BLE001 - raised again below
+                failure = raised
+            for task in self._tasks:
+                task.cancel()
+        if failure is not None:
+            raise failure
+
+    async def put(self, entries: Iterable[QueuedRecord]) -> None:
+        """Queue entries as there is room for them.
+
+        Raises:
+            FanOutError: If the sending has failed.
+        """
+        self._check()
+        for entry in entries:
+            while self._waiting and self._waiting + entry.nbytes > self._max_bytes:
+                await self._wait_for_progress()
+            self._waiting += entry.nbytes
+            self._queues.add(entry)
+        self._start()
+
+    async def flush(self) -> None:
+        """Wait until all queued entries are confirmed.
+
+        Raises:
+            FanOutError: If the sending has failed.
+        """
+        while self._waiting:
+            await self._wait_for_progress()
+        self._check()
+
+    async def _wait_for_progress(self) -> None:
+        """Wait until an entry is confirmed or fails."""
+        self._start()
+        self._check()
+        self._progress.clear()
+        await self._progress.wait()
+        self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _start(self) -> None:
+        """Send for each shard that has something to put."""
+        if self._failure is not None:
+            return
+        for shard in self._queues.ready:
+            if shard not in self._sending:
+                self._sending.add(shard)
+                self._run(partial(self._send, shard))
+
+    def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        task = self._group.create_task(self._guard(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Store a final error, which every waiting call raises."""
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - the waiting calls raise it
+            if self._failure is None:
+                self._failure = error
+        self._start()
+        self._progress.set()
+
+    async def _send(self, shard: str) -> None:
+        """Put what there is for a shard; a failure slows the next call."""
+        failures = 0
+        try:
+            while self._failure is None and (puts := self._queues.take(shard)):
+                failure = await self._attempt(shard, puts)
+                self._start()
+                self._progress.set()
+                if failure is None:
+                    failures = 0
+                else:
+                    await asyncio.sleep(self._jitter.delay(failures))
+                    failures += 1
+        finally:
+            self._sending.discard(shard)
+
+    async def _attempt(self, shard: str, puts: Sequence[Put]) -> Exception | None:
+        """Make one call; return why some of it is to be put again."""
+        failure: Exception | None = None
+        refused: Sequence[Put] = puts
+        try:
+            async with asyncio.timeout(_CALL_TIMEOUT):
+                results = await self._client.put_records([put.to_request() for put in puts])
+        except Exception as error:  # noqa: BLE001 - judged
+            prefer_cancellation(error)
+            await self._judge(error)
+            failure = error
+        else:
+            self._has_put = True
+            refused = []
+            for put, result in zip(puts, results, strict=True):
+                if result.error_code is not None:
+                    refused.append(put)
+                    failure = RemoteError(result.error_code, result.message)
+                    continue
+                self._confirm(put)
+                if result.shard_id != shard:
+                    self._list_again()
+        for put in refused:
+            self._queues.settle(put, confirmed=False)
+        if failure is not None:
+            self._check_time(refused, failure)
+        return failure
+
+    def _confirm(self, put: Put) -> None:
+        self._queues.settle(put, confirmed=True)
+        self._waiting -= sum(entry.nbytes for entry in put.entries)
+
+    def _check_time(self, refused: Sequence[Put], failure: Exception) -> None:
+        now = asyncio.get_running_loop().time()
+        if any(put.entries[0].deadline <= now for put in refused):
+            raise WriteTimeoutError(
+                f"Kinesis did not confirm records within delivery_timeout; the error of the last "
+                f"attempt: {text_of(failure)}; check that the stream has enough shards, or raise "
+                f"the timeout"
+            ) from failure
+
+    async def _judge(self, error: Exception) -> None:
+        """Return if another attempt may succeed; raise otherwise."""
+        if isinstance(error, FanOutError):
+            raise error
+        match judge(error, Phase.DISCOVER, first=not self._has_put):
+            case Retry():
+                return
+            case KinesisRemedy.REFRESH:
+                try:
+                    await self._client.renew_credentials()
+                except Exception as failed:
+                    prefer_cancellation(failed)
+                    raise explain(failed, "the credentials cannot be renewed") from failed
+            case Fatal() | KinesisRemedy():
+                raise explain(error, "records cannot be put into the stream") from error
+
+    def _list_again(self) -> None:
+        """List the shards: a record was put into another one than the last listing says."""
+        if not self._listing:
+            self._listing = True
+            self._run(self._reroute)
+
+    async def _reroute(self) -> None:
+        try:
+            failures = 0
+            while True:
+                try:
+                    shards = await self._client.list_shards()
+                except Exception as error:  # noqa: BLE001 - judged
+                    prefer_cancellation(error)
+                    await self._judge(error)
+                    await asyncio.sleep(self._jitter.delay(failures))
+                    failures += 1
+                else:
+                    self._queues.reroute(OpenShards(shards))
+                    return
+        finally:
+            self._listing = False

@@ -1,0 +1,103 @@
+"""The options of everything that writes to Kinesis: the writer and the Spark sink."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from fanout.core.option_checks import number, whole
+from fanout.errors import OptionError
+from fanout.kinesis.aws.role import AssumedRole
+from fanout.kinesis.options import NAME, STREAM_ARN, check_endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# A stream takes 1 MiB, unless UpdateMaxRecordSize has raised its limit, to 10 MiB at most.
+MAX_RECORD_BYTES: Final = 1024 * 1024
+_LARGEST_RECORD: Final = 10 * 1024 * 1024
+MAX_BYTES_IN_FLIGHT: Final = 32 * 1024 * 1024
+DELIVERY_TIMEOUT: Final = 120.0
+
+_STRINGS: Final = ("region", "endpoint_url", "role_arn", "external_id", "role_session_name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KinesisWriteOptions:
+    """Options of everything that writes to Kinesis. All times are in seconds.
+
+    Args:
+        stream: The stream's name or ARN.
+        aggregate: Whether records of a partition key that wait together are put as one record in
+            the format of the KPL; readers have to deaggregate.
+        max_record_bytes: The most bytes in a record with its partition key; the stream's own limit.
+        max_bytes_in_flight: The most bytes that may wait to be confirmed.
+        delivery_timeout: The longest time until a record is confirmed, attempts together.
+        region: The AWS region; None takes it from the ARN, else from the session.
+        endpoint_url: An endpoint instead of the region's.
+        role_arn: A role to assume, refreshed before it expires.
+        external_id: The external id that the trust policy of the role asks for.
+        role_session_name: The name of this writer in the logs of the role's account; None for
+            `"fanout"`.
+        insecure: Allow plain http to a host that is not this machine.
+    """
+
+    stream: str
+    aggregate: bool = False
+    max_record_bytes: int = MAX_RECORD_BYTES
+    max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT
+    delivery_timeout: float = DELIVERY_TIMEOUT
+    region: str | None = None
+    endpoint_url: str | None = None
+    role_arn: str | None = None
+    external_id: str | None = field(default=None, repr=False)
+    role_session_name: str | None = None
+    insecure: bool = False
+
+    def check_writing(self) -> None:
+        """Check the options of this class.
+
+        Raises:
+            OptionError: If an option is malformed or out of range, or two contradict each other.
+        """
+        if not isinstance(self.stream, str) or not (
+            (arn := STREAM_ARN.fullmatch(self.stream)) or NAME.fullmatch(self.stream)
+        ):
+            raise OptionError(f"stream={self.stream!r} is neither a stream's name nor its ARN")
+        for name in _STRINGS:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise OptionError(f"{name} must be a string, not {type(value).__name__}")
+        if arn is not None and self.region not in {None, arn["region"]}:
+            raise OptionError(f"region={self.region!r} contradicts the ARN {self.stream}")
+        if self.endpoint_url is not None:
+            check_endpoint(self.endpoint_url, insecure=self.insecure)
+        if not 1 <= whole("max_record_bytes", self.max_record_bytes) <= _LARGEST_RECORD:
+            raise OptionError(
+                f"max_record_bytes={self.max_record_bytes} must be from 1 to {_LARGEST_RECORD}"
+            )
+        if whole("max_bytes_in_flight", self.max_bytes_in_flight) < 1:
+            raise OptionError(f"max_bytes_in_flight={self.max_bytes_in_flight} must be at least 1")
+        if not 0 < number("delivery_timeout", self.delivery_timeout) < math.inf:
+            raise OptionError(
+                f"delivery_timeout={self.delivery_timeout} must be more than 0 seconds, and finite"
+            )
+        _ = self.role  # checks its options
+
+    @property
+    def role(self) -> AssumedRole | None:
+        """The role to assume."""
+        return AssumedRole.parse(self.role_arn, self.external_id, self.role_session_name)
+
+    @property
+    def client_options(self) -> Mapping[str, object]:
+        """The options of `open_kinesis_client`."""
+        arn = STREAM_ARN.fullmatch(self.stream)
+        return {
+            "stream": self.stream,
+            "region": arn["region"] if arn is not None else self.region,
+            "endpoint_url": self.endpoint_url,
+            "role": self.role,
+            "insecure": self.insecure,
+        }
