@@ -23,7 +23,7 @@ from fanout.kinesis.writing.shard_queues import MAX_RECORDS
 from fanout.testing.faults import CutPut, Fault, IgnoreCall, RefuseCall, RefuseRecords
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.virtual_time.cancellation import Cancellation, Moment
-from tests.kinesis.reading import FIRST
+from tests.kinesis.reading import FIRST, eventually
 from tests.kinesis.writer.writers import first_occurrences, numbered, read, rows, writing
 
 if TYPE_CHECKING:
@@ -143,7 +143,10 @@ async def test_resharding_while_writing_loses_nothing_and_keeps_the_order(
                 children = await asyncio.to_thread(server.split_shard, "orders", FIRST)
             if first == 1_500:
                 stream.inject(RefuseRecords(every=2, times=2))
-                await asyncio.to_thread(server.merge_shards, "orders", *children)
+                merged = await asyncio.to_thread(server.merge_shards, "orders", *children)
+        # Every key is now queued for the shard that has it.
+        queues = writer._sender._queues
+        await eventually(lambda: merged in queues._shards._ids and FIRST not in queues._shards._ids)
     found = await read(stream, discovery_interval=0.1)
     assert found == expected(3_000, 25)
 
