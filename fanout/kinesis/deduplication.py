@@ -45,12 +45,13 @@ def read_deduplication_ids(records: pa.RecordBatch) -> pa.RecordBatch:
     """
     data = records["data"]
     has_id = pc.and_(pc.starts_with(data, MAGIC), pc.greater_equal(pc.binary_length(data), _PREFIX))
-    ids = pc.if_else(has_id, pc.binary_slice(data, len(MAGIC), _PREFIX), _null())
-    rest = pc.if_else(has_id, pc.binary_slice(data, _PREFIX), data)
+    with_id = data.filter(has_id)
+    place = pc.if_else(has_id, pc.cumulative_sum(has_id.cast(pa.int64())), None)
+    place = pc.subtract(place, 1)
+    ids = pc.binary_slice(with_id, len(MAGIC), _PREFIX).take(place)
+    # Arrow 26 fails in a binary_slice without an end.
+    rest = pc.binary_replace_slice(with_id, 0, _PREFIX, b"").take(place)
     names = records.schema.names
-    columns: Sequence[pa.Array] = [rest if n == "data" else records[n] for n in names]
+    cut = pc.coalesce(rest, data)
+    columns: Sequence[pa.Array] = [cut if name == "data" else records[name] for name in names]
     return pa.RecordBatch.from_arrays([*columns, ids], names=[*names, "deduplicationId"])
-
-
-def _null() -> pa.Scalar:
-    return pa.scalar(None, pa.binary())

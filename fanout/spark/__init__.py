@@ -1,6 +1,7 @@
 """Exact micro-batches of a fan-out, handed to Spark.
 
-Needs the extra `spark`; what writes to Kafka needs `kafka`, and `traced` needs `otel`, too.
+Needs the extra `spark`; what writes to Kafka needs `kafka`, what writes to Kinesis `kinesis`, and
+`traced` needs `otel`, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from fanout.landing.ledger import LedgerBatch
     from fanout.spark.batch_phases import BatchReport
     from fanout.spark.dataframe.read_stream import read_stream
+    from fanout.spark.kinesis_sink.sink import KinesisSink
     from fanout.spark.landers_stream import OnExecutors
     from fanout.spark.query import FanOutQuery, QueryProgress
     from fanout.spark.signals import stop_on_signal
@@ -25,6 +27,7 @@ __all__ = (
     "BatchReport",
     "FanOutQuery",
     "KafkaSink",
+    "KinesisSink",
     "LedgerBatch",
     "OnExecutors",
     "QueryProgress",
@@ -42,6 +45,7 @@ __getattr__, __dir__ = lazy_exports(
         "BatchReport": "fanout.spark.batch_phases",
         "FanOutQuery": "fanout.spark.query",
         "KafkaSink": "fanout.spark.sink.kafka_sink",
+        "KinesisSink": "fanout.spark.kinesis_sink.sink",
         "LedgerBatch": "fanout.landing.ledger",
         "OnExecutors": "fanout.spark.landers_stream",
         "QueryProgress": "fanout.spark.query",

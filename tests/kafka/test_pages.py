@@ -144,6 +144,7 @@ def test_the_page_names_every_column() -> None:
         "docs/reliability.md",
         "docs/shuffle.md",
         "docs/writing-to-kafka.md",
+        "docs/writing-to-kinesis.md",
     ],
 )
 def test_every_link_to_a_page_leads_to_one_of_its_headings(page: str) -> None:
