@@ -47,13 +47,16 @@ SKIPPED_BATCHES = 3
 
 
 @contextmanager
-def writing(name: str, spark: SparkSession, servers: str) -> Iterator[Callable[[DataFrame], None]]:
+def writing(
+    name: str, spark: SparkSession, servers: str, batch: str
+) -> Iterator[Callable[[DataFrame], None]]:
     """Let a contender write batches, one after the other, while the block runs.
 
     Args:
         name: The contender.
         spark: The session.
         servers: The broker.
+        batch: The file whose rows each batch has.
     """
     topic = TOPICS[name]
     if name == PEER:
@@ -75,7 +78,10 @@ def writing(name: str, spark: SparkSession, servers: str) -> Iterator[Callable[[
 
             def write(df: DataFrame) -> None:
                 batch_id = next(batch_ids)
-                with handling(BatchContext(batch_id, query_id, storage, ownership, loop)):
+                context = BatchContext(
+                    batch_id, query_id, storage, ownership, loop, frame=df, files=(batch,)
+                )
+                with handling(context):
                     sink(df, batch_id)
 
             yield write
@@ -107,7 +113,7 @@ def main() -> None:
     name = sys.argv[1].removeprefix("sink/")
     servers, batch = sys.argv[2].split(" ", 1)
     spark = session(_KAFKA_PACKAGE if name == PEER else "")
-    with writing(name, spark, servers) as write:
+    with writing(name, spark, servers, batch) as write:
         frame = spark.read.parquet(batch)
         for _ in range(warm_up_batches(WARM_UP_BATCHES)):
             write(frame)

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructField, StructType
 from fanout.core.error_text import text_of
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.landing.entries import BatchEntry
+from fanout.landing.local_storage import LocalStorage
 from fanout.landing.segment_filler import NoRecords, Stopped
 from fanout.landing.segments import Filled, LandedBatch, publish, publish_errors
 from fanout.spark.batch_phases import BatchPhases
@@ -212,8 +213,14 @@ class BatchRunner:
 
     def _handle(self, entry: BatchEntry) -> None:
         frame = self._read(*entry.segments)
+        context = replace(
+            self._context(entry),
+            seconds=self._phases.seconds,
+            frame=frame,
+            files=self._local_files(entry),
+        )
         try:
-            with handling(replace(self._context(entry), seconds=self._phases.seconds)):
+            with handling(context):
                 self._handler(frame, entry.batch_id)
         except Exception as error:
             from_spark = isinstance(error, (Py4JError, CapturedException))
@@ -221,6 +228,11 @@ class BatchRunner:
             raise BatchFailedError(
                 f"the handler raised {type(error).__name__} in batch {entry.batch_id}: {says}"
             ) from error
+
+    def _local_files(self, entry: BatchEntry) -> tuple[str, ...]:
+        if not isinstance(self._storage, LocalStorage):
+            return ()
+        return tuple(str(self._storage.open(file.name)) for file in entry.segments)
 
     def _verify(self, file: SegmentFile) -> None:
         """Read a whole segment before it is replayed, because it may be old and damaged."""

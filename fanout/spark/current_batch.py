@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
 from fanout.errors import StreamStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from fanout.core.statistics import Origin
     from fanout.landing.ledger import LedgerBatch
@@ -39,6 +39,9 @@ class BatchContext:
         describe: Returns where the records come from, and the ledger's entry of the batch; None
             where that is unknown.
         seconds: The seconds of the phases before the handler.
+        frame: The DataFrame that the handler was called with; None outside of a query.
+        files: The Parquet files of its rows, in their order, where the checkpoint is on a disk of
+            this machine.
     """
 
     batch_id: int
@@ -50,6 +53,8 @@ class BatchContext:
     watermark: int | None = None
     describe: Callable[[], tuple[Origin, LedgerBatch | None]] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
+    frame: DataFrame | None = None
+    files: Sequence[str] = ()
 
     def enter_sink(self, name: str) -> None:
         """Record that the handler writes to a sink.

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from pyspark.errors import PySparkException
 
-from fanout.errors import FanOutError, FencedError
+from fanout.errors import FanOutError, FencedError, UnwritableRecordError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.producer_id import Transactional
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone
+from fanout.spark.sink.owned_rows import SharedFiles
 from fanout.spark.sink.partitioned_rows import partitioned
 from fanout.spark.sink.shuffle_frames import announce
 from fanout.spark.sink.worker_check import import_error
@@ -69,6 +70,8 @@ class SinkJob:
 
     Args:
         df: The rows; their columns were checked.
+        files: The Parquet files with the rows before the target's transform, which tasks read;
+            empty where they get them from the DataFrame.
         target: The sink.
         context: The batch.
         connection: The connection of the driver to the cluster.
@@ -78,6 +81,7 @@ class SinkJob:
     target: SinkTarget
     context: BatchContext
     connection: SinkConnection
+    files: Sequence[str] = ()
 
     def run(self, mode: WriteMode) -> JobResult:
         """Write the batch.
@@ -100,14 +104,29 @@ class SinkJob:
         counts = self.connection.partitions(topics)
         if self.target.framing is not None:
             return self._write_frames(task_options, counts, self.target.framing)
-        result = write_rows(
-            self.df, task_options, counts=counts, partitioner=self.target.partitioner
-        )
+        result = self._write_unchanged(task_options, counts)
         if result.new_topics:
             # Their partition counts decide which task writes a row: all rows are written again.
             self.connection.partitions(result.new_topics)
             raise AttemptFailedError(f"its rows name new topics: {', '.join(result.new_topics)}")
         return result
+
+    def _write_unchanged(self, options: TaskOptions, counts: Mapping[str, int]) -> JobResult:
+        """Write the rows: tasks read the batch's files by themselves, where they can."""
+        partitioner = self.target.partitioner
+        if not self.files:
+            return write_rows(self.df, options, counts=counts, partitioner=partitioner)
+        spark = self.df.sparkSession
+        files = SharedFiles(
+            paths=self.files,
+            transform=self.target.transform,
+            topic=options.topic,
+            counts=counts,
+            tasks=_tasks(spark, counts),
+            partitioner=partitioner,
+        )
+        numbers = spark.range(0, files.tasks, 1, files.tasks)
+        return _run_job(spark, numbers, replace(options, files=files), files.tasks)
 
     def _write_frames(
         self, options: TaskOptions, counts: Mapping[str, int], framing: ShuffleFraming
@@ -155,8 +174,16 @@ def write_rows(
         FanOutError: A task raised it.
     """
     spark = df.sparkSession
-    tasks = max(1, min(spark.sparkContext.defaultParallelism, sum(counts.values())))
+    tasks = _tasks(spark, counts)
     rows = partitioned(df, topic=options.topic, counts=counts, tasks=tasks, partitioner=partitioner)
+    return _run_job(spark, rows, options, tasks)
+
+
+def _tasks(spark: SparkSession, counts: Mapping[str, int]) -> int:
+    return max(1, min(spark.sparkContext.defaultParallelism, sum(counts.values())))
+
+
+def _run_job(spark: SparkSession, rows: DataFrame, options: TaskOptions, tasks: int) -> JobResult:
     try:
         found = rows.mapInArrow(task(options), REPORT_SCHEMA).collect()
     except (PySparkException, *JAVA_ERRORS) as error:
@@ -198,6 +225,11 @@ def _check_reports(reports: Sequence[TaskReport], tasks: int) -> None:
         report.task for report in reports
     ) != list(range(tasks)):
         raise AttemptFailedError(f"Spark's answers are not those of {tasks} tasks of one stage")
+    if len({report.checksum for report in reports if report.failure is None}) > 1:
+        raise UnwritableRecordError(
+            "the tasks have shared out the rows of a batch in different ways: transform_arrow and "
+            "partitioner must return the same each time that they are given the same"
+        )
     writers = Counter(
         (topic, number)
         for report in reports

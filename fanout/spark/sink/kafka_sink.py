@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from fanout.errors import OptionError
 from fanout.kafka.writing.write_options import WriteOptions
 from fanout.spark.sink.connection import connect
 from fanout.spark.sink.options import SinkTarget
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.loop_thread import LoopThread
+    from fanout.spark.sink.arrow_transform import ArrowTransform
     from fanout.spark.sink.options import Partitioner
 
 
@@ -50,6 +52,11 @@ class KafkaSink(WriteOptions):
         producer_options: Options of Kafka's producer by Kafka's names, such as
             `{"compression.type": "zstd"}`.
         transform: Makes of a batch what is written, for example `lambda df: df.select(...)`.
+        transform_arrow: The same from a `pyarrow.RecordBatch` to another one. It is faster: where
+            the session is `local[...]` and the checkpoint on a local disk, the tasks read the
+            batch's files by themselves, and no row goes through the JVM. Each task calls it for
+            all rows, so that it must return the same for the same rows; a test of the result
+            refuses the batch otherwise. It is also called without rows, for its columns.
         sink_name: The sink's name in the checkpoint; it must not change while a query lives.
         partitioner: From the keys of many rows (an Arrow array of binary, null where there is
             none) and the number of partitions of their topic to an array of their partitions. None
@@ -61,17 +68,25 @@ class KafkaSink(WriteOptions):
     """
 
     transform: Callable[[DataFrame], DataFrame] | None = None
+    transform_arrow: ArrowTransform | None = None
     sink_name: str = "kafka"
     partitioner: Partitioner | None = None
 
     def __post_init__(self) -> None:
         self.check_writing("exactly_once", "at_least_once", "none")
+        if self.transform is not None and self.transform_arrow is not None:
+            raise OptionError("transform and transform_arrow contradict each other; pass one")
         _ = self.target  # checks it
 
     @property
     def target(self) -> SinkTarget:
         """The settings that the driver uses."""
-        return SinkTarget(name=self.sink_name, options=self, partitioner=self.partitioner)
+        return SinkTarget(
+            name=self.sink_name,
+            options=self,
+            partitioner=self.partitioner,
+            transform=self.transform_arrow,
+        )
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write a batch; `foreach_batch` calls it. See `write`."""
@@ -85,7 +100,7 @@ class KafkaSink(WriteOptions):
         batch that fails comes again with the next run of the query.
 
         Args:
-            df: The rows; `transform` is applied to them.
+            df: The rows; `transform` or `transform_arrow` is applied to them.
             batch_id: The batch that the handler was called with.
 
         Raises:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.kafka.writing.write_options import WriteOptions
+    from fanout.spark.sink.arrow_transform import ArrowTransform
     from fanout.spark.sink.shuffle_frames import ShuffleFraming
 
 Partitioner: TypeAlias = "Callable[[pa.Array, int], pa.Array]"
@@ -33,6 +34,7 @@ class SinkTarget:
         name: The sink's name in the checkpoint.
         options: The topic, the guarantee and the transactions.
         partitioner: The user's partitioner; None for Kafka's own.
+        transform: Makes of Arrow records what is written; None where they are written as they are.
         framing: Encodes the rows as frames of a shuffle; None where they are written unchanged.
 
     Raises:
@@ -43,6 +45,7 @@ class SinkTarget:
     name: str
     options: WriteOptions
     partitioner: Partitioner | None = None
+    transform: ArrowTransform | None = None
     framing: ShuffleFraming | None = None
 
     def __post_init__(self) -> None:

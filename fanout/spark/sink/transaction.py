@@ -24,13 +24,14 @@ from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.transactions.stored_tokens import SinkState
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
 from fanout.spark.current_batch import current_batch
+from fanout.spark.sink.arrow_transform import transform_rows, transformed_schema
 from fanout.spark.sink.connection import connect
 from fanout.spark.sink.job import AttemptFailedError, SinkJob
 from fanout.spark.sink.partitioned_rows import check_columns
 from fanout.spark.sink.worker_check import check_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -59,10 +60,14 @@ def write_batch(df: DataFrame, batch_id: int, target: SinkTarget) -> None:
             f"batch_id={batch_id} is not the batch of the handler, which is {context.batch_id}"
         )
     context.enter_sink(target.name)
+    files = _readable_files(df, target, context)
+    if target.transform is not None:
+        schema = transformed_schema(target.transform, df.schema)
+        df = transform_rows(df, target.transform, schema)
     check_columns(df.schema, target.options.topic, event_times=target.framing is not None)
     check_workers(df.sparkSession, target.options)
     connection = connect(target, context.loop)
-    job = SinkJob(df, target, context, connection)
+    job = SinkJob(df, target, context, connection, files)
     match target.options.delivery_guarantee:
         case "exactly_once":
             ExactlyOnce(target, context, connection).write(job)
@@ -70,6 +75,14 @@ def write_batch(df: DataFrame, batch_id: int, target: SinkTarget) -> None:
             _in_attempts(batch_id, lambda: job.run(Idempotent()))
         case "none":
             _in_attempts(batch_id, lambda: job.run(Unconfirmed()))
+
+
+def _readable_files(df: DataFrame, target: SinkTarget, context: BatchContext) -> Sequence[str]:
+    """Return the files whose rows are those of a DataFrame, where the tasks can read them."""
+    whole = df is context.frame and target.framing is None
+    # The tasks of a cluster may run where the disk of the driver is not.
+    local = str(df.sparkSession.sparkContext.master).startswith("local[")
+    return context.files if whole and local else ()
 
 
 def recover_sink(target: SinkTarget, context: BatchContext) -> None:

@@ -29,11 +29,13 @@ from fanout.errors import (
 )
 from fanout.kafka.writing.producer_id import Transactional, WriteMode
 from fanout.kafka.writing.writer import open_writer
+from fanout.spark.sink.owned_rows import OwnedRows
 
 if TYPE_CHECKING:
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.writing.producer_options import ProducerOptions
     from fanout.kafka.writing.writer import KafkaWriter
+    from fanout.spark.sink.owned_rows import SharedFiles
 
 REPORT_SCHEMA: Final = "report string"
 
@@ -77,6 +79,7 @@ class TaskOptions:
         producing: The options of the producer.
         topic: The topic of all rows; None where the rows name it.
         encoder: Makes the encoder of a task's rows; None where they are written as they are.
+        files: What the tasks read by themselves; None where Spark gives them their rows.
     """
 
     cluster: Cluster
@@ -84,6 +87,7 @@ class TaskOptions:
     producing: ProducerOptions
     topic: str | None
     encoder: Callable[[], Encoder] | None = None
+    files: SharedFiles | None = None
 
 
 @final
@@ -115,6 +119,7 @@ class TaskReport(msgspec.Struct, frozen=True):
         partitions: The number of records in each partition, by topic.
         new_topics: Topics of rows that it has not written, because the driver did not know them.
         newest: The latest event time of its rows, in milliseconds, where they are encoded.
+        checksum: That of the partitions of all rows of the batch, where it has read them.
         failure: The error that ended it; None where it has written everything else.
     """
 
@@ -125,6 +130,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     partitions: dict[str, dict[_Count, _Count]] = {}
     new_topics: list[str] = []
     newest: int | None = None
+    checksum: _Count = 0
     failure: TaskFailure | None = None
 
 
@@ -148,13 +154,18 @@ def task(options: TaskOptions) -> Callable[[Batches], Batches]:
         assert context is not None, "it runs in a task"
         _refuse_second_attempt(context, options)
         spare_worker()
+        owned = None if options.files is None else OwnedRows(options.files, context.partitionId())
         try:
-            report = asyncio.run(_write(batches, options, context))
+            report = asyncio.run(
+                _write(batches if owned is None else iter(owned), options, context)
+            )
         except FanOutError as error:
-            for _ in batches:  # Spark's side waits until all its rows were read
-                pass
             failure = TaskFailure(type(error).__name__, str(error))
             report = TaskReport(context.stageId(), context.partitionId(), failure=failure)
+        for _ in batches:  # Spark's side waits until all its rows were read
+            pass
+        if owned is not None:
+            report = msgspec.structs.replace(report, checksum=owned.checksum)
         text = msgspec.json.encode(report).decode()
         yield pa.RecordBatch.from_arrays([pa.array([text])], names=["report"])
 

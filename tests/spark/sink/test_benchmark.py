@@ -30,7 +30,7 @@ def test_a_contender_writes_every_batch_that_is_counted(
     output = Output(kafka_broker, PARTITIONS)
     monkeypatch.setattr("benchmarks.sink_job.TOPICS", {name: output.name})
     batch = prepare_batch(tmp_path, 100, 60)
-    with writing(name, spark, kafka_broker.bootstrap_servers) as write:
+    with writing(name, spark, kafka_broker.bootstrap_servers, str(batch)) as write:
         reading = measure(spark, str(batch), write, 60 * COUNTED)
     assert min(reading.records_per_second, reading.cpu_seconds_per_million) > 0
     values = pq.read_table(batch)["value"].to_pylist()
