@@ -74,7 +74,7 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
             spark_kafka.run, partial(spark_kafka.run, 1, {1024: 400_000}, brief=True)
         ),
     },
-    "sink": {"kafka": Scenario(sink.run, partial(sink.run, 1, brief=True))},
+    "sink": {"kafka": Scenario(sink.run, partial(sink.run, 1, sink.BRIEF_BATCHES, brief=True))},
     "shuffle": {"kafka": Scenario(shuffle.run, partial(shuffle.run, 1, {1024: 100_000}))},
     "writer": {"kafka": Scenario(writer.run, partial(writer.run, 1, {1024: 200_000}))},
 }
@@ -106,8 +106,8 @@ scenario with --source kafka-share, on the real broker, 4 partitions:
            over one ShareConsumer of confluent-kafka
 
 scenarios that write to the real broker, 4 partitions:
-  sink     DataFrames of 50,000 records to a topic, exactly once and at least once; the peers are
-           each other and Spark's own Kafka sink
+  sink     batches of 50,000 and 5,000 records to a topic, exactly once and at least once; the
+           peers are each other and Spark's own Kafka sink
   shuffle  records by key through a shuffle and back; the peers are aiokafka, and fanout's own
            writer and source without frames and watermarks
   writer   record batches and rows to a topic from asyncio, through fanout.kafka.open_writer; the

@@ -1,8 +1,10 @@
-"""A DataFrame to a Kafka topic: `KafkaSink` exactly once and at least once, and Spark's own sink.
+"""Batches to a Kafka topic: `KafkaSink` exactly once and at least once, and Spark's own sink.
 
 The real broker, a driver, its JVM and its Python workers share the machine. What is measured is
 the sink: each batch is the same Parquet file, read from the page cache, and is given to the handler
-as `foreach_batch` would, in a context with a real checkpoint, without a stream. Spark's own sink,
+as `foreach_batch` would, in a context with a real checkpoint, without a stream. The tasks read that
+file by themselves, and a small batch is written by the driver; one contender writes a DataFrame
+that a `transform` has made, whose rows come from Spark. Spark's own sink,
 which is at least once, gets the same DataFrame with `df.write.format("kafka")`; it comes in jars of
 exactly Spark's version, which Spark downloads, and ours are measured without it where there are
 none. All of them wait for the broker's confirmation, do not compress, and hash keys as Kafka does.
@@ -14,6 +16,7 @@ contenders take turns, and the others are idle while one runs.
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -28,16 +31,27 @@ from benchmarks.turns import tell
 from fanout.testing.kafka.broker import KafkaBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
+
+    from benchmarks.harness import Row
 
 __all__ = ("PARTITIONS", "TOPICS", "create_topics", "prepare_batch", "run")
 
 EXACTLY_ONCE, AT_LEAST_ONCE, PEER = "exactly_once", "at_least_once", "Spark's own sink"
-OURS: Final = (EXACTLY_ONCE, AT_LEAST_ONCE)
+TRANSFORMED: Final = "exactly_once, of a DataFrame"
+OURS: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, TRANSFORMED)
 # Each writes to a topic of its own, so that none finds what another has left to be deleted.
-TOPICS: Final = {EXACTLY_ONCE: "exactly", AT_LEAST_ONCE: "at-least", PEER: "spark"}
+TOPICS: Final = {
+    EXACTLY_ONCE: "exactly",
+    AT_LEAST_ONCE: "at-least",
+    TRANSFORMED: "transformed",
+    PEER: "spark",
+}
 PARTITIONS: Final = 4
-BATCH_RECORDS: Final = {1024: 50_000}
+# The bytes of a record, and how many a batch has.
+BATCHES: Final = ((1024, 50_000), (100, 50_000), (1024, 5_000), (100, 5_000))
+BRIEF_BATCHES: Final = BATCHES[:1]
+SMALL_BATCH: Final = 10_000
 # Records that each contender writes after the first batches.
 RECORDS: Final = 1_000_000
 # As many pieces as there are cores to read them.
@@ -49,29 +63,29 @@ _KEPT: Final = {"segment.bytes": str(32 << 20), "retention.bytes": str(64 << 20)
 
 def run(
     rounds: int,
-    batch_records: Mapping[int, int] = BATCH_RECORDS,
+    batches: Sequence[tuple[int, int]] = BATCHES,
     records: int = RECORDS,
     *,
     brief: bool = False,
 ) -> Report:
-    """Measure the contenders with each size of records; ours alone where Spark's has no jars.
+    """Measure the contenders with each kind of batch; ours alone where Spark's has no jars.
 
     Args:
         rounds: How often each is run; the rate is the median.
-        batch_records: For each size of a record's value how many a batch has.
-        records: How many are counted in a run.
+        batches: The bytes of a record's value, and the records of a batch.
+        records: How many are counted in a run; a tenth with batches of less than 10,000.
         brief: As for `compare`.
     """
     report = Report(scenario="sink", rows=[], ratios={})
-    for size, count in batch_records.items():
+    for size, count in batches:
+        counted = records if count >= SMALL_BATCH else records // 10
         with tempfile.TemporaryDirectory() as directory, KafkaBroker(fast=True) as broker:
             batch = prepare_batch(Path(directory), size, count)
             create_topics(broker)
-            address = f"{broker.bootstrap_servers} {batch}"
             measured = partial(
                 compare,
                 "sink",
-                address,
+                f"{broker.bootstrap_servers} {batch}",
                 PARTITIONS,
                 record_bytes=size,
                 rounds=rounds,
@@ -79,16 +93,23 @@ def run(
                 brief=brief,
             )
             try:
-                rows = measured(records=dict.fromkeys((PEER, *OURS), records))
+                rows = measured(records=dict.fromkeys((PEER, *OURS), counted))
             except ChildProcessError as error:
                 tell(f"Spark's own Kafka sink is left out: {error}")
-                rows = measured(records=dict.fromkeys(OURS, records))
-        report.rows.extend(rows)
-        *peers, exactly, at_least = (row.records_per_second for row in rows)
-        report.ratios[f"sink/kafka/{size}/exactly_vs_at_least_once"] = exactly / at_least
-        for peer in peers:
-            report.ratios[f"sink/kafka/{size}/vs_spark_jvm"] = exactly / peer
+                rows = measured(records=dict.fromkeys(OURS, counted))
+        report.ratios.update(_ratios(f"sink/kafka/{size}/{count}", rows))
+        report.rows.extend(replace(row, name=f"{row.name}, {count:,} a batch") for row in rows)
     return report
+
+
+def _ratios(name: str, rows: Sequence[Row]) -> dict[str, float]:
+    rates = {row.name: row.records_per_second for row in rows}
+    exactly = rates[EXACTLY_ONCE]
+    ratios = {f"{name}/exactly_vs_at_least_once": exactly / rates[AT_LEAST_ONCE]}
+    if PEER in rates:
+        ratios[f"{name}/exactly_vs_spark_jvm"] = exactly / rates[PEER]
+        ratios[f"{name}/exactly_of_a_dataframe_vs_spark_jvm"] = rates[TRANSFORMED] / rates[PEER]
+    return ratios
 
 
 def create_topics(broker: KafkaBroker) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from benchmarks.harness import Measurement, own_peak_rss_bytes
-from benchmarks.sink import AT_LEAST_ONCE, EXACTLY_ONCE, PEER, TOPICS
+from benchmarks.sink import AT_LEAST_ONCE, EXACTLY_ONCE, PEER, TOPICS, TRANSFORMED
 from benchmarks.spark_contender import answer, cpu_seconds, session, warm_up_batches
 from fanout.kafka import Security
 from fanout.kafka.cluster import Cluster
@@ -65,11 +65,13 @@ def writing(
     guarantees: dict[str, DeliveryGuarantee] = {
         EXACTLY_ONCE: "exactly_once",
         AT_LEAST_ONCE: "at_least_once",
+        TRANSFORMED: "exactly_once",
     }
     sink = KafkaSink(
         cluster=Cluster(servers, security=Security(protocol="PLAINTEXT")),
         topic=topic,
         delivery_guarantee=guarantees[name],
+        transform=_select if name == TRANSFORMED else None,
     )
     batch_ids, query_id = itertools.count(), str(uuid.uuid4())
     with tempfile.TemporaryDirectory() as checkpoint:
@@ -85,6 +87,10 @@ def writing(
                     sink(df, batch_id)
 
             yield write
+
+
+def _select(df: DataFrame) -> DataFrame:
+    return df.select("key", "value")
 
 
 def _write_by_spark(df: DataFrame, servers: str, topic: str) -> None:

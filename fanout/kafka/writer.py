@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.kafka.cluster import Cluster
-    from fanout.kafka.writing.placement import Partitioner
+    from fanout.kafka.writing.partitioner import Partitioner
     from fanout.kafka.writing.writer import KafkaWriter
 
 # Kafka's default of transaction.timeout.ms. Until then readers wait for a writer that was killed.

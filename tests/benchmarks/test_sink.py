@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
     from fanout.testing.kafka.broker import KafkaBroker
 
-RATES = {sink.EXACTLY_ONCE: 90.0, sink.AT_LEAST_ONCE: 100.0, sink.PEER: 120.0}
+RATES = {
+    sink.EXACTLY_ONCE: 90.0,
+    sink.AT_LEAST_ONCE: 100.0,
+    sink.TRANSFORMED: 60.0,
+    sink.PEER: 120.0,
+}
 
 
 def _rows(records: Mapping[str, int]) -> list[Row]:
@@ -61,9 +66,10 @@ def test_exactly_once_is_compared_with_at_least_once_and_with_sparks_own_sink(
         return _rows(records)
 
     monkeypatch.setattr(sink, "compare", compare)
-    assert sink.run(rounds=1, batch_records={1024: 4}).ratios == {
-        "sink/kafka/1024/exactly_vs_at_least_once": 0.9,
-        "sink/kafka/1024/vs_spark_jvm": 0.75,
+    assert sink.run(rounds=1, batches=[(1024, 4)]).ratios == {
+        "sink/kafka/1024/4/exactly_vs_at_least_once": 0.9,
+        "sink/kafka/1024/4/exactly_vs_spark_jvm": 0.75,
+        "sink/kafka/1024/4/exactly_of_a_dataframe_vs_spark_jvm": 0.5,
     }
 
 
@@ -77,9 +83,9 @@ def test_ours_are_measured_alone_where_spark_has_no_sink_of_its_own(
         return _rows(records)
 
     monkeypatch.setattr(sink, "compare", compare)
-    report = sink.run(rounds=1, batch_records={1024: 4})
-    assert report.ratios == {"sink/kafka/1024/exactly_vs_at_least_once": 0.9}
-    assert [row.name for row in report.rows] == [sink.EXACTLY_ONCE, sink.AT_LEAST_ONCE]
+    report = sink.run(rounds=1, batches=[(1024, 4)])
+    assert report.ratios == {"sink/kafka/1024/4/exactly_vs_at_least_once": 0.9}
+    assert [row.name for row in report.rows] == [f"{name}, 4 a batch" for name in sink.OURS]
     assert "left out: there are no jars" in capsys.readouterr().err
 
 

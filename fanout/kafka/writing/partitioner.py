@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from fanout.errors import UnwritableRecordError
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     _Hashes: TypeAlias = npt.NDArray[np.uint32]
+
+Partitioner: TypeAlias = "Callable[[pa.Array, int], pa.Array]"
+"""From the keys of many rows (binary, null where there is none) and the number of partitions of
+their topic to the partition of each."""
 
 # `murmur2` in Utils.java of Kafka's clients.
 _SEED: Final = 0x9747B28C
@@ -67,3 +75,29 @@ def murmur2(keys: pa.BinaryArray) -> _Hashes:
     unsorted = np.empty_like(hashes)
     unsorted[order] = hashes
     return unsorted
+
+
+def checked(partitioner: Partitioner) -> Partitioner:
+    """Wrap a user's function; raise UnwritableRecordError where its result is not partitions."""
+
+    def assign(keys: pa.Array, count: int) -> pa.Array:
+        found = partitioner(keys, count)
+        try:
+            partitions = pa.array(found).cast(pa.int32())
+        except (pa.ArrowException, TypeError) as error:
+            raise UnwritableRecordError(
+                f"the partitioner must return an array of partitions: {error}"
+            ) from error
+        numbers = partitions.to_numpy(zero_copy_only=False)
+        if (
+            len(numbers) != len(keys)
+            or partitions.null_count
+            or not (((numbers >= 0) & (numbers < count)).all())
+        ):
+            raise UnwritableRecordError(
+                f"the partitioner must return, for each of the {len(keys)} keys that it is given, "
+                f"a partition from 0 to {count - 1}"
+            )
+        return partitions
+
+    return assign

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.errors import UnwritableRecordError
-from fanout.kafka.writing.partitioner import partitions_of
+from fanout.kafka.writing.partitioner import checked, partitions_of
 from fanout.kafka.writing.row_batches import COLUMNS, column_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-Partitioner: TypeAlias = "Callable[[pa.Array, int], pa.Array]"
-"""From the keys of many rows (binary, null where there is none) and the number of partitions of
-their topic to the partition of each."""
+    from fanout.kafka.writing.partitioner import Partitioner
 
 _TOPIC: Final = "topic"
 
@@ -113,23 +111,7 @@ def _partitions(
 ) -> pa.Array:
     if partitioner is None:
         return partitions_of(keys, count, first_row=first_row)
-    try:
-        partitions = pa.array(partitioner(keys, count)).cast(pa.int32())
-    except (pa.ArrowException, TypeError) as error:
-        raise UnwritableRecordError(
-            f"the partitioner must return an array of partitions, not {type(error).__name__}"
-        ) from error
-    numbers = partitions.to_numpy(zero_copy_only=False)
-    if (
-        len(numbers) != len(keys)
-        or partitions.null_count
-        or not ((numbers >= 0) & (numbers < count)).all()
-    ):
-        raise UnwritableRecordError(
-            f"the partitioner must return, for each of the {len(keys)} keys that it is given, a "
-            f"partition from 0 to {count - 1}"
-        )
-    return partitions
+    return checked(partitioner)(keys, count)
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from fanout.errors import OptionError
 from fanout.landing.identity import read_identity
+from fanout.spark.arrow_schema import arrow_schema
 from fanout.spark.dataframe.batch_reader import LandingBatchReader
 from fanout.spark.dataframe.landed_source import LandedSource
 from fanout.spark.dataframe.option_words import in_words_of_options
@@ -18,7 +19,6 @@ from fanout.spark.dataframe.source_reader import SourceStreamReader
 from fanout.spark.dataframe.stream_reader import LandingStreamReader
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from fanout.core.source import Source
@@ -72,7 +72,7 @@ class LandingDataSource(DataSource):
                 "leave source and its options out"
             )
         options = ReadOptions.parse(self.options, streaming=False)
-        return LandingBatchReader(options, _arrow(schema))
+        return LandingBatchReader(options, arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> LandingStreamReader:  # noqa: N802 - Spark's name
         """Return what reads for `spark.readStream`.
@@ -86,14 +86,6 @@ class LandingDataSource(DataSource):
         landed = LandedSource.parse(self.options, self.source)
         if landed is not None:
             landing = replace(landed.landing, driver=self.driver)
-            return SourceStreamReader(landed.reading, _arrow(schema), landing, landed.make)
+            return SourceStreamReader(landed.reading, arrow_schema(schema), landing, landed.make)
         options = ReadOptions.parse(self.options, streaming=True)
-        return LandingStreamReader(options, _arrow(schema))
-
-
-def _arrow(schema: StructType) -> pa.Schema:
-    convert: Any = to_arrow_schema
-    try:
-        return convert(schema, timezone="UTC")
-    except TypeError:  # pyspark 4.0 to 4.2, which mean UTC
-        return convert(schema)
+        return LandingStreamReader(options, arrow_schema(schema))

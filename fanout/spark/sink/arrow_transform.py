@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError, UnwritableRecordError
+from fanout.spark.arrow_schema import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ def transformed_schema(transform: ArrowTransform, schema: StructType) -> StructT
     Raises:
         OptionError: It fails with no rows, or returns something else than records.
     """
-    given = to_arrow_schema(schema)
+    given = arrow_schema(schema)
     empty = pa.RecordBatch.from_arrays([pa.array([], one.type) for one in given], schema=given)
     try:
         found = transform(empty)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from pyspark.errors import PySparkException
@@ -13,27 +14,38 @@ from fanout.errors import FanOutError, FencedError, UnwritableRecordError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.producer_id import Transactional
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone
-from fanout.spark.sink.owned_rows import SharedFiles
+from fanout.spark.sink.owned_rows import SharedFiles, row_count
 from fanout.spark.sink.partitioned_rows import partitioned
 from fanout.spark.sink.shuffle_frames import announce
-from fanout.spark.sink.worker_check import import_error
-from fanout.spark.sink.worker_task import REPORT_SCHEMA, TaskOptions, read_report, task
+from fanout.spark.sink.worker_check import import_error, python_error
+from fanout.spark.sink.worker_task import (
+    REPORT_SCHEMA,
+    TaskOptions,
+    file_task,
+    read_report,
+    task,
+    write_files,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from fanout.kafka.writing.partitioner import Partitioner
     from fanout.kafka.writing.producer_id import WriteMode
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.sink.connection import SinkConnection
-    from fanout.spark.sink.options import Partitioner, SinkTarget
+    from fanout.spark.sink.options import SinkTarget
     from fanout.spark.sink.shuffle_frames import ShuffleFraming
     from fanout.spark.sink.worker_task import TaskReport
 
 # Spark reports a stage that has ended within milliseconds, but by a thread of its own.
 _STAGE_REPORT_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.002
+# The most rows and bytes of a batch that the driver writes without a job of Spark.
+_SMALL_ROWS: Final = 10_000
+_SMALL_BYTES: Final = 16 << 20
 
 
 @final
@@ -112,21 +124,29 @@ class SinkJob:
         return result
 
     def _write_unchanged(self, options: TaskOptions, counts: Mapping[str, int]) -> JobResult:
-        """Write the rows: tasks read the batch's files by themselves, where they can."""
-        partitioner = self.target.partitioner
+        """Write the rows by Spark's tasks, which read the batch's files where they can."""
         if not self.files:
+            partitioner = self.target.partitioner
             return write_rows(self.df, options, counts=counts, partitioner=partitioner)
+        if _is_small(self.files):
+            # The start of a job takes longer than the writing.
+            return _result([write_files(options, self._shared(counts, tasks=1))])
         spark = self.df.sparkSession
-        files = SharedFiles(
+        shared = self._shared(counts, tasks=_tasks(spark, counts))
+        # Without SQL a job starts in three quarters of the time.
+        tasks = spark.sparkContext.parallelize(range(shared.tasks), shared.tasks)
+        writing = tasks.mapPartitions(file_task(options, shared))
+        return _run_job(spark, writing.collect, options, shared.tasks)
+
+    def _shared(self, counts: Mapping[str, int], *, tasks: int) -> SharedFiles:
+        return SharedFiles(
             paths=self.files,
             transform=self.target.transform,
-            topic=options.topic,
+            topic=self.target.options.topic,
             counts=counts,
-            tasks=_tasks(spark, counts),
-            partitioner=partitioner,
+            tasks=tasks,
+            partitioner=self.target.partitioner,
         )
-        numbers = spark.range(0, files.tasks, 1, files.tasks)
-        return _run_job(spark, numbers, replace(options, files=files), files.tasks)
 
     def _write_frames(
         self, options: TaskOptions, counts: Mapping[str, int], framing: ShuffleFraming
@@ -176,23 +196,27 @@ def write_rows(
     spark = df.sparkSession
     tasks = _tasks(spark, counts)
     rows = partitioned(df, topic=options.topic, counts=counts, tasks=tasks, partitioner=partitioner)
-    return _run_job(spark, rows, options, tasks)
+    writing = rows.mapInArrow(task(options), REPORT_SCHEMA)
+    return _run_job(spark, lambda: [row.report for row in writing.collect()], options, tasks)
 
 
 def _tasks(spark: SparkSession, counts: Mapping[str, int]) -> int:
     return max(1, min(spark.sparkContext.defaultParallelism, sum(counts.values())))
 
 
-def _run_job(spark: SparkSession, rows: DataFrame, options: TaskOptions, tasks: int) -> JobResult:
+def _run_job(
+    spark: SparkSession, run: Callable[[], Sequence[str]], options: TaskOptions, tasks: int
+) -> JobResult:
+    """Run the tasks, and check the reports that they return."""
     try:
-        found = rows.mapInArrow(task(options), REPORT_SCHEMA).collect()
+        found = run()
     except (PySparkException, *JAVA_ERRORS) as error:
         if has_gone(error) or _was_cancelled(error):
             raise  # the query ends: no other attempt
         if (lasting := import_error(error)) is not None:
             raise lasting from error
-        raise AttemptFailedError(f"the Spark job failed: {_last_line(error)}") from error
-    reports = [read_report(row.report) for row in found]
+        raise AttemptFailedError(f"the Spark job failed: {_cause(error)}") from error
+    reports = [read_report(text) for text in found]
     # A job without rows may be done without tasks.
     if reports:
         _check_reports(reports, tasks)
@@ -200,6 +224,16 @@ def _run_job(spark: SparkSession, rows: DataFrame, options: TaskOptions, tasks: 
             # Before failures are raised: where a stage ran twice, its tasks fail because of
             # the first run.
             _check_that_it_ran_once(spark, reports[0].stage, tasks)
+    return _result(reports)
+
+
+def _is_small(files: Sequence[str]) -> bool:
+    size = sum(Path(file).stat().st_size for file in files)
+    return size <= _SMALL_BYTES and sum(map(row_count, files)) <= _SMALL_ROWS
+
+
+def _result(reports: Sequence[TaskReport]) -> JobResult:
+    """Return what the tasks of a batch have written together, or raise the failure of one."""
     for report in reports:
         if report.failure is not None:
             _raise_failure(report.failure.error())
@@ -277,7 +311,7 @@ def _was_cancelled(error: BaseException) -> bool:
     return "cancelled" in text or "InterruptedException" in text
 
 
-def _last_line(error: BaseException) -> str:
-    """Return the error of a worker, which Spark appends last, or the message of Spark itself."""
+def _cause(error: BaseException) -> str:
+    """Return the error of a Python worker, or the last line of what Spark itself says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return python_error(str(error)) or (lines[-1] if lines else type(error).__name__)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from fanout.kafka.writing.partitioner import Partitioner
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.loop_thread import LoopThread
     from fanout.spark.sink.arrow_transform import ArrowTransform
-    from fanout.spark.sink.options import Partitioner
 
 
 @final
@@ -52,11 +52,11 @@ class KafkaSink(WriteOptions):
         producer_options: Options of Kafka's producer by Kafka's names, such as
             `{"compression.type": "zstd"}`.
         transform: Makes of a batch what is written, for example `lambda df: df.select(...)`.
-        transform_arrow: The same from a `pyarrow.RecordBatch` to another one. It is faster: where
-            the session is `local[...]` and the checkpoint on a local disk, the tasks read the
-            batch's files by themselves, and no row goes through the JVM. Each task calls it for
-            all rows, so that it must return the same for the same rows; a test of the result
-            refuses the batch otherwise. It is also called without rows, for its columns.
+        transform_arrow: The same from a `pyarrow.RecordBatch` to another one, without the JVM where
+            the checkpoint is on a local disk: the driver reads and writes a small batch by itself,
+            and in a `local[...]` session each task reads the batch's files. A task calls it for
+            all rows, so it must return the same for the same rows; a batch whose tasks differ is
+            an error. It is also called without rows, to learn its columns.
         sink_name: The sink's name in the checkpoint; it must not change while a query lives.
         partitioner: From the keys of many rows (an Arrow array of binary, null where there is
             none) and the number of partitions of their topic to an array of their partitions. None

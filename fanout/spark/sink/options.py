@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pyarrow as pa
-
+    from fanout.kafka.writing.partitioner import Partitioner
     from fanout.kafka.writing.write_options import WriteOptions
     from fanout.spark.sink.arrow_transform import ArrowTransform
     from fanout.spark.sink.shuffle_frames import ShuffleFraming
-
-Partitioner: TypeAlias = "Callable[[pa.Array, int], pa.Array]"
-"""From the keys of many rows (binary, null where there is none) and the number of partitions of
-their topic to the partition of each."""
 
 # A sink's name is part of a file's name and of a transactional id.
 _SINK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -17,23 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fanout.errors import UnwritableRecordError
-from fanout.kafka.writing.partitioner import partitions_of
+from fanout.errors import CheckpointError
+from fanout.kafka.writing.placement import place_rows, topics_of
 from fanout.spark.sink.arrow_transform import transform_batch
-from fanout.spark.sink.partitioned_rows import checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
+    from fanout.kafka.writing.partitioner import Partitioner
     from fanout.spark.sink.arrow_transform import ArrowTransform
-    from fanout.spark.sink.options import Partitioner
 
 # Bytes that a task reads at a time.
 _READ_BYTES: Final = 8 << 20
-# A row of a topic that the driver did not know, and so without a partition.
-_UNKNOWN: Final = -1
 
 
 @final
@@ -60,9 +55,9 @@ class SharedFiles:
 
 @final
 class OwnedRows:
-    """Iterate over the rows that one task writes, sorted by partition within each batch.
+    """Iterate over the rows that one task writes, each with its topic and partition.
 
-    A row of an unknown topic comes to every task, with a null partition.
+    The rows of a topic that the driver did not know come to every task, without a partition.
 
     Args:
         shared: The files.
@@ -70,6 +65,7 @@ class OwnedRows:
 
     Raises:
         UnwritableRecordError: The transform or the partitioner fails, or a row has no topic.
+        CheckpointError: A file is damaged.
     """
 
     def __init__(self, shared: SharedFiles, task: int) -> None:
@@ -89,66 +85,58 @@ class OwnedRows:
         """Read the files, and yield the rows of this task."""
         for records in _read(self._shared.paths):
             rows = transform_batch(self._shared.transform, records)
-            if self._shared.topic is not None and "topic" in rows.schema.names:
-                rows = rows.drop_columns("topic")
             if rows.num_rows:
-                yield self._owned(rows)
+                yield from self._owned(rows)
                 self._rows += rows.num_rows
 
-    def _owned(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        partitions, places = self._place(rows)
-        self._checksum = zlib.crc32(places.tobytes(), self._checksum)
-        mine = np.flatnonzero((places % self._shared.tasks == self._task) | (places == _UNKNOWN))
-        mine = mine[np.argsort(places[mine], kind="stable")]
-        taken = rows.take(pa.array(mine))
-        numbers = pa.array(partitions[mine], pa.int32(), mask=places[mine] == _UNKNOWN)
-        names = taken.schema.names
-        if "partition" in names:
-            return taken.set_column(names.index("partition"), "partition", numbers)
-        return taken.append_column("partition", numbers)
+    def _owned(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        known = dict(self._shared.counts)
+        if self._shared.topic is None:
+            topics = topics_of(rows, None)
+            unknown = pa.array([topic for topic in topics if topic not in known], pa.string())
+            is_unknown = pc.is_in(rows["topic"].cast(pa.string()), unknown)
+            if unknown:
+                yield _without_partition(rows.filter(is_unknown))
+                rows = rows.filter(pc.invert(is_unknown))
+            known = {topic: known[topic] for topic in topics if topic in known}
+        if rows.num_rows:
+            partitioner = self._shared.partitioner
+            yield self._mine(place_rows(rows, known, partitioner=partitioner, first_row=self._rows))
 
-    def _place(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the partition of each row, and its place among the partitions of all topics."""
-        if self._shared.topic is not None:
-            partitions = self._assign(rows, self._shared.topic, self._rows)
-            return partitions, partitions
-        topics = rows["topic"].cast(pa.string()).dictionary_encode()
-        if topics.null_count:
-            raise UnwritableRecordError("a record has no topic: give each one")
-        partitions = np.full(rows.num_rows, _UNKNOWN, np.int64)
-        places = partitions.copy()
-        indices = topics.indices.to_numpy()
-        for number, topic in enumerate(topics.dictionary.to_pylist()):
-            if topic in self._shared.counts:
-                at = np.flatnonzero(indices == number)
-                partitions[at] = self._assign(rows.take(pa.array(at)), topic, self._rows)
-                places[at] = partitions[at] + self._begins[topic]
-        return partitions, places
+    def _mine(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of this task, sorted by topic and partition."""
+        topics = rows["topic"].dictionary_encode()
+        begins = np.array([self._begins[topic] for topic in topics.dictionary.to_pylist()])
+        places = begins[topics.indices.to_numpy()] + rows["partition"].to_numpy()
+        self._checksum = zlib.crc32(places.astype(np.int64).tobytes(), self._checksum)
+        mine = np.flatnonzero(places % self._shared.tasks == self._task)
+        return rows.take(pa.array(mine[np.argsort(places[mine], kind="stable")]))
 
-    def _assign(self, rows: pa.RecordBatch, topic: str, first_row: int) -> npt.NDArray[np.int64]:
-        """Return the partitions of rows of one topic: their own, or those of their keys."""
-        names, count = rows.schema.names, self._shared.counts[topic]
-        if "key" in names:
-            keys = rows["key"].cast(pa.binary())
-        else:
-            keys = pa.nulls(rows.num_rows, pa.binary())
-        if self._shared.partitioner is None:
-            found = partitions_of(keys, count, first_row=first_row)
-        else:
-            found = checked(self._shared.partitioner)(keys, count)
-        if "partition" in names:
-            found = pc.coalesce(rows["partition"].cast(pa.int32()), found)
-        numbers: npt.NDArray[np.int64] = found.to_numpy(zero_copy_only=False).astype(np.int64)
-        return numbers
+
+def _without_partition(rows: pa.RecordBatch) -> pa.RecordBatch:
+    numbers = pa.nulls(rows.num_rows, pa.int32())
+    topics = rows["topic"].cast(pa.string())
+    return pa.RecordBatch.from_arrays([topics, numbers], names=["topic", "partition"])
+
+
+def row_count(path: str) -> int:
+    """Return how many rows a Parquet file has."""
+    rows: int = pq.read_metadata(path).num_rows
+    return rows
 
 
 def _read(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of files in order; a worker has one core, so that it reads in one thread."""
     for path in paths:
-        with pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
-            for number in range(file.num_row_groups):
-                group = file.metadata.row_group(number)
-                size = max(1, group.total_byte_size // max(1, group.num_rows))
-                yield from file.iter_batches(
-                    batch_size=max(1, _READ_BYTES // size), row_groups=[number], use_threads=False
-                )
+        try:
+            with pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
+                for number in range(file.num_row_groups):
+                    group = file.metadata.row_group(number)
+                    row_bytes = group.total_byte_size // max(1, group.num_rows)
+                    rows = max(1, _READ_BYTES // max(1, row_bytes))
+                    yield from file.iter_batches(rows, row_groups=[number], use_threads=False)
+        except (OSError, pa.ArrowException) as error:
+            raise CheckpointError(
+                f"the segment {path} cannot be read; if it is damaged, restore it from a backup, "
+                f"or start with a new checkpoint location"
+            ) from error

@@ -19,8 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from fanout.errors import OptionError, UnwritableRecordError
-from fanout.kafka.writing.partitioner import partitions_of
+from fanout.errors import OptionError
+from fanout.kafka.writing.partitioner import checked, partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from fanout.spark.sink.options import Partitioner
+    from fanout.kafka.writing.partitioner import Partitioner
 
 _HEADERS: Final = "array<struct<key: string, value: binary>>"
 
@@ -196,29 +196,3 @@ def _assign_by_count(keys: pa.Array, counts: pd.Series, assign: Partitioner) -> 
         rows = np.flatnonzero(counts.eq(count).fillna(value=False))
         partitions.iloc[rows] = assign(keys.take(pa.array(rows)), int(count)).to_numpy()
     return partitions
-
-
-def checked(partitioner: Partitioner) -> Partitioner:
-    """Wrap a user's function; raise UnwritableRecordError where its result is not partitions."""
-
-    def assign(keys: pa.Array, count: int) -> pa.Array:
-        found = partitioner(keys, count)
-        try:
-            partitions = pa.array(found).cast(pa.int32())
-        except (pa.ArrowException, TypeError) as error:
-            raise UnwritableRecordError(
-                f"the partitioner must return an array of partitions: {error}"
-            ) from error
-        numbers = partitions.to_numpy(zero_copy_only=False)
-        if (
-            len(numbers) != len(keys)
-            or partitions.null_count
-            or not (((numbers >= 0) & (numbers < count)).all())
-        ):
-            raise UnwritableRecordError(
-                f"the partitioner must return, for each of the {len(keys)} keys that it is given, "
-                f"a partition from 0 to {count - 1}"
-            )
-        return partitions
-
-    return assign

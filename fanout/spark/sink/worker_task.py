@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias, final
@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import (
     BadFrameError,
+    CheckpointError,
     FanOutError,
     FencedError,
     OptionError,
@@ -45,6 +46,7 @@ _FAILURES: Final[dict[str, type[FanOutError]]] = {
     kind.__name__: kind
     for kind in (
         BadFrameError,
+        CheckpointError,
         FencedError,
         OptionError,
         ServiceError,
@@ -79,7 +81,6 @@ class TaskOptions:
         producing: The options of the producer.
         topic: The topic of all rows; None where the rows name it.
         encoder: Makes the encoder of a task's rows; None where they are written as they are.
-        files: What the tasks read by themselves; None where Spark gives them their rows.
     """
 
     cluster: Cluster
@@ -87,7 +88,6 @@ class TaskOptions:
     producing: ProducerOptions
     topic: str | None
     encoder: Callable[[], Encoder] | None = None
-    files: SharedFiles | None = None
 
 
 @final
@@ -150,26 +150,51 @@ def task(options: TaskOptions) -> Callable[[Batches], Batches]:
     """Return the function that a task runs on its rows: it writes them, and returns a report."""
 
     def write_to_kafka(batches: Batches) -> Batches:
-        context = TaskContext.get()
-        assert context is not None, "it runs in a task"
-        _refuse_second_attempt(context, options)
-        spare_worker()
-        owned = None if options.files is None else OwnedRows(options.files, context.partitionId())
-        try:
-            report = asyncio.run(
-                _write(batches if owned is None else iter(owned), options, context)
-            )
-        except FanOutError as error:
-            failure = TaskFailure(type(error).__name__, str(error))
-            report = TaskReport(context.stageId(), context.partitionId(), failure=failure)
+        report = _write_task(batches, options)
         for _ in batches:  # Spark's side waits until all its rows were read
             pass
-        if owned is not None:
-            report = msgspec.structs.replace(report, checksum=owned.checksum)
-        text = msgspec.json.encode(report).decode()
-        yield pa.RecordBatch.from_arrays([pa.array([text])], names=["report"])
+        yield pa.RecordBatch.from_arrays([pa.array([_text(report)])], names=["report"])
 
     return write_to_kafka
+
+
+def file_task(options: TaskOptions, files: SharedFiles) -> Callable[[Iterable[int]], list[str]]:
+    """Return the function of a task that reads its rows from files; it returns a report."""
+
+    def write_to_kafka(_: Iterable[int]) -> list[str]:
+        context = TaskContext.get()
+        assert context is not None, "it runs in a task"
+        rows = OwnedRows(files, context.partitionId())
+        report = _write_task(iter(rows), options)
+        return [_text(msgspec.structs.replace(report, checksum=rows.checksum))]
+
+    return write_to_kafka
+
+
+def write_files(options: TaskOptions, files: SharedFiles) -> TaskReport:
+    """Write all rows of files in this process, as one task would; it blocks."""
+    return _report(iter(OwnedRows(files, 0)), options, TaskReport(stage=0, task=0))
+
+
+def _write_task(batches: Batches, options: TaskOptions) -> TaskReport:
+    """Write the rows of a task, and return its report, also where it fails."""
+    context = TaskContext.get()
+    assert context is not None, "it runs in a task"
+    _refuse_second_attempt(context, options)
+    spare_worker()
+    return _report(batches, options, TaskReport(context.stageId(), context.partitionId()))
+
+
+def _report(batches: Batches, options: TaskOptions, task: TaskReport) -> TaskReport:
+    try:
+        return asyncio.run(_write(batches, options, task))
+    except FanOutError as error:
+        failure = TaskFailure(type(error).__name__, str(error))
+        return msgspec.structs.replace(task, failure=failure)
+
+
+def _text(report: TaskReport) -> str:
+    return msgspec.json.encode(report).decode()
 
 
 def _refuse_second_attempt(context: Any, options: TaskOptions) -> None:
@@ -183,7 +208,7 @@ def _refuse_second_attempt(context: Any, options: TaskOptions) -> None:
         )
 
 
-async def _write(batches: Batches, options: TaskOptions, context: Any) -> TaskReport:
+async def _write(batches: Batches, options: TaskOptions, task: TaskReport) -> TaskReport:
     new_topics: set[str] = set()
     encoder = None if options.encoder is None else options.encoder()
     async with open_writer(options.cluster, mode=options.mode, options=options.producing) as writer:
@@ -196,9 +221,8 @@ async def _write(batches: Batches, options: TaskOptions, context: Any) -> TaskRe
     partitions: dict[str, dict[int, int]] = {}
     for partition, rows_there in written.partitions.items():
         partitions.setdefault(partition.topic, {})[partition.number] = rows_there
-    return TaskReport(
-        context.stageId(),
-        context.partitionId(),
+    return msgspec.structs.replace(
+        task,
         rows=written.rows,
         bytes=written.bytes,
         partitions=partitions,
@@ -208,7 +232,7 @@ async def _write(batches: Batches, options: TaskOptions, context: Any) -> TaskRe
 
 
 def _with_topic(records: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-    if topic is None:
+    if topic is None or "topic" in records.schema.names:
         return records
     column = pa.repeat(pa.scalar(topic), records.num_rows)
     return records.append_column("topic", column)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from aiokafka.partitioner import murmur2 as murmur2_of_one
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout.kafka.writing.partitioner import murmur2, partitions_of
+from fanout.errors import UnwritableRecordError
+from fanout.kafka.writing.partitioner import checked, murmur2, partitions_of
 
 
 @pytest.mark.parametrize(
@@ -53,3 +56,9 @@ def test_records_without_a_key_take_turns() -> None:
 
 def test_no_keys_have_no_partitions() -> None:
     assert partitions_of(pa.array([], pa.binary()), 3).to_pylist() == []
+
+
+@pytest.mark.parametrize("wrong", [[0], [0, None], [0, 2], [-1, 0], ["a", "b"], None], ids=repr)
+def test_what_a_partitioner_returns_is_checked(wrong: Any) -> None:
+    with pytest.raises(UnwritableRecordError, match="the partitioner must return"):
+        checked(lambda _, __: wrong)(pa.array([b"a", None]), 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +40,19 @@ def output(kafka_broker: KafkaBroker) -> Output:
 
 
 @pytest.fixture
+def by_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tasks write batches that are small enough for the driver."""
+    monkeypatch.setattr("fanout.spark.sink.job._SMALL_ROWS", -1)
+
+
+@pytest.fixture(params=["by tasks", "by the driver"])
+def way(request: pytest.FixtureRequest) -> None:
+    """Let a test run in both ways."""
+    if request.param == "by tasks":
+        request.getfixturevalue("by_tasks")
+
+
+@pytest.fixture
 def file(tmp_path: Path) -> str:
     """Return a file of records as a source delivers them."""
     shards = pa.array([f"shard-{row % 5}" for row in range(ROWS)])
@@ -60,6 +75,7 @@ def write(here: Run, sink: KafkaSink, df: DataFrame, file: str, batch_id: int = 
         sink(df, batch_id)
 
 
+@pytest.mark.usefixtures("way")
 def test_tasks_read_the_batch_and_write_it_as_dataframes_are_written(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path, file: str
 ) -> None:
@@ -86,6 +102,7 @@ def test_tasks_read_the_batch_and_write_it_as_dataframes_are_written(
     assert seven == others
 
 
+@pytest.mark.usefixtures("way")
 def test_the_rows_of_the_file_are_written_without_spark(
     spark: SparkSession, output: Output, tmp_path: Path, file: str
 ) -> None:
@@ -95,6 +112,7 @@ def test_the_rows_of_the_file_are_written_without_spark(
     assert len(output.values()) == ROWS
 
 
+@pytest.mark.usefixtures("by_tasks")
 def test_a_function_that_gives_each_task_other_keys_writes_nothing(
     spark: SparkSession, output: Output, tmp_path: Path, file: str
 ) -> None:
@@ -111,6 +129,7 @@ def test_a_function_that_gives_each_task_other_keys_writes_nothing(
     assert output.values() == []
 
 
+@pytest.mark.usefixtures("way")
 def test_topics_that_appear_in_a_batch_are_found(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path, file: str
 ) -> None:
@@ -147,11 +166,34 @@ def test_a_function_that_cannot_work_is_refused_before_a_task_runs(
         write(here, sink, df, file)
 
 
+@pytest.mark.usefixtures("by_tasks")
+def test_a_worker_that_is_killed_costs_an_attempt_and_no_record(
+    spark: SparkSession,
+    output: Output,
+    tmp_path: Path,
+    file: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    flag = tmp_path / "died"
+
+    def die_once(records: pa.RecordBatch) -> pa.RecordBatch:
+        if records.num_rows and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return by_shard(records)
+
+    with run(spark, tmp_path / "checkpoint") as here:
+        write(here, output.sink(transform_arrow=die_once), spark.read.parquet(file), file)
+    assert "attempt 1 to write batch 0: the Spark job failed" in caplog.text
+    assert sorted(output.values()) == sorted(b"%d!" % row for row in range(ROWS))
+
+
 def test_two_transforms_contradict_each_other(output: Output) -> None:
     with pytest.raises(OptionError, match="transform and transform_arrow contradict each other"):
         output.sink(transform=lambda df: df, transform_arrow=by_shard)
 
 
+@pytest.mark.usefixtures("way")
 def test_a_query_lets_tasks_read_what_it_reads_over_restarts(
     start: Callable[..., FanOutQuery], output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:

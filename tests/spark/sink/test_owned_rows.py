@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fanout.errors import UnwritableRecordError
+from fanout.errors import CheckpointError, UnwritableRecordError
 from fanout.kafka.writing.partitioner import partitions_of
 from fanout.spark.sink.owned_rows import OwnedRows, SharedFiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TASKS = 3
 
@@ -45,17 +43,17 @@ def shared(paths: list[str], **changed: Any) -> SharedFiles:
     return SharedFiles(**options | changed)
 
 
-def read(files: SharedFiles) -> tuple[dict[tuple[str | None, int | None], list[int]], set[int]]:
+def read(files: SharedFiles) -> tuple[dict[tuple[str, int | None], list[int]], set[int]]:
     """Return the values by topic and partition, in order, and the checksums of the tasks."""
-    found: defaultdict[tuple[str | None, int | None], list[int]] = defaultdict(list)
-    writers: defaultdict[tuple[str | None, int | None], set[int]] = defaultdict(set)
+    found: defaultdict[tuple[str, int | None], list[int]] = defaultdict(list)
+    writers: defaultdict[tuple[str, int | None], set[int]] = defaultdict(set)
     checksums = set()
     for task in range(files.tasks):
         rows = OwnedRows(files, task)
         for batch in rows:
             for row in batch.to_pylist():
-                place = row.get("topic"), row["partition"]
-                found[place].append(int(row["value"]))
+                place = row["topic"], row["partition"]
+                found[place].append(int(row.get("value", -1)))
                 writers[place].add(task)
         checksums.add(rows.checksum)
     assert all(len(tasks) == 1 for place, tasks in writers.items() if place[1] is not None)
@@ -67,7 +65,7 @@ def test_each_row_comes_to_one_task_with_the_partition_of_its_key(tmp_path: Path
     found, checksums = read(shared(two_files(tmp_path, table)))
     partitions = partitions_of(table["key"].combine_chunks(), 8).to_pylist()
     assert found == {
-        (None, number): [row for row in range(100) if partitions[row] == number]
+        ("orders", number): [row for row in range(100) if partitions[row] == number]
         for number in set(partitions)
     }
     assert len(checksums) == 1
@@ -76,14 +74,14 @@ def test_each_row_comes_to_one_task_with_the_partition_of_its_key(tmp_path: Path
 def test_rows_without_a_key_take_turns_over_all_files(tmp_path: Path) -> None:
     paths = two_files(tmp_path, numbered(100).drop_columns("key"))
     found, _ = read(shared(paths))
-    assert found == {(None, number): list(range(number, 100, 8)) for number in range(8)}
+    assert found == {("orders", number): list(range(number, 100, 8)) for number in range(8)}
 
 
 def test_a_partition_of_a_row_goes_before_that_of_its_key(tmp_path: Path) -> None:
     given = pa.array([None if row % 2 else 5 for row in range(20)], pa.int64())
     paths = two_files(tmp_path, numbered(20, partition=given))
     found, _ = read(shared(paths, partitioner=lambda keys, _: pa.array([1] * len(keys))))
-    assert found == {(None, 5): list(range(0, 20, 2)), (None, 1): list(range(1, 20, 2))}
+    assert found == {("orders", 5): list(range(0, 20, 2)), ("orders", 1): list(range(1, 20, 2))}
 
 
 def test_rows_name_topics_and_those_of_unknown_ones_come_to_all(tmp_path: Path) -> None:
@@ -128,10 +126,19 @@ def test_a_transform_that_differs_from_task_to_task_shows_in_the_checksums(tmp_p
 @pytest.mark.parametrize(
     ("transform", "says"),
     [
-        (lambda records: records.column("no"), "transform_arrow raised KeyError"),
+        (lambda records: records.column("no"), "transform_arrow raised KeyError: "),
         (lambda records: records.to_pylist(), "transform_arrow returned a list"),
     ],
 )
 def test_a_transform_that_fails_is_named(tmp_path: Path, transform: Any, says: str) -> None:
     with pytest.raises(UnwritableRecordError, match=says):
         read(shared(two_files(tmp_path, numbered(4)), transform=transform))
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    paths = two_files(tmp_path, numbered(40))
+    damaged = bytearray(Path(paths[1]).read_bytes())
+    damaged[40] ^= 1
+    Path(paths[1]).write_bytes(damaged)
+    with pytest.raises(CheckpointError, match=r"b\.parquet cannot be read; if it is damaged"):
+        read(shared(paths))

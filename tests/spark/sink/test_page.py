@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 TEXT = (Path(__file__).parents[3] / "docs" / "writing-to-kafka.md").read_text()
-SINK, HANDLER = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+SINK, HANDLER, ARROW = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 COMMANDS = re.findall(r"^\$ (fanout .*)$", TEXT, re.MULTILINE)
 GRANTS = re.findall(r"^\$ (kafka-acls.sh .*)$", TEXT, re.MULTILINE)
 
@@ -99,7 +99,7 @@ def test_the_handler_of_the_page_writes_to_two_sinks(
     ]
 
 
-@pytest.mark.parametrize("example", ["page", "README"])
+@pytest.mark.parametrize("example", ["page", "without the JVM", "README"])
 def test_the_example_writes_what_it_reads(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path, example: str
 ) -> None:
@@ -109,6 +109,8 @@ def test_the_example_writes_what_it_reads(
     names: dict[str, Any] = {"__name__": "__main__"}
     if example == "page":
         code = SINK
+    elif example == "without the JVM":
+        code = SINK.replace("query = foreach_batch", f"{ARROW}query = foreach_batch")
     else:
         code = KAFKA_SINK
         source = orders.source()

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from fanout.errors import OptionError, UnwritableRecordError
+from fanout.errors import OptionError
 from fanout.kafka.writing.partitioner import partitions_of
 from fanout.spark.sink.partitioned_rows import check_columns, partitioned
 
@@ -115,14 +115,6 @@ def test_a_partition_of_the_users_own_goes_before_that_of_the_key(spark: SparkSe
     found = place(rows, topic="t", counts={"t": 12}, partitioner=third)
     chosen = {int(row.value): row.partition for row in found}
     assert chosen == {number: number if number < 10 else 3 for number in range(20)}
-
-
-@pytest.mark.parametrize("wrong", [[0], [0, None], [0, 2], [-1, 0], ["a", "b"], None], ids=repr)
-def test_what_a_partitioner_returns_is_checked(wrong: Any) -> None:
-    from fanout.spark.sink.partitioned_rows import checked  # noqa: PLC0415 - it loads pandas
-
-    with pytest.raises(UnwritableRecordError, match="the partitioner must return"):
-        checked(lambda _, __: wrong)(pa.array([b"a", None]), 2)
 
 
 def test_rows_are_sorted_after_the_shuffle(spark: SparkSession) -> None:
