@@ -421,6 +421,37 @@ CONSUMERS: Final[Lines] = {
     ),
 }
 
+WRITING: Final[Lines] = {
+    "Some records of a call fail, or a shard throttles: these are put again, each key in order.": (
+        "tests/kinesis/writer/test_writer.py::test_no_record_is_lost_and_each_key_keeps_its_order",
+        "tests/kinesis/writer/test_writer.py::test_only_the_failed_records_are_put_again",
+        "tests/kinesis/writer/test_writer.py::test_the_limits_of_a_shard_are_kept_by_waiting",
+    ),
+    "The answer to a put is lost or never comes: it is put again, and ids find the repeats.": (
+        "tests/kinesis/writer/test_writer.py::test_a_call_without_an_answer_is_made_again",
+        "tests/kinesis/writer/test_writer.py::test_ids_are_read_back_and_records_without_one_stay",
+        "tests/spark/kinesis_sink/test_kinesis_sink.py::test_a_batch_that_is_written_again_has_the_same_ids",
+    ),
+    "Shards are split and merged while records are put: each key keeps its order.": (
+        "tests/kinesis/writer/test_writer.py::test_resharding_while_writing_loses_nothing_and_keeps_the_order",
+        "tests/kinesis/writer/test_shard_queues.py::test_one_record_of_a_key_is_under_way_wherever_its_key_goes",
+    ),
+    "Records are never taken: an error in time.": (
+        "tests/kinesis/writer/test_writer.py::test_records_that_are_never_taken_are_an_error_in_time",
+    ),
+    "A put is denied, or its credentials expire: an error that names the grant, or new ones.": (
+        "tests/kinesis/writer/test_writer.py::test_what_the_service_refuses_for_good_is_an_error_that_says_what_to_do",
+        "tests/kinesis/writer/test_writer.py::test_credentials_that_expire_are_renewed",
+    ),
+    "A task is cancelled while it writes: the writer goes on.": (
+        "tests/kinesis/writer/test_writer.py::test_a_call_that_is_cancelled_leaves_the_writer_as_it_was",
+    ),
+    "A job that writes to Kinesis is killed: nothing is lost, and ids find the repeats.": (
+        "tests/examples/test_kinesis_to_kinesis.py::test_kills_lose_nothing_and_repeats_are_found_by_their_id",
+        "tests/examples/test_kinesis_to_kinesis.py::test_kills_in_the_middle_of_writing_keep_the_order_of_each_key",
+    ),
+}
+
 SURVIVED: Final = {
     "subscribing": SUBSCRIBING,
     "streaming": STREAMING,
@@ -428,11 +459,13 @@ SURVIVED: Final = {
     "positions": POSITIONS,
     "shard ends": SHARD_ENDS,
     "consumers": CONSUMERS,
+    "writing": WRITING,
     "kafka: brokers": kafka.BROKERS,
     "kafka: topics": kafka.TOPICS,
     "kafka: records": kafka.RECORDS,
     "kafka: offsets": kafka.OFFSETS,
     "kafka: transactions": kafka.TRANSACTIONS,
+    "kafka: writing": kafka.WRITING,
 }
 
 # What the embedded server can only claim, and `make live STREAM=...` shows on a stream of yours. A

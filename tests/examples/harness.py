@@ -85,16 +85,29 @@ class Example:
     def run_until(self, done: Callable[[], bool]) -> None:
         """Run it as it stands until something is true, and terminate it."""
         process = self._start(str(self._path))
-        deadline = time.monotonic() + PATIENCE
         try:
-            while not done():
-                assert process.poll() is None, f"the example ended: {self.log()}"
-                assert time.monotonic() < deadline, f"in vain: {self.log()}"
-                time.sleep(0.1)  # an example does not report what it has stored
+            self._wait(process, done, pause=0.1)
             process.terminate()
             process.wait(PATIENCE)
         finally:
             self._end(process)
+
+    def kill_when(self, due: Callable[[], bool]) -> None:
+        """Run it as it stands until something is true, and kill it."""
+        process = self._start(str(self._path))
+        try:
+            self._wait(process, due, pause=0.002)
+        finally:
+            self._end(process)
+
+    def _wait(
+        self, process: subprocess.Popen[bytes], due: Callable[[], bool], *, pause: float
+    ) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not due():
+            assert process.poll() is None, f"the example ended: {self.log()}"
+            assert time.monotonic() < deadline, f"in vain: {self.log()}"
+            time.sleep(pause)  # an example does not report what it has stored
 
     def log(self) -> str:
         """Return the end of what its processes have printed."""

@@ -328,3 +328,31 @@ TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/transactions/test_transactions_failures.py::test_cancelling_a_call_leaves_nothing_behind_and_it_can_be_made_again",
     ),
 }
+
+WRITING: Final[Mapping[str, tuple[str, ...]]] = {
+    "A writer is killed in a transaction: nothing of it is seen, and the next one ends it.": (
+        "tests/kafka/writer/test_failures.py::test_nothing_is_seen_of_a_writer_that_is_killed_in_a_transaction",
+    ),
+    "An older writer goes on after a newer one: every call of it is an error.": (
+        "tests/kafka/writer/test_failures.py::test_an_older_writer_is_fenced_wherever_it_is",
+    ),
+    "A broker is killed while records are written, and comes back: each is there once, in order.": (
+        "tests/kafka/writer/test_failures.py::test_a_broker_that_is_killed_and_comes_back_has_each_record_once_in_order",
+        "tests/kafka/writer/test_failures.py::test_a_job_goes_on_through_the_restart_of_its_broker",
+    ),
+    "A job that reads, processes and writes is killed at any moment: each record counts once.": (
+        "tests/kafka/writer/test_failures.py::test_a_job_that_is_killed_counts_each_record_once",
+        "tests/kafka/writer/test_failures.py::test_a_job_that_is_killed_many_times_counts_each_record_once",
+    ),
+    "A task is cancelled while it writes or commits: each record counts once, or none of them.": (
+        "tests/kafka/writer/test_failures.py::test_a_job_that_is_cancelled_at_any_await_counts_each_record_once",
+        "tests/kafka/writer/test_failures.py::test_what_is_written_after_a_commit_that_was_cancelled_is_committed_by_the_next",
+        "tests/kafka/writer/test_failures.py::test_a_cancelled_write_is_not_committed_in_part",
+    ),
+    "A transaction is open for too long: the broker ends it, and its writer says so.": (
+        "tests/kafka/writer/test_failures.py::test_a_transaction_that_takes_too_long_is_an_error_and_the_next_writer_goes_on",
+    ),
+    "A permission is missing: the error names it.": (
+        "tests/kafka/writer/test_failures.py::test_what_is_not_permitted_is_named",
+    ),
+}

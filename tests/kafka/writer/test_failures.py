@@ -237,6 +237,30 @@ async def process(source: Topic, writer: TopicWriter) -> None:
             await writer.commit(drained)
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("moment", Moment)
+async def test_what_is_written_after_a_commit_that_was_cancelled_is_committed_by_the_next(
+    kafka_broker: KafkaBroker, moment: Moment
+) -> None:
+    topic = (await new_topic(kafka_broker)).name
+    id_ = f"{topic}-writer"
+    step, beyond = 0, False
+    async with writing(kafka_broker, topic, transactional_id=id_) as writer:
+        while not beyond:
+            step += 1
+            cancellation = Cancellation(step, moment)
+            await writer.write(rows(f"{step}-before"))
+            await cancellation.run(writer.commit())
+            await writer.write(rows(f"{step}-after"))
+            await writer.commit()
+            beyond = cancellation.beyond
+    await reported(kafka_broker, id_)
+    assert step > 3
+    assert await values(kafka_broker, topic) == [
+        b"%d-%s" % (n, when) for n in range(1, step + 1) for when in (b"before", b"after")
+    ]
+
+
 async def test_a_cancelled_write_is_not_committed_in_part(kafka_broker: KafkaBroker) -> None:
     topic = (await new_topic(kafka_broker)).name
     id_ = f"{topic}-writer"
