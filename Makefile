@@ -17,7 +17,7 @@ PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-oldest prove clients prove-oldest prove-4.0 sim crash live check bench clean
+.PHONY: help demo test test-oldest prove clients prove-oldest prove-4.0 sim crash live check bench site docs clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
@@ -32,6 +32,8 @@ help:
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
 	@echo "make check        ruff, formatting, mypy, import rules, public names"
 	@echo "make bench        the benchmarks, each against its peer"
+	@echo "make site         the documentation as a site, in site/: links, pages and names are checked"
+	@echo "make docs         the same, and every example of its pages"
 	@echo "make clean        remove environments and caches"
 
 demo: $(VENV)/ready java
@@ -77,8 +79,16 @@ check: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks
 
+# Zensical builds it; tests/docs has the checks that it has not.
+site: $(VENV)/ready
+	$(BIN)/python -m tests.docs.site
+	$(BIN)/python -m pytest tests/docs/test_blocks.py tests/docs/test_links.py tests/docs/test_pictures.py
+
+docs: site java kafka spark-classes
+	$(BIN)/python -m pytest $(PARALLEL) tests/docs $(shell $(BIN)/python -m tests.docs.examples)
+
 clean:
-	rm -rf $(VENV) $(OLDEST) $(FIRST_4) .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf site .cache docs/cli.md $(VENV) $(OLDEST) $(FIRST_4) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: stream python java kafka kafka-oldest s3a s3mock kinesis-sdk-java spark-classes spark-classes-oldest
@@ -128,7 +138,7 @@ spark-classes-oldest: $(OLDEST)/ready java
 $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --group connect \
+	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --group docs --group connect \
 	  --editable '.[kinesis,kafka,msk,spark,testing,object-storage,prometheus,cli]'
 	touch $@
 

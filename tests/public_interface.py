@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ("MODULES", "SNAPSHOT", "interface")
+__all__ = ("MODULES", "SNAPSHOT", "interface", "public_names")
 
 MODULES: Final = (
     "fanout",
@@ -32,6 +32,12 @@ SNAPSHOT: Final = Path(__file__).with_name("public_interface.txt")
 def interface() -> str:
     """Return a line for each public name, and one for each of its public members."""
     return "\n".join(line for module in MODULES for line in _of_module(module)) + "\n"
+
+
+def public_names() -> Iterator[str]:
+    """Yield each public name with its module."""
+    for module in MODULES:
+        yield from (f"{module}.{name}" for name in importlib.import_module(module).__all__)
 
 
 def _of_module(name: str) -> Iterator[str]:

@@ -10,17 +10,16 @@ import subprocess
 import sys
 from enum import Enum
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.pages import PAGES
 from tests.public_interface import MODULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parent.parent
 HEAVY = {
     "aioboto3",
     "aiokafka",
@@ -105,7 +104,7 @@ def test_each_keyword_is_in_its_docstring() -> None:
 
 
 def test_each_keyword_is_on_a_page() -> None:
-    pages = "".join(page.read_text() for page in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+    pages = "".join(path.read_text() for path in PAGES)
     words = set(re.findall(r"\w+", pages))
     missing = [
         (where, word)

@@ -254,6 +254,7 @@ PollFault = CutPoll | EmptyPoll
 CallFault = RefuseCall | IgnoreCall
 PutFault = RefuseRecords | CutPut
 Fault = StreamFault | SubscribeFault | PollFault | CallFault | PutFault | RevokeKey
+"""What `inject` takes: a fault of a subscription, a poll, a call or a put, or a revoked key."""
 
 _KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in get_args(Fault)}
 

@@ -1,4 +1,4 @@
-"""Check the examples and facts about Kafka in the README and docs/kafka.md."""
+"""Check the examples and facts of docs/kafka.md."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import asyncio
 import json
 import re
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from fanout.core.backoff import Backoff
 from fanout.core.positions import Horizon
@@ -20,15 +17,15 @@ from fanout.kafka.reading.columns import SCHEMA
 from fanout.kafka.security import Security
 from tests.kafka.msk import KEYS, REGION, is_signed, run_msk
 from tests.kafka.topics import Topic, committed, new_topic
-from tests.readme import KAFKA_ASYNCIO, defined_by, on_this_machine
+from tests.pages import defined_by, on_this_machine, page, python_blocks
 
 if TYPE_CHECKING:
+    import pytest
+
     from fanout.testing.kafka.broker import KafkaBroker
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "kafka.md"
-TEXT = PAGE.read_text()
-MSK, DECODE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+TEXT = page("kafka.md")
+_, ASYNCIO, MSK, DECODE = python_blocks("kafka.md")
 
 
 def table(heading: str, number: int = 0) -> list[tuple[str, str]]:
@@ -53,7 +50,7 @@ async def test_the_asyncio_example_prints_what_arrives_and_commits_it(
     monkeypatch.setenv("KAFKA_PASSWORD", "unused")
     topic = await new_topic(kafka_broker, name="orders", partitions=2)
     topic.put(10)
-    main = defined_by(on_this_machine(KAFKA_ASYNCIO, kafka_broker.bootstrap_servers))["main"]
+    main = defined_by(on_this_machine(ASYNCIO, kafka_broker.bootstrap_servers))["main"]
     async with asyncio.TaskGroup() as tasks:
         example = tasks.create_task(main())
         while "orders-0" not in capsys.readouterr().out:  # noqa: ASYNC110 - there is no event to wait for
@@ -132,30 +129,3 @@ def test_the_page_names_every_consumer_option_with_its_default() -> None:
 def test_the_page_names_every_column() -> None:
     named = [name.strip("`") for names, _ in table("The records") for name in names.split(", ")]
     assert named == SCHEMA.names
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/kafka.md",
-        "docs/kafka-writer.md",
-        "docs/kinesis-writer.md",
-        "docs/reliability.md",
-        "docs/shuffle.md",
-        "docs/writing-to-kafka.md",
-        "docs/writing-to-kinesis.md",
-    ],
-)
-def test_every_link_to_a_page_leads_to_one_of_its_headings(page: str) -> None:
-    path = ROOT / page
-    links = re.findall(r"\]\(((?!https:)[^)\s]*)\)", path.read_text())
-    assert links
-    for link in links:
-        target, _, anchor = link.partition("#")
-        page_of_it = path.parent / target if target else path
-        assert page_of_it.exists(), link
-        if anchor:
-            headings = re.findall(r"^##+ (.*)$", page_of_it.read_text(), re.MULTILINE)
-            slugs = [re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings]
-            assert anchor in slugs, link

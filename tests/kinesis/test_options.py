@@ -5,7 +5,6 @@ import math
 import pickle  # noqa: TID251 - our own bytes
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aioboto3
@@ -18,11 +17,11 @@ from fanout.core.starts import PerSplit, parse_start
 from fanout.errors import OptionError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.starting_position import DIALECT
+from tests.pages import page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-README = Path(__file__).parents[2] / "README.md"
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
 CONSUMER_ARN = f"{STREAM_ARN}/consumer/etl:1700000000"
 CANARY = "canary-secret"
@@ -290,8 +289,8 @@ def test_the_pacing_of_polling_is_that_of_get_records() -> None:
 
 
 def documented_defaults() -> Iterator[tuple[str, Any]]:
-    """Read the table of the README: a row may list several options, and a value its unit."""
-    (table,) = re.findall(r"\| option \| default \| \|\n(.+?)\n\n", README.read_text(), re.DOTALL)
+    """Read the table of the page: a row may list several options, and a value its unit."""
+    (table,) = re.findall(r"\| option \| default \| \|\n(.+?)\n\n", page("kinesis.md"), re.DOTALL)
     rows = re.findall(r"^\| (`.+?`) \| (.+?) \|", table, re.MULTILINE)
     for names, values in rows:
         options = re.findall(r"`(\w+)`", names)
@@ -314,7 +313,7 @@ def _read_value(text: str) -> Any:
             return parse_start(text.strip('`"'), DIALECT)
 
 
-def test_the_readme_documents_every_option_with_its_default() -> None:
+def test_the_page_documents_every_option_with_its_default() -> None:
     one = source()
     documented = dict(documented_defaults())
     assert documented == {

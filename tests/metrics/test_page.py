@@ -20,7 +20,7 @@ from fanout.core.lifecycle_log import LogEvent
 from fanout.core.statistics import SplitState
 from fanout.metrics import Metrics
 from fanout.metrics.instruments import COUNTERS, GAUGES, LEVELS
-from tests.readme import defined_by
+from tests.pages import defined_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

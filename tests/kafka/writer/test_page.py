@@ -14,7 +14,7 @@ from fanout.kafka import open_writer
 from tests.kafka.topics import new_topic
 from tests.kafka.writer.writers import rows, values, writing
 from tests.kafka.writing.writing import read
-from tests.readme import defined_by, on_this_machine
+from tests.pages import defined_by, on_this_machine
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fanout.kinesis import KinesisSource, open_writer, read_deduplication_ids
 from fanout.kinesis.deduplication import MAGIC
 from tests.kinesis.writer.writers import read
-from tests.readme import defined_by
+from tests.pages import defined_by
 
 if TYPE_CHECKING:
     import pytest

@@ -1,4 +1,4 @@
-"""Check the examples and facts about writing in docs/writing-to-kafka.md and the README."""
+"""Check the examples and facts about writing in docs/writing-to-kafka.md."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from fanout.kafka.writing.producer_id import Transactional
 from fanout.kafka.writing.producer_options import _OPTIONS, ProducerOptions
 from fanout.kafka.writing.write_options import DeliveryGuarantee
 from fanout.kafka.writing.writer import open_writer
-from fanout.spark import KafkaSink, foreach_batch
+from fanout.spark import KafkaSink
 from fanout.spark.sink.partitioned_rows import _TYPES
 from tests.kafka.brokers import create
 from tests.kafka.permissions import grant, permission, revoke
 from tests.kafka.topics import Topic
 from tests.kafka.transactions.transacting import Sink
-from tests.readme import KAFKA_SINK
 from tests.spark.sink.harness import Output, run
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ pytestmark = pytest.mark.spark
 
 TEXT = (Path(__file__).parents[3] / "docs" / "writing-to-kafka.md").read_text()
 SINK, HANDLER, ARROW = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+WITHOUT_JVM = SINK.replace("query = foreach_batch", f"{ARROW}query = foreach_batch")
 COMMANDS = re.findall(r"^\$ (fanout .*)$", TEXT, re.MULTILINE)
 GRANTS = re.findall(r"^\$ (kafka-acls.sh .*)$", TEXT, re.MULTILINE)
 
@@ -99,23 +99,15 @@ def test_the_handler_of_the_page_writes_to_two_sinks(
     ]
 
 
-@pytest.mark.parametrize("example", ["page", "without the JVM", "README"])
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("code", [SINK, WITHOUT_JVM], ids=["SQL", "Arrow"])
 def test_the_example_writes_what_it_reads(
-    spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path, example: str
+    kafka_broker: KafkaBroker, tmp_path: Path, code: str
 ) -> None:
     orders, output = Topic(kafka_broker), Output(kafka_broker)
     orders.write([{"key": b"k%d" % n, "value": b"value %d" % n} for n in range(20)])
     topics = {"orders": orders.name, "orders-by-user": output.name}
     names: dict[str, Any] = {"__name__": "__main__"}
-    if example == "page":
-        code = SINK
-    elif example == "without the JVM":
-        code = SINK.replace("query = foreach_batch", f"{ARROW}query = foreach_batch")
-    else:
-        code = KAFKA_SINK
-        source = orders.source()
-        names |= {"spark": spark, "source": source, "foreach_batch": foreach_batch}
-        names["cluster"] = source.cluster
     query = run_here(code, names, kafka_broker, topics, tmp_path)["query"]
     try:
         while len(output.values()) < 20:

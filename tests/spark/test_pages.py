@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.kafka.topics import Topic
-from tests.readme import FIRST_RECORD, KAFKA_SPARK, SPARK, STOP_SPARK, defined_by, on_this_machine
+from tests.pages import defined_by, on_this_machine, python_blocks
 from tests.spark.harness import Recorder
 from tests.spark.manual import ManualSource
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.server import KinesisServer
 
 pytestmark = pytest.mark.spark
+
+README, _ = python_blocks("README.md")
+FIRST_RECORD = python_blocks("tutorial.md")[0]
+(SPARK,) = python_blocks("foreach-batch.md")
+KAFKA_SPARK = python_blocks("kafka.md")[0]
+STOP_SPARK, _ = python_blocks("operations.md")
 
 
 def test_the_first_record_is_shown_once(
@@ -35,9 +41,26 @@ def test_the_first_record_is_shown_once(
     kinesis_server.create_stream("orders")
     code = FIRST_RECORD.replace("/tmp/first", str(tmp_path))  # noqa: S108 - replaced
     for _ in range(2):
-        exec(code, {})  # noqa: S102 - the README is ours
+        exec(code, {})  # noqa: S102 - the page is ours
         shown = capsys.readouterr().out
         assert shown.count("|my first record|shardId-000000000000|") == 1
+
+
+def test_the_example_of_the_first_page_shows_and_writes_its_record(
+    kinesis_server: KinesisServer,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in kinesis_server.environment.items():
+        monkeypatch.setenv(name, value)
+    kinesis_server.create_stream("orders", shards=2)
+    code = README.replace("/tmp/orders", f"{tmp_path}/orders")  # noqa: S108 - replaced
+    exec(code, {})  # noqa: S102 - the page is ours
+    assert "|2 figs|shardId-00000000000" in capsys.readouterr().out
+    (row,) = spark.read.parquet(f"{tmp_path}/orders").collect()
+    assert bytes(row.data) == b"2 figs"
 
 
 def test_the_spark_example_writes_what_was_put(
@@ -58,7 +81,7 @@ def test_the_spark_example_writes_what_was_put(
 def test_the_kafka_example_writes_what_was_put(
     kafka_broker: KafkaBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
-    # The other example of the README has a topic of this name on the same broker.
+    # The other example of the page has a topic of this name on the same broker.
     code = KAFKA_SPARK.replace('topics="orders"', 'topics="orders-for-spark"')
     topic = Topic(kafka_broker, name="orders-for-spark")
     topic.put(10)
@@ -78,7 +101,7 @@ def test_the_example_of_a_clean_stop_ends_by_sigterm(tmp_path: Path) -> None:
 
     names: dict[str, Any] = {"source": source, "write": write}
     code = STOP_SPARK.replace("s3a://lake", f"file://{tmp_path}")
-    exec(code, names)  # noqa: S102 - the README is ours
+    exec(code, names)  # noqa: S102 - the page is ours
     assert recorder.sequences == [1, 2]
     assert not names["query"].is_active
     assert names["query"].exception() is None

@@ -1,3 +1,5 @@
+"""The examples of the README, and of the pages about Kinesis, asyncio and operations."""
+
 from __future__ import annotations
 
 import ast
@@ -8,7 +10,6 @@ import re
 import shlex
 import signal
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,26 +21,25 @@ from fanout.kinesis import KinesisSource
 from fanout.kinesis.options import KinesisOptions
 from fanout.spark import foreach_batch
 from tests.cli.test_status import stored
-from tests.readme import (
-    ASYNCIO,
-    BROKER,
-    COMMANDS,
-    DECODE,
-    DIAGNOSE,
-    IAM,
-    POLLING,
-    README,
-    RESUME,
-    STOP_ASYNCIO,
-    TESTING,
-    defined_by,
-)
+from tests.pages import PAGES, ROOT, commands, defined_by, page, python_blocks, session_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from fanout.testing.kafka.broker import KafkaBroker
     from fanout.testing.kinesis.server import KinesisServer
+
+
+_, ASYNCIO = python_blocks("README.md")
+PRINTED, RESUME = python_blocks("asyncio.md")
+(DECODE,) = python_blocks("decoding.md")
+(POLLING,) = python_blocks("kinesis.md")
+_, STOP_ASYNCIO = python_blocks("operations.md")
+TESTING, BROKER = python_blocks("testing.md")
+COMMAND_PAGES = ("kinesis.md", "security.md", "operations.md")
+IAM = session_block("security.md")
+DIAGNOSE = session_block("operations.md")
 
 
 @pytest.fixture
@@ -65,14 +65,15 @@ def test_the_example_of_a_clean_stop_handles_each_record_once(orders: KinesisSer
     source = KinesisSource(stream="orders", consumer="etl", start="TRIM_HORIZON")
     names = {"source": source, "handle": handle}
     orders.put_records("orders", [("customer", b"1")])
-    exec(STOP_ASYNCIO, names)  # noqa: S102 - the README is ours
+    exec(STOP_ASYNCIO, names)  # noqa: S102 - the page is ours
     assert handled == [b"1"]
 
 
+@pytest.mark.parametrize("code", [ASYNCIO, PRINTED], ids=["README", "page"])
 async def test_the_asyncio_example_prints_what_arrives(
-    orders: KinesisServer, capsys: pytest.CaptureFixture[str]
+    orders: KinesisServer, capsys: pytest.CaptureFixture[str], code: str
 ) -> None:
-    main = defined_by(ASYNCIO)["main"]
+    main = defined_by(code)["main"]
     async with asyncio.TaskGroup() as tasks:
         example = tasks.create_task(main())
         while "shardId-" not in capsys.readouterr().out:
@@ -136,7 +137,7 @@ def test_the_testing_example_is_a_test_that_passes(
     kinesis_server: KinesisServer, fanout_fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: dict[str, Any] = {}
-    exec(TESTING, names)  # noqa: S102 - the README is ours
+    exec(TESTING, names)  # noqa: S102 - the page is ours
     names["test_my_job"](kinesis_server, fanout_fast, monkeypatch)
 
 
@@ -144,7 +145,7 @@ def test_the_broker_example_runs(
     start_kafka_broker: Callable[..., KafkaBroker], capsys: pytest.CaptureFixture[str]
 ) -> None:
     names: dict[str, Any] = {}
-    exec(BROKER, names)  # noqa: S102 - the README is ours
+    exec(BROKER, names)  # noqa: S102 - the page is ours
     names["test_on_kafka"](start_kafka_broker)
     assert capsys.readouterr().out.startswith("clients connect to 127.0.0.1:")
 
@@ -153,8 +154,9 @@ def test_the_broker_example_runs(
 def test_every_command_works(tmp_path: Path) -> None:
     source = KinesisSource(stream="orders", consumer="orders-etl")
     stored(tmp_path, fanout.Checkpoint.from_json(asyncio.run(fanout.resolve_start(source))))
-    assert len(COMMANDS) == 8
-    for command in COMMANDS:
+    found = [command for name in COMMAND_PAGES for command in commands(name)]
+    assert len(found) == 8
+    for command in found:
         arguments = command.replace("/var/lib/orders/checkpoint", str(tmp_path))
         result = CliRunner().invoke(app, shlex.split(arguments, comments=True)[1:])
         assert result.exit_code == 0, result.output
@@ -162,7 +164,7 @@ def test_every_command_works(tmp_path: Path) -> None:
 
 def test_the_policy_example_grants_to_register() -> None:
     names: dict[str, Any] = {}
-    exec(IAM, names)  # noqa: S102 - the README is ours
+    exec(IAM, names)  # noqa: S102 - the page is ours
     assert "RegisterConsumer" in [each["Sid"] for each in names["policy"]["Statement"]]
 
 
@@ -171,33 +173,38 @@ async def test_the_diagnosis_example_finds_no_problem() -> None:
     source = KinesisSource(stream="orders", consumer="orders-etl")
     async with fanout.open(source) as stream:
         names: dict[str, Any] = {"fanout": fanout, "source": source, "stream": stream}
-        code = compile(DIAGNOSE, "README", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        await eval(code, names)  # noqa: S307 - the README is ours
+        code = compile(DIAGNOSE, "operations.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        await eval(code, names)  # noqa: S307 - the page is ours
     assert "problem" not in [finding.status for finding in names["findings"]]
 
 
-def test_the_readme_names_every_option_of_a_query() -> None:
-    section = README.split("\n`foreach_batch(")[1].split("\n\n")[0]
-    words = set(re.findall(r"`(\w+)", section))
+def test_the_page_names_every_option_of_a_query() -> None:
+    section = page("foreach-batch.md").split("\n## Options\n")[1].split("\n## ")[0]
+    named = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
     options = inspect.signature(foreach_batch).parameters.values()
-    assert {each.name for each in options if each.kind is each.KEYWORD_ONLY} - words == {
-        "checkpoint_location"  # in the call itself
-    }
+    assert {each.name for each in options if each.kind is each.KEYWORD_ONLY} == named
 
 
 def test_no_two_examples_share_a_consumer() -> None:
     """Of two readers of one consumer, one takes the other's subscriptions."""
-    docs = Path(__file__).parent.parent / "docs"
-    pages = [README, *(page.read_text() for page in docs.glob("*.md"))]
-    codes = [code for page in pages for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL)]
-    codes += [example.read_text() for example in docs.glob("examples/*.py")]
+    texts = [path.read_text() for path in PAGES]
+    codes = {code for text in texts for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)}
+    codes |= {example.read_text() for example in ROOT.glob("docs/examples/*.py")}
     consumers = [name for code in codes for name in re.findall(r"consumer=\"([^\"]*)\"", code)]
     assert len(consumers) > 4
     assert len(consumers) == len(set(consumers))
 
 
-def test_the_readme_names_every_option() -> None:
-    section = README.split("## Options")[1].split("\n## ")[0]
+def test_the_page_names_every_option_of_kinesis() -> None:
+    section = page("kinesis.md").split("## Options")[1].split("\n## ")[0]
     first_cells = re.findall(r"^\| (.*?) \|", section, re.MULTILINE)
     named = set(re.findall(r"`([a-z_]+)`", "".join(first_cells)))
     assert named == {option.name for option in fields(KinesisOptions)} - {"stream", "consumer"}
+
+
+def test_the_first_page_has_at_most_200_lines() -> None:
+    assert len(page("README.md").splitlines()) <= 200
+
+
+def test_the_home_page_shows_an_example_that_has_tests() -> None:
+    assert python_blocks("index.md") == python_blocks("foreach-batch.md")

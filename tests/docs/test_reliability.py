@@ -1,24 +1,16 @@
-"""The links and the commands of the page about reliability work."""
+"""The commands of the page about reliability work, and the files of the architecture exist."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 from typer.testing import CliRunner
 
+from tests.pages import ROOT, page
 from tests.provers.__main__ import app
 
-PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
-TEXT = PAGE.read_text()
-
-
-def test_every_link_leads_somewhere() -> None:
-    links = re.findall(r"\]\((\S+?)\)", TEXT)
-
-    assert links
-    assert [link for link in links if not (PAGE.parent / link).exists()] == []
+TEXT = page("reliability.md")
 
 
 def test_the_commands_of_the_page_work() -> None:
@@ -31,8 +23,8 @@ def test_the_commands_of_the_page_work() -> None:
 
 
 def test_every_file_that_the_architecture_names_exists() -> None:
-    text = (PAGE.parent / "architecture.md").read_text()
+    text = page("architecture.md")
     named = set(re.findall(r"`((?:fanout|tests)/[a-z_/.]+)`", text))
 
     assert len(named) > 30
-    assert [path for path in sorted(named) if not (PAGE.parents[1] / path).exists()] == []
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []

@@ -1,0 +1,42 @@
+"""The tests that run the examples of all pages, and the list of them: `make docs`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+__all__ = ("RUN_BY",)
+
+# The tests take all Python blocks of a page, so that they fail where there is a new one.
+RUN_BY: Final = {
+    "README.md": ("docs/test_examples.py", "spark/test_pages.py"),
+    "asyncio.md": ("docs/test_examples.py",),
+    "commands.md": ("cli/test_servers.py",),
+    "decoding.md": ("docs/test_examples.py",),
+    "foreach-batch.md": ("spark/test_pages.py",),
+    "from-kcl.md": ("docs/test_migration.py",),
+    "from-spark-kafka.md": ("docs/test_migration.py",),
+    "from-spark-sql-kinesis.md": ("docs/test_migration.py",),
+    "index.md": ("docs/test_examples.py",),
+    "kafka-writer.md": ("kafka/writer/test_page.py",),
+    "kafka.md": ("kafka/test_pages.py", "spark/test_pages.py"),
+    "kinesis.md": ("docs/test_examples.py",),
+    "kinesis-writer.md": ("kinesis/writer/test_page.py",),
+    "landing.md": ("landing/test_page.py", "spark/test_landed_files.py"),
+    "observability.md": ("metrics/test_page.py", "spark/test_metrics.py"),
+    "operations.md": ("docs/test_examples.py", "spark/test_pages.py"),
+    "scaling.md": ("spark/test_landers.py",),
+    "security.md": ("docs/test_examples.py",),
+    "share-groups.md": ("kafka/share/test_page.py",),
+    "shuffle.md": ("kafka/shuffle/test_page.py", "spark/test_key_by.py"),
+    "spark.md": ("spark/dataframe/test_page.py", "spark/dataframe/test_source_options.py"),
+    "testing.md": ("docs/test_examples.py",),
+    "tutorial.md": ("docs/test_tutorial.py", "spark/test_pages.py"),
+    "writing-to-kafka.md": ("spark/sink/test_page.py",),
+    "writing-to-kinesis.md": ("spark/kinesis_sink/test_page.py",),
+}
+
+if __name__ == "__main__":
+    modules = {f"tests/{module}" for several in RUN_BY.values() for module in several}
+    elsewhere = sorted(module for module in modules if not module.startswith("tests/docs/"))
+    sys.stdout.write(" ".join(elsewhere) + "\n")
