@@ -25,7 +25,7 @@ help:
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
 	@echo "make prove        the campaigns: simulated failures, planted bugs, kills at every step"
 	@echo "make clients      other clients than ours on the embedded Kinesis: the AWS SDK for Java"
-	@echo "make prove-oldest the campaign that needs $(SPARK_OLDEST): kills of a job that writes to Delta"
+	@echo "make prove-oldest the campaign that needs $(SPARK_OLDEST): kills of jobs that write to Delta and Iceberg"
 	@echo "make prove-4.0    the tests of streaming DataFrames on $(SPARK_4_0), and kills of one that writes to Delta"
 	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
 	@echo "make crash        kill a Spark job, its landers and executors at every step: make crash ROUNDS=30 [ARGS=--json]"
@@ -42,7 +42,7 @@ demo: $(VENV)/ready java
 test: $(VENV)/ready java kafka s3a spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not prove'
 
-test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest
+test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'
 
 prove: $(VENV)/ready java kafka s3a s3mock kinesis-sdk-java spark-classes
@@ -51,9 +51,10 @@ prove: $(VENV)/ready java kafka s3a s3mock kinesis-sdk-java spark-classes
 clients: $(VENV)/ready java kinesis-sdk-java
 	$(BIN)/python -m pytest -m prove tests/clients
 
-# Delta has no jars for the newest pyspark.
-prove-oldest: $(OLDEST)/ready java spark-classes-oldest
-	$(OLDEST)/bin/python -m pytest -m prove tests/examples/test_kinesis_to_delta.py
+# Delta and Iceberg have no jars for the newest pyspark.
+prove-oldest: $(OLDEST)/ready java spark-classes-oldest lakehouse-oldest
+	$(OLDEST)/bin/python -m pytest -m prove tests/examples/test_kinesis_to_delta.py \
+	  tests/examples/test_kinesis_to_iceberg.py
 
 prove-4.0: $(FIRST_4)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(FIRST_4)/bin/python -m fanout.testing.kafka.jars
@@ -91,7 +92,7 @@ clean:
 	rm -rf site .cache docs/cli.md $(VENV) $(OLDEST) $(FIRST_4) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: stream python java kafka kafka-oldest s3a s3mock kinesis-sdk-java spark-classes spark-classes-oldest
+.PHONY: stream python java kafka kafka-oldest lakehouse-oldest s3a s3mock kinesis-sdk-java spark-classes spark-classes-oldest
 stream:
 	@[ -n '$(STREAM)' ] || { \
 	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...], with your AWS credentials and region" >&2; \
@@ -112,6 +113,10 @@ java:
 # Tests that need Kafka are skipped where it cannot be downloaded, unless FANOUT_REQUIRE_KAFKA is set.
 kafka: $(VENV)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(BIN)/python -m fanout.testing.kafka.jars
+
+# Delta and Iceberg.
+lakehouse-oldest: $(OLDEST)/ready java
+	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(OLDEST)/bin/python -m tests.jars.fetch delta iceberg
 
 kafka-oldest: $(OLDEST)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(OLDEST)/bin/python -m fanout.testing.kafka.jars
@@ -139,7 +144,7 @@ $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --group docs --group connect \
-	  --editable '.[kinesis,kafka,msk,spark,testing,object-storage,prometheus,cli]'
+	  --editable '.[kinesis,kafka,msk,spark,postgres,testing,object-storage,prometheus,cli]'
 	touch $@
 
 $(OLDEST)/ready: SPARK := $(SPARK_OLDEST)
@@ -150,5 +155,5 @@ $(OLDEST)/ready $(FIRST_4)/ready: pyproject.toml constraints.txt | python
 	grep -v -E '^(pyspark|py4j)==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/pip install --quiet --upgrade --constraint constraints.txt pip
 	$(@D)/bin/pip install --quiet --constraint $(@D)/constraints.txt --group dev \
-	  --editable '.[kinesis,kafka,spark,testing,object-storage,prometheus,cli]' $(SPARK)
+	  --editable '.[kinesis,kafka,spark,postgres,testing,object-storage,prometheus,cli]' $(SPARK)
 	touch $@

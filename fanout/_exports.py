@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # The extra that installs each optional library.
 _EXTRAS: Final = {
+    "adbc_driver_manager": "postgres",
+    "adbc_driver_postgresql": "postgres",
     "aioboto3": "kinesis",
     "aiobotocore": "kinesis",
     "aiokafka": "kafka",

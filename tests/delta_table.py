@@ -14,10 +14,13 @@ from tests.jars.fetch import delta_set, spark_jars
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SESSION: Final = {
+DELTA_SETTINGS: Final[dict[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # A snapshot of a table is a job of 50 tasks by default.
+    "spark.databricks.delta.snapshotPartitions": "2",
 }
+"""What a session with Delta's jars needs."""
 
 
 def delta_settings() -> dict[str, str]:
@@ -26,14 +29,12 @@ def delta_settings() -> dict[str, str]:
         name = delta_set()
     except SetupError as error:
         pytest.skip(str(error))
-    # A snapshot of a table is a job of 50 tasks by default.
-    return {"spark.jars": spark_jars(name), "spark.databricks.delta.snapshotPartitions": "2"}
+    return {"spark.jars": spark_jars(name)} | DELTA_SETTINGS
 
 
 def submit_with_delta() -> dict[str, str]:
     """Return the environment of a driver with Delta; the test is skipped as above."""
-    settings = _SESSION | delta_settings()
-    words = [f"--conf {name}={value}" for name, value in settings.items()]
+    words = [f"--conf {name}={value}" for name, value in delta_settings().items()]
     return {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])}
 
 

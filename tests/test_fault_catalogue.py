@@ -452,6 +452,47 @@ WRITING: Final[Lines] = {
     ),
 }
 
+TABLES: Final[Lines] = {
+    "A job that writes to a table is killed at each step of a batch: the batch is there once.": (
+        "tests/examples/test_kinesis_to_parquet.py::test_kills_lose_and_repeat_nothing",
+        "tests/examples/test_kinesis_to_delta.py::test_kills_lose_and_repeat_nothing",
+        "tests/examples/test_kinesis_to_iceberg.py::test_kills_lose_and_repeat_nothing",
+        "tests/examples/test_kafka_to_postgres.py::test_kills_lose_and_repeat_nothing",
+    ),
+    "A batch comes again that the table has: it is not written.": (
+        "tests/spark/tables/test_parquet_sink.py::test_a_batch_that_comes_again_is_written_once",
+        "tests/spark/tables/test_lakehouse_sinks.py::test_a_batch_that_comes_again_is_written_once",
+        "tests/spark/tables/test_postgres_sink.py::test_a_batch_that_comes_again_is_written_once",
+    ),
+    "Other writers commit to the table in between: the batch is found behind their commits.": (
+        "tests/spark/tables/test_lakehouse_sinks.py::test_other_writers_do_not_hide_a_batch",
+        "tests/spark/tables/test_lakehouse_sinks.py::test_a_snapshot_of_a_later_batch_is_enough",
+    ),
+    "A killed attempt leaves files or tables behind: readers never see them.": (
+        "tests/spark/tables/test_parquet_sink.py::test_a_batch_without_the_marker_is_not_read_and_is_written_anew",
+        "tests/spark/tables/test_postgres_sink.py::test_what_a_killed_attempt_left_is_dropped",
+    ),
+    "Two runs write one batch at once: PostgreSQL takes it from one of them.": (
+        "tests/spark/tables/test_postgres_sink.py::test_two_runs_that_write_one_batch_write_it_once",
+    ),
+    "A run that lost its checkpoint to another one writes nothing more.": (
+        "tests/spark/tables/test_parquet_sink.py::test_a_run_that_lost_the_checkpoint_writes_nothing",
+        "tests/spark/tables/test_lakehouse_sinks.py::test_a_run_that_lost_the_checkpoint_writes_nothing",
+        "tests/spark/tables/test_postgres_sink.py::test_a_run_that_lost_the_checkpoint_writes_nothing",
+    ),
+    "A grant, a column or a library is missing, or the server is away: an error that says so.": (
+        "tests/spark/tables/test_postgres_sink.py::test_grants_that_are_missing_are_named",
+        "tests/spark/tables/test_postgres_sink.py::test_columns_that_do_not_fit_are_errors",
+        "tests/spark/tables/test_postgres_sink.py::test_a_bad_place_is_said_before_the_first_record",
+        "tests/spark/tables/test_postgres_sink.py::test_a_server_that_does_not_answer_is_left_after_a_time",
+        "tests/spark/tables/test_lakehouse_sinks.py::test_missing_jars_are_said_before_the_first_record",
+        "tests/spark/tables/test_parquet_sink.py::test_a_file_system_that_spark_lacks_is_said_before_the_first_record",
+    ),
+    "The database refuses a value: the error names no value.": (
+        "tests/spark/tables/test_postgres_sink.py::test_what_the_database_refuses_is_said_without_data",
+    ),
+}
+
 SURVIVED: Final = {
     "subscribing": SUBSCRIBING,
     "streaming": STREAMING,
@@ -460,6 +501,7 @@ SURVIVED: Final = {
     "shard ends": SHARD_ENDS,
     "consumers": CONSUMERS,
     "writing": WRITING,
+    "tables": TABLES,
     "kafka: brokers": kafka.BROKERS,
     "kafka: topics": kafka.TOPICS,
     "kafka: records": kafka.RECORDS,

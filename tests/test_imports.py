@@ -129,7 +129,8 @@ def test_no_class_name_exists_twice() -> None:
         if isinstance(node, ast.ClassDef)
     )
     assert len(names) > 100
-    assert [name for name, count in names.items() if count > 1] == []
+    # py4j reads which interface of Java a class implements from a class `Java` within it.
+    assert [name for name, count in names.items() if count > 1 and name != "Java"] == []
 
 
 def test_importing_fanout_loads_no_service_and_no_spark() -> None:

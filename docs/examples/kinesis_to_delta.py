@@ -1,7 +1,6 @@
 """Append Kinesis to a Delta table with Spark, exactly once.
 
-Delta stores txnAppId and txnVersion in the commit of a write, and skips a write that it has already
-committed: https://docs.delta.io/latest/delta-streaming.html#idempotent-table-writes-in-foreachbatch
+The commit of a batch stores the batch's id, and Delta skips a batch that it has committed.
 
 Setup:
 
@@ -22,17 +21,7 @@ import os
 from pyspark.sql import SparkSession
 
 from fanout.kinesis import KinesisSource
-from fanout.spark import foreach_batch
-
-
-def write(df, batch_id):
-    """Append a batch, unless an earlier run has committed it."""
-    # Batch ids begin again at 0 with a new checkpoint, and so does a new query id.
-    query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-    writer = df.write.format("delta").mode("append")
-    writer = writer.option("txnAppId", query_id).option("txnVersion", batch_id)
-    writer.save(os.environ["TABLE"])
-
+from fanout.spark import DeltaSink, foreach_batch
 
 spark = (
     SparkSession.builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
@@ -42,7 +31,7 @@ spark = (
 query = foreach_batch(
     spark,
     KinesisSource(stream="orders", consumer="orders-to-delta", start="TRIM_HORIZON"),
-    write,
+    DeltaSink(path=os.environ["TABLE"]),
     checkpoint_location=os.environ["CHECKPOINT"],
 )
 query.await_termination()

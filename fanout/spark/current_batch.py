@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, final, runtime_checkable
 
-from fanout.errors import StreamStateError
+from fanout.errors import OptionError, StreamStateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from fanout.landing.ownership import Ownership
     from fanout.landing.storage import Storage
     from fanout.spark.loop_thread import LoopThread
+
+# A sink's name is part of file names, of ids in records, and of a transactional id.
+_SINK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @final
@@ -55,20 +59,6 @@ class BatchContext:
     seconds: Mapping[str, float] = field(default_factory=dict)
     frame: DataFrame | None = None
     files: Sequence[str] = ()
-
-    def enter_sink(self, name: str) -> None:
-        """Record that the handler writes to a sink.
-
-        Raises:
-            StreamStateError: It was written to before in this call of the handler: the second
-                write would look like a replay of the batch.
-        """
-        if name in self.sinks:
-            raise StreamStateError(
-                f"the sink {name!r} was written to before in batch {self.batch_id}: give each "
-                f"sink of a handler a sink_name of its own"
-            )
-        self.sinks.add(name)
 
 
 @runtime_checkable
@@ -107,4 +97,45 @@ def current_batch() -> BatchContext:
             "no handler is running here: call it inside the handler of fanout.spark.foreach_batch, "
             "in the handler's own thread"
         )
+    return context
+
+
+def check_sink_name(name: str) -> None:
+    """Check the name of a sink.
+
+    Args:
+        name: The option `sink_name`.
+
+    Raises:
+        OptionError: It is malformed.
+    """
+    if not isinstance(name, str) or not _SINK_NAME.fullmatch(name):
+        raise OptionError(
+            f"sink_name={name!r} must be up to 100 letters, digits, dots, dashes and "
+            f"underscores, and begin with a letter or a digit"
+        )
+
+
+def batch_of_sink(batch_id: int, sink_name: str) -> BatchContext:
+    """Return the batch whose handler is running, for a sink that it writes to now.
+
+    Args:
+        batch_id: The batch that the handler was called with.
+        sink_name: The sink.
+
+    Raises:
+        StreamStateError: No handler runs in this thread, or the batch is another one; or the
+            handler has written to the sink before: a second write would look like a replay.
+    """
+    context = current_batch()
+    if context.batch_id != batch_id:
+        raise StreamStateError(
+            f"batch_id={batch_id} is not the batch of the handler, which is {context.batch_id}"
+        )
+    if sink_name in context.sinks:
+        raise StreamStateError(
+            f"the sink {sink_name!r} was written to before in batch {batch_id}: give each "
+            f"sink of a handler a sink_name of its own"
+        )
+    context.sinks.add(sink_name)
     return context

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 RUN: Final = {"python", "pycon"}
 # What a shell, a file or a program shows; tests of the single pages read most of it.
-SHOWN: Final = {"console", "json", "mermaid", "text", "yaml"}
+SHOWN: Final = {"console", "json", "mermaid", "sql", "text", "yaml"}
 BLOCK: Final = re.compile(
     r"^(?:<!-- not run: (.+) -->\n)?```(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )

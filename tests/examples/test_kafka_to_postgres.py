@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(1200)]
 
-COMMIT = "psycopg:Connection.commit"
-# Each run but the first repeats a batch, and is killed in the one after it. The first commit of a
-# run is that of its tables.
+SINK = "fanout.spark.tables.postgres_sink:PostgresSink"
+# Each run but the first repeats a batch, and is killed in the one after it.
 KILLS = (
-    Kill(IN_HANDLER, "in job"),  # in a transaction with the id and some rows of the batch
-    Kill(COMMIT, "before", call=3),  # in one with all of its rows
-    Kill(COMMIT, "after", call=3),
+    Kill(IN_HANDLER, "in job"),  # in a task that copies rows
+    Kill(f"{SINK}._copy", "after", call=2),  # all rows are in tables of the tasks
+    Kill("adbc_driver_manager.dbapi:Cursor.fetchone", "after", call=4),  # in the transaction
+    Kill(f"{SINK}._take_over", "after", call=2),  # it is committed
     Kill(AFTER_HANDLER, "after", call=2),
 )
 
@@ -33,10 +33,7 @@ KILLS = (
 def stored(url: str) -> list[bytes]:
     """Return the data of all orders in the database, in order."""
     with psycopg.connect(url) as database:
-        try:
-            rows = database.execute("SELECT data FROM orders").fetchall()
-        except psycopg.errors.UndefinedTable:
-            return []
+        rows = database.execute("SELECT data FROM orders").fetchall()
     return sorted(data.encode() for (data,) in rows)
 
 
@@ -45,6 +42,8 @@ def test_kills_lose_and_repeat_nothing(
 ) -> None:
     broker = start_kafka_broker()
     broker.create_topic("orders", 2)
+    with psycopg.connect(database_url) as database:
+        database.execute("CREATE TABLE orders (customer text, data text)")
     environment = {
         "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
         "KAFKA_PROTOCOL": "PLAINTEXT",
@@ -58,3 +57,6 @@ def test_kills_lose_and_repeat_nothing(
     newest = last_of_each_key(len(KILLS) + 1)
     example.run_until(lambda: newest.issubset(stored(database_url)))
     assert stored(database_url) == sent(len(KILLS) + 1)
+    with psycopg.connect(database_url) as database:
+        tables = database.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        assert {name for (name,) in tables} == {"orders", "fanout_batches"}

@@ -4,6 +4,7 @@ Each set is a list of pinned jars beside this file or, if `fanout demo` needs it
 
 - `s3a-hadoop-V`: Hadoop's s3a, for the pyspark whose Hadoop has version V. `s3a_set()` names it.
 - `delta-spark-V`: Delta, for pyspark V. There is none for 4.3; `delta_set()` says so.
+- `iceberg-spark-V`: Iceberg, for pyspark V. There is none for 4.3; `iceberg_set()` says so.
 - `postgresql`: PostgreSQL's JDBC driver.
 - `kinesis-sdk-java`: the AWS SDK for Java v2 with Kinesis, for a program of its own, not for Spark.
 - `s3mock`: Adobe's S3Mock, a server of S3; one jar with all that it needs, not for Spark.
@@ -75,9 +76,22 @@ def delta_set() -> str:
     Raises:
         SetupError: There is no such set.
     """
+    return _for_pyspark("delta-spark")
+
+
+def iceberg_set() -> str:
+    """Return the name of the set of Iceberg for this environment's pyspark.
+
+    Raises:
+        SetupError: There is no such set.
+    """
+    return _for_pyspark("iceberg-spark")
+
+
+def _for_pyspark(name: str) -> str:
     (core,) = pyspark_jars().glob("spark-core_*.jar")
     major, minor, _ = core.stem.rpartition("-")[2].split(".")
-    return _known(f"delta-spark-{major}.{minor}")
+    return _known(f"{name}-{major}.{minor}")
 
 
 def _known(name: str) -> str:
@@ -91,10 +105,11 @@ def _lists() -> dict[str, Path]:
 
 
 def main(names: list[str]) -> None:
-    """Fetch sets before they are needed; `s3a` is that of this environment's pyspark."""
+    """Fetch sets before they are needed; `s3a`, `delta` and `iceberg` are those of this pyspark."""
+    chosen = {"s3a": s3a_set, "delta": delta_set, "iceberg": iceberg_set}
     try:
         for name in names:
-            jar_set(s3a_set() if name == "s3a" else name)
+            jar_set(chosen[name]() if name in chosen else name)
     except SetupError as error:
         sys.exit(str(error))
 

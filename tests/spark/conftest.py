@@ -16,6 +16,7 @@ from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.spark.session import small_settings
 from tests.spark.cluster import standalone_cluster as standalone_cluster  # noqa: PLC0414 - a fixture
 from tests.spark.harness import fanout_threads
+from tests.spark.tables.formats import format_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,12 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or workers run another python3
     session = (
         SparkSession.builder.master("local[2]")
         .appName("fanout-tests")
-        .config(map=small_settings())
+        .config(map=small_settings() | format_settings(tmp_path_factory.mktemp("warehouse")))
         .config("spark.driver.memory", "1g")
         .config("spark.sql.shuffle.partitions", "2")
         # For some rows it takes longer to compile a plan than to interpret it. The drivers that are

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import OptionError, StreamStateError
-from fanout.spark.current_batch import BatchContext, current_batch, handling
+from fanout.spark.current_batch import BatchContext, batch_of_sink, current_batch, handling
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
@@ -31,12 +31,13 @@ def test_the_batch_is_that_of_the_handler_that_runs() -> None:
         current_batch()
 
 
-def test_a_sink_is_entered_once() -> None:
-    batch = context(1)
-    batch.enter_sink("a")
-    batch.enter_sink("b")
-    with pytest.raises(StreamStateError, match="'a' was written to before in batch 1"):
-        batch.enter_sink("a")
+def test_a_handler_writes_to_a_sink_once() -> None:
+    with handling(context(1)):
+        assert batch_of_sink(1, "a") is batch_of_sink(1, "b")
+        with pytest.raises(StreamStateError, match="'a' was written to before in batch 1"):
+            batch_of_sink(1, "a")
+        with pytest.raises(StreamStateError, match="batch_id=2 is not the batch of the handler"):
+            batch_of_sink(2, "c")
 
 
 class Recovering:

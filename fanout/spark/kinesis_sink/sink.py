@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, final
 
@@ -11,9 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.types import BinaryType, StringType
 
 from fanout import errors
-from fanout.errors import BatchNotWrittenError, FanOutError, OptionError, StreamStateError
+from fanout.errors import BatchNotWrittenError, FanOutError, OptionError
 from fanout.kinesis.writing.write_options import KinesisWriteOptions
-from fanout.spark.current_batch import current_batch
+from fanout.spark.current_batch import batch_of_sink, check_sink_name
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
 from fanout.spark.kinesis_sink.task import REPORT_SCHEMA, PutTask, put_rows
 from fanout.spark.sink.worker_check import WorkerCheck, ask_workers, import_error
@@ -36,8 +35,6 @@ _TYPES: Final = {
 }
 _REQUIRED: Final = ("partitionKey", "data")
 _ORDER: Final = "fanout_order"
-# A sink's name is part of the deduplication ids.
-_SINK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _WORKERS: Final = WorkerCheck(
     work="the sink", modules=("fanout.spark.kinesis_sink.task",), extras="kinesis,spark"
 )
@@ -88,11 +85,7 @@ class KinesisSink(KinesisWriteOptions):
 
     def __post_init__(self) -> None:
         self.check_writing()
-        if not isinstance(self.sink_name, str) or not _SINK_NAME.fullmatch(self.sink_name):
-            raise OptionError(
-                f"sink_name={self.sink_name!r} must be up to 100 letters, digits, dots, dashes and "
-                f"underscores, and begin with a letter or a digit"
-            )
+        check_sink_name(self.sink_name)
         if self.transform is not None and not callable(self.transform):
             raise OptionError(f"transform={self.transform!r} must be a function of a DataFrame")
 
@@ -119,12 +112,7 @@ class KinesisSink(KinesisWriteOptions):
             SetupError: Spark's Python workers cannot run the tasks of the sink.
             ServiceError: The stream does not exist, or the service refuses the workers.
         """
-        context = current_batch()
-        if context.batch_id != batch_id:
-            raise StreamStateError(
-                f"batch_id={batch_id} is not the batch of the handler, which is {context.batch_id}"
-            )
-        context.enter_sink(self.sink_name)
+        context = batch_of_sink(batch_id, self.sink_name)
         rows = df if self.transform is None else self.transform(df)
         check_columns(rows.schema, deduplicate=self.deduplicate)
         batch = f"{context.query_id} {self.sink_name} {batch_id}" if self.deduplicate else None

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from fanout.errors import OptionError
+from fanout.spark.current_batch import check_sink_name
 
 if TYPE_CHECKING:
     from fanout.kafka.writing.partitioner import Partitioner
     from fanout.kafka.writing.write_options import WriteOptions
     from fanout.spark.sink.arrow_transform import ArrowTransform
     from fanout.spark.sink.shuffle_frames import ShuffleFraming
-
-# A sink's name is part of a file's name and of a transactional id.
-_SINK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @final
@@ -43,11 +40,7 @@ class SinkTarget:
 
     def __post_init__(self) -> None:
         _ = self.options.cluster.for_workers()  # checks its security
-        if not isinstance(self.name, str) or not _SINK_NAME.fullmatch(self.name):
-            raise OptionError(
-                f"sink_name={self.name!r} must be up to 100 letters, digits, dots, dashes and "
-                f"underscores, and begin with a letter or a digit"
-            )
+        check_sink_name(self.name)
         if self.partitioner is not None and not callable(self.partitioner):
             raise OptionError(
                 f"partitioner={self.partitioner!r} must be a function of keys and a number"

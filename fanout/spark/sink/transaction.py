@@ -17,13 +17,12 @@ from fanout.errors import (
     CheckpointError,
     FanOutError,
     FencedError,
-    StreamStateError,
 )
 from fanout.kafka.transactions.commit_token import MARKERS_LAST, CommitToken, numbers_of
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.transactions.stored_tokens import SinkState
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
-from fanout.spark.current_batch import current_batch
+from fanout.spark.current_batch import batch_of_sink
 from fanout.spark.sink.arrow_transform import transform_rows, transformed_schema
 from fanout.spark.sink.connection import connect
 from fanout.spark.sink.job import AttemptFailedError, SinkJob
@@ -54,12 +53,7 @@ def write_batch(df: DataFrame, batch_id: int, target: SinkTarget) -> None:
         batch_id: The batch that the handler was called with.
         target: The sink.
     """
-    context = current_batch()
-    if context.batch_id != batch_id:
-        raise StreamStateError(
-            f"batch_id={batch_id} is not the batch of the handler, which is {context.batch_id}"
-        )
-    context.enter_sink(target.name)
+    context = batch_of_sink(batch_id, target.name)
     files = _readable_files(df, target, context)
     if target.transform is not None:
         schema = transformed_schema(target.transform, df.schema)

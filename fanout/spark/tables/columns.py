@@ -1,0 +1,56 @@
+"""Options that name columns, and such names in SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql.types import StructType
+
+
+def column_names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names in an option, of which one may stand alone.
+
+    Args:
+        option: The option, for messages.
+        value: What the user gave.
+
+    Raises:
+        OptionError: It is no name and no sequence of different names.
+    """
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(name, str) and name for name in names) or len({*names}) < len(names):
+        raise OptionError(f"{option}={value!r} must be the names of columns, each once")
+    return names
+
+
+def check_has(schema: StructType, option: str, names: Sequence[str]) -> None:
+    """Check that a DataFrame has the columns that an option names.
+
+    Args:
+        schema: The schema of the DataFrame.
+        option: The option, for messages.
+        names: The columns.
+
+    Raises:
+        OptionError: It has no such column.
+    """
+    for name in names:
+        if name not in schema.names:
+            raise OptionError(
+                f"{option} names the column {name!r}, which the DataFrame has not; it has "
+                f"{', '.join(schema.names)}"
+            )
+
+
+def in_spark(name: str) -> str:
+    """Return a column's name as Spark's SQL has it.
+
+    Args:
+        name: The column.
+    """
+    return "`" + name.replace("`", "``") + "`"

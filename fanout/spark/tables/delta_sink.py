@@ -1,0 +1,115 @@
+"""The sink that writes each batch of a query to a table of Delta Lake."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from fanout.errors import OptionError
+from fanout.spark.tables.columns import in_spark
+from fanout.spark.tables.java_class import require_class
+from fanout.spark.tables.keyed_sink import KeyedSink
+from fanout.spark.tables.merge import merge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fanout.spark.loop_thread import LoopThread
+    from fanout.spark.tables.table_sink import SinkBatch
+
+_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+_TRANSACTION: Final = "spark.databricks.delta.write"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSink(KeyedSink):
+    """Write each batch of a query to a table of Delta Lake, exactly once; a handler.
+
+    The commit of a batch stores its id as `txnVersion`, under `{query id}/{sink_name}` as
+    `txnAppId`; Delta skips a batch that it has committed. A handler of the user's own calls
+    `write`. See https://docs.delta.io/latest/delta-streaming.html#idempotent-table-writes-in-foreachbatch
+
+    The rows are appended. With `key` and `latest_by` they are merged: a row is inserted where the
+    table has none of its key, and takes the place of one that is not newer. A table that does not
+    exist is created with the columns of the first batch.
+
+    Args:
+        table: The table's name in the catalog; either this or path.
+        path: The table's directory.
+        key: The columns that tell rows apart; empty appends.
+        latest_by: The column whose greatest value is the newest row of a key, such as an event time
+            or a version.
+        transform: Makes of a batch what is written, for example `lambda df: df.select(...)`.
+        sink_name: The sink's name, where a handler has several; it must not change while a query
+            lives.
+
+    Raises:
+        OptionError: If an option is malformed, or two contradict each other.
+    """
+
+    table: str | None = None
+    path: str | None = None
+    sink_name: str = "delta"
+
+    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:  # noqa: ARG002 - the protocol's
+        """Check that the session has Delta.
+
+        Raises:
+            SetupError: It has not.
+        """
+        require_class(
+            spark,
+            _EXTENSION,
+            "Delta: start Spark with --packages io.delta:delta-spark_..., for its version, and the "
+            "settings spark.sql.extensions and spark.sql.catalog.spark_catalog of Delta's guide",
+        )
+
+    @property
+    def _destination(self) -> str:
+        return self.table or self.path or ""
+
+    def _check(self) -> None:
+        self._check_key()
+        given = [one for one in (self.table, self.path) if one is not None]
+        if len(given) != 1 or not isinstance(given[0], str) or not given[0]:
+            raise OptionError("name the Delta table with either table= or path=")
+
+    def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
+        self._check_columns(rows.schema)
+        spark = rows.sparkSession
+        transaction = {
+            f"{_TRANSACTION}.txnAppId": batch.writer,
+            f"{_TRANSACTION}.txnVersion": str(batch.batch_id),
+        }
+        batch.ownership.check()
+        if self.latest_by is None:
+            with _settings(spark, transaction):
+                self._save(rows, "append")
+            return
+        self._save(rows.limit(0), "ignore")  # creates it
+        target = self.table or f"delta.{in_spark(self._destination)}"
+        with _settings(spark, transaction):
+            merge(rows, target, self._keys, self.latest_by)
+
+    def _save(self, rows: DataFrame, mode: str) -> None:
+        writer = rows.write.format("delta").mode(mode)
+        if self.table is not None:
+            writer.saveAsTable(self.table)
+        else:
+            writer.save(self.path)
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set options of a session while the block runs; Delta reads them in each of its commits."""
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)

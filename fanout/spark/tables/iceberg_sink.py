@@ -1,0 +1,106 @@
+"""The sink that writes each batch of a query to a table of Apache Iceberg."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from fanout.errors import OptionError
+from fanout.spark.tables.iceberg_summary import commit_with_summary
+from fanout.spark.tables.java_class import require_class
+from fanout.spark.tables.keyed_sink import KeyedSink
+from fanout.spark.tables.merge import merge
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fanout.spark.loop_thread import LoopThread
+    from fanout.spark.tables.table_sink import SinkBatch
+
+log = logging.getLogger(__name__)
+
+_EXTENSION: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_WRITER: Final = "fanout.writer"
+_BATCH: Final = "fanout.batch-id"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergSink(KeyedSink):
+    """Write each batch of a query to a table of Apache Iceberg, exactly once; a handler.
+
+    The summary of a batch's snapshot has `{query id}/{sink_name}` as `fanout.writer` and the
+    batch's id as `fanout.batch-id`. A batch is skipped if the table has a snapshot with its id or a
+    greater one: the newest snapshot of a query must not be expired before the query goes on. A
+    handler of the user's own calls `write`.
+
+    The rows are appended. With `key` and `latest_by` they are merged: a row is inserted where the
+    table has none of its key, and takes the place of one that is not newer. A table that does not
+    exist is created with the columns of the first batch.
+
+    Args:
+        table: The table's name with its catalog, for example `"lake.shop.orders"`.
+        key: The columns that tell rows apart; empty appends.
+        latest_by: The column whose greatest value is the newest row of a key, such as an event time
+            or a version.
+        transform: Makes of a batch what is written, for example `lambda df: df.select(...)`.
+        sink_name: The sink's name, where a handler has several; it must not change while a query
+            lives.
+
+    Raises:
+        OptionError: If an option is malformed, or two contradict each other.
+    """
+
+    table: str
+    sink_name: str = "iceberg"
+
+    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:  # noqa: ARG002 - the protocol's
+        """Check that the session has Iceberg.
+
+        Raises:
+            SetupError: It has not.
+        """
+        require_class(
+            spark,
+            _EXTENSION,
+            "Iceberg: start Spark with --packages org.apache.iceberg:iceberg-spark-runtime-..., "
+            "for its version, spark.sql.extensions, and a catalog as in Iceberg's guide",
+        )
+
+    @property
+    def _destination(self) -> str:
+        return self.table
+
+    def _check(self) -> None:
+        self._check_key()
+        if not isinstance(self.table, str) or not self.table:
+            raise OptionError(f"table={self.table!r} must be the name of a table")
+
+    def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
+        self._check_columns(rows.schema)
+        spark = rows.sparkSession
+        if not spark.catalog.tableExists(self.table):
+            rows.limit(0).writeTo(self.table).using("iceberg").create()
+        if self._has(spark, batch):
+            log.info("batch %d is in %s already", batch.batch_id, self.table)
+            return
+        batch.ownership.check()
+        summary = {_WRITER: batch.writer, _BATCH: str(batch.batch_id)}
+        commit_with_summary(spark, summary, lambda: self._commit(rows))
+
+    def _commit(self, rows: DataFrame) -> None:
+        if self.latest_by is None:
+            rows.writeTo(self.table).append()
+        else:
+            merge(rows, self.table, self._keys, self.latest_by)
+
+    def _has(self, spark: SparkSession, batch: SinkBatch) -> bool:
+        """Return whether a snapshot of the table has a batch or a later one of its query."""
+        summary = F.col("summary")
+        same_writer = summary[_WRITER] == batch.writer
+        not_older = summary[_BATCH].cast("long") >= batch.batch_id
+        snapshots = spark.table(f"{self.table}.snapshots")
+        return bool(snapshots.where(same_writer & not_older).limit(1).collect())

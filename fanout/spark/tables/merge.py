@@ -1,0 +1,50 @@
+"""Merge the rows of a batch into a table, by Spark's MERGE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from fanout.spark.tables.columns import in_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+_RANK: Final = "fanout_rank"
+
+
+def merge(rows: DataFrame, target: str, key: Sequence[str], latest_by: str) -> None:
+    """Insert the newest row of each key, or update the table's where that is not newer.
+
+    A null is a value of a key like any other.
+
+    Args:
+        rows: The rows of a batch; a key may be there several times.
+        target: The table, as SQL has it.
+        key: The columns of the key.
+        latest_by: The column whose greatest value is the newest row of a key.
+    """
+    spark, view = rows.sparkSession, f"fanout_batch_{uuid4().hex}"
+    same = " AND ".join(f"t.{name} <=> s.{name}" for name in map(in_spark, key))
+    order = in_spark(latest_by)
+    _newest(rows, key, latest_by).createOrReplaceTempView(view)
+    try:
+        spark.sql(
+            f"MERGE INTO {target} AS t USING {view} AS s ON {same} "
+            f"WHEN MATCHED AND (t.{order} IS NULL OR s.{order} >= t.{order}) THEN UPDATE SET * "
+            f"WHEN NOT MATCHED THEN INSERT *"
+        )
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def _newest(rows: DataFrame, key: Sequence[str], latest_by: str) -> DataFrame:
+    newest_first = F.col(in_spark(latest_by)).desc_nulls_last()
+    of_key = Window.partitionBy(*map(in_spark, key)).orderBy(newest_first)
+    ranked = rows.withColumn(_RANK, F.row_number().over(of_key))
+    return ranked.where(f"{_RANK} = 1").drop(_RANK)

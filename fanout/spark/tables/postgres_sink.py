@@ -1,0 +1,185 @@
+"""The sink that writes each batch of a query to a table of PostgreSQL.
+
+The tasks copy rows into tables of their own. The driver then takes the rows over, in one
+transaction with the batch's id, and drops these tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, final
+
+from fanout.errors import BatchNotWrittenError, OptionError, ServiceError
+from fanout.spark.sink.worker_check import WorkerCheck, ask_workers
+from fanout.spark.tables.keyed_sink import KeyedSink
+from fanout.spark.tables.postgres_copy import (
+    REPORT_SCHEMA,
+    CopyTask,
+    connected,
+    copy_rows,
+    quoted,
+)
+from fanout.spark.tables.postgres_table import BATCHES, column_types, find_table, name_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fanout.spark.loop_thread import LoopThread
+    from fanout.spark.tables.postgres_table import TargetTable
+    from fanout.spark.tables.table_sink import SinkBatch
+
+log = logging.getLogger(__name__)
+
+_WORKERS: Final = WorkerCheck(
+    work="the sink",
+    modules=("fanout.spark.tables.postgres_copy", "adbc_driver_postgresql.dbapi"),
+    extras="postgres,spark",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresSink(KeyedSink):
+    """Write each batch of a query to a table of PostgreSQL, exactly once; a handler.
+
+    Spark's tasks copy the rows of a batch into tables of their own. One transaction then takes
+    these rows over and stores the batch's id in the table `fanout_batches`, and a batch whose id is
+    there is skipped. A handler of the user's own calls `write`.
+
+    The rows are appended. With `key` and `latest_by` they are upserted: a row is inserted where the
+    table has none of its key, and takes the place of one that is not newer. The columns are found
+    by their names, and cast to the types of the table.
+
+    Args:
+        table: The table, with its schema if that is not on the search path. It has to exist.
+        dsn: The connection string of libpq, or a function that returns it, called on the driver and
+            in Spark's workers: so no password has to be in the program. libpq also reads PGPASSWORD
+            and ~/.pgpass.
+        key: The columns that tell rows apart, with a unique constraint; empty appends.
+        latest_by: The column whose greatest value is the newest row of a key, such as an event time
+            or a version.
+        transform: Makes of a batch what is written, for example `lambda df: df.select(...)`.
+        sink_name: The sink's name, where a handler has several; it must not change while a query
+            lives.
+
+    Raises:
+        OptionError: If an option is malformed, or two contradict each other.
+    """
+
+    table: str
+    dsn: str | Callable[[], str] = field(repr=False)
+    sink_name: str = "postgres"
+
+    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:  # noqa: ARG002 - the protocol's
+        """Check that the workers have the driver, and that the table exists.
+
+        Raises:
+            SetupError: Spark's Python workers cannot run the tasks of the sink.
+            OptionError: There is no such table.
+            ServiceError: The server cannot be reached, or it refuses the user.
+        """
+        with connected(self.dsn) as database:
+            find_table(database, self.table)
+        ask_workers(spark.sparkContext, _WORKERS)
+
+    @property
+    def _destination(self) -> str:
+        return f"the table {self.table} of PostgreSQL"
+
+    def _check(self) -> None:
+        self._check_key()
+        name_parts(self.table)
+        if not callable(self.dsn) and not (isinstance(self.dsn, str) and self.dsn):
+            raise OptionError("dsn must be a connection string, or a function that returns one")
+
+    def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
+        self._check_columns(rows.schema)
+        copied = column_types(rows.schema)
+        with connected(self.dsn) as database:
+            target = find_table(database, self.table)
+            _check_known(rows.columns, target)
+            if _is_written(database, target, batch):
+                log.info("batch %d is in %s already", batch.batch_id, self.table)
+                return
+            batch.ownership.check()
+            prefix = _prefix(batch)
+            _drop_left(database, target.schema, prefix)
+        task = CopyTask(self.dsn, target.schema, prefix, [*copied.items()])
+        staging = self._copy(rows, task)
+        batch.ownership.check()
+        with connected(self.dsn) as database:
+            self._take_over(database, target, batch, rows.columns, staging)
+
+    def _copy(self, rows: DataFrame, task: CopyTask) -> list[str]:
+        """Run the job that copies the rows, and return the tables that have them."""
+        reports = rows.mapInArrow(copy_rows(task), REPORT_SCHEMA).collect()
+        for report in reports:
+            if report.failure is not None:
+                kind = ServiceError if report.refused else BatchNotWrittenError
+                raise kind(report.failure)
+        return [report.staging for report in reports]
+
+    def _take_over(
+        self,
+        database: Any,
+        target: TargetTable,
+        batch: SinkBatch,
+        names: Sequence[str],
+        staging: Sequence[str],
+    ) -> None:
+        """Insert the rows of staging tables and the batch's id, in one transaction."""
+        with database.cursor() as cursor:
+            # It waits for the transaction of another run, and then finds the batch written.
+            cursor.execute(
+                f"INSERT INTO {quoted(target.schema, BATCHES)} AS b VALUES ($1, $2, now())"  # noqa: S608 - quoted
+                f" ON CONFLICT (writer) DO UPDATE SET batch_id = excluded.batch_id,"
+                f" written_at = excluded.written_at WHERE b.batch_id < excluded.batch_id"
+                f" RETURNING batch_id",
+                (batch.writer, batch.batch_id),
+            )
+            if cursor.fetchone() is not None and staging:
+                cursor.execute(target.insert(names, staging, self._keys, self.latest_by))
+            for table in staging:
+                cursor.execute(f"DROP TABLE {quoted(target.schema, table)}")
+        database.commit()
+
+
+def _check_known(names: Sequence[str], target: TargetTable) -> None:
+    for name in names:
+        if name not in target.columns:
+            raise OptionError(
+                f"the table {target.name} has no column {name!r}; it has "
+                f"{', '.join(target.columns)}: rename the column, or leave it out"
+            )
+
+
+def _is_written(database: Any, target: TargetTable, batch: SinkBatch) -> bool:
+    with database.cursor() as cursor:
+        cursor.execute(
+            f"SELECT 1 FROM {quoted(target.schema, BATCHES)}"  # noqa: S608 - quoted
+            f" WHERE writer = $1 AND batch_id >= $2",
+            (batch.writer, batch.batch_id),
+        )
+        return cursor.fetchone() is not None
+
+
+def _prefix(batch: SinkBatch) -> str:
+    """Return what the names of a sink's staging tables begin with."""
+    return f"fanout_{hashlib.sha256(batch.writer.encode()).hexdigest()[:16]}_"
+
+
+def _drop_left(database: Any, schema: str, prefix: str) -> None:
+    """Drop the staging tables that an earlier attempt has left."""
+    with database.cursor() as cursor:
+        cursor.execute(
+            "SELECT tablename::text FROM pg_tables"
+            " WHERE schemaname = $1 AND starts_with(tablename::text, $2)",
+            (schema, prefix),
+        )
+        for (table,) in cursor.fetchall():
+            cursor.execute(f"DROP TABLE IF EXISTS {quoted(schema, table)}")
+    database.commit()

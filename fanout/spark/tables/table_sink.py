@@ -1,0 +1,114 @@
+"""What all sinks of tables do with a batch, whatever the table is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from pyspark.errors import PySparkException
+
+from fanout.errors import BatchNotWrittenError, OptionError
+from fanout.spark.current_batch import batch_of_sink, check_sink_name
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fanout.landing.ownership import Ownership
+    from fanout.spark.current_batch import BatchContext
+    from fanout.spark.loop_thread import LoopThread
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """A batch, as a sink knows it.
+
+    Args:
+        query_id: Spark's id of the query, the same after each restart from its checkpoint.
+        sink_name: The sink's name in the query.
+        batch_id: Spark's id of the micro-batch; the batches of a query have ascending ids.
+        ownership: The claim of this run; check it before the batch is committed.
+    """
+
+    query_id: str
+    sink_name: str
+    batch_id: int
+    ownership: Ownership
+
+    @property
+    def writer(self) -> str:
+        """The name under which a table remembers the newest batch of a sink."""
+        return f"{self.query_id}/{self.sink_name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSink(ABC):
+    """A handler that writes each batch of a query once, and skips one that is written already."""
+
+    transform: Callable[[DataFrame], DataFrame] | None = None
+    sink_name: str = "table"
+
+    def __post_init__(self) -> None:
+        check_sink_name(self.sink_name)
+        if self.transform is not None and not callable(self.transform):
+            raise OptionError(f"transform={self.transform!r} must be a function of a DataFrame")
+        self._check()
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Write a batch; `foreach_batch` calls it. See `write`."""
+        self.write(df, batch_id)
+
+    def write(self, df: DataFrame, batch_id: int) -> None:
+        """Write a DataFrame inside a handler of `foreach_batch`, unless that is done already.
+
+        A handler may write to several sinks, each with a sink_name of its own: each is committed by
+        itself. Call it in the handler's own thread. A batch that fails comes again with the next
+        run of the query.
+
+        Args:
+            df: The rows; `transform` is applied to them.
+            batch_id: The batch that the handler was called with.
+
+        Raises:
+            StreamStateError: No handler runs in this thread, the batch is another one, or
+                sink_name was written to before in it.
+            OptionError: The columns do not fit.
+            BatchNotWrittenError: The batch cannot be written; the cause says why.
+            SetupError: Something that the sink needs is not installed.
+            ServiceError: The database cannot be reached, or refuses the user.
+            CheckpointError: A newer run has taken over the checkpoint.
+        """
+        context = batch_of_sink(batch_id, self.sink_name)
+        batch = SinkBatch(context.query_id, self.sink_name, batch_id, context.ownership)
+        try:
+            self._write(df if self.transform is None else self.transform(df), batch)
+        except (PySparkException, *JAVA_ERRORS) as error:
+            if has_gone(error):
+                raise
+            raise BatchNotWrittenError(
+                f"batch {batch_id} was not written to {self._destination}: {first_line(error)}"
+            ) from error
+
+    @abstractmethod
+    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:
+        """Check that batches can be written; `foreach_batch` calls it before it reads."""
+
+    def recover(self, context: BatchContext) -> None:  # noqa: B027 - nothing is left to do
+        """Do nothing: a batch that was not finished comes again as a whole."""
+
+    @property
+    @abstractmethod
+    def _destination(self) -> str:
+        """What the sink writes to, for messages."""
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Check the options of the sink; raise OptionError."""
+
+    @abstractmethod
+    def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
+        """Write a batch, unless it is written already."""

@@ -1,0 +1,76 @@
+"""docs/examples/kinesis_to_iceberg.py: run as it stands, and killed at each step of a batch.
+
+Needs a pyspark that Iceberg has a jar for: `make prove-oldest` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.testing.spark.session import short_lived_session
+from tests.examples.doomed import Kill
+from tests.examples.harness import AFTER_HANDLER, IN_HANDLER, Example
+from tests.examples.waves import put_wave, sent
+from tests.jars.fetch import iceberg_set, spark_jars
+from tests.spark.tables.formats import format_settings, require
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fanout.testing.kinesis.server import KinesisServer
+
+pytestmark = [
+    pytest.mark.prove,
+    pytest.mark.timeout(1200),
+    # collect() of pyspark 3.5 leaves the socket of the result to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+COMMIT = "fanout.spark.tables.iceberg_sink:IcebergSink._commit"
+# Each run but the first repeats a batch, and is killed in the one after it.
+KILLS = (
+    Kill(IN_HANDLER, "in job"),
+    Kill(COMMIT, "before", call=2),
+    Kill(COMMIT, "after", call=2),  # Iceberg has committed, and Spark does not know it
+    Kill(AFTER_HANDLER, "after", call=2),
+)
+
+
+def count(warehouse: Path) -> int:
+    """Return how many records the newest version of the table has."""
+    versions = (warehouse / "shop" / "orders" / "metadata").glob("v*.metadata.json")
+    newest = max(versions, key=lambda path: int(path.name[1:].partition(".")[0]), default=None)
+    if newest is None:
+        return 0
+    found = json.loads(newest.read_text())
+    current = [
+        one for one in found["snapshots"] if one["snapshot-id"] == found["current-snapshot-id"]
+    ]
+    return int(current[0]["summary"]["total-records"]) if current else 0
+
+
+def stored(warehouse: Path, scratch: Path) -> list[bytes]:
+    """Return the data of all orders in the table, in order."""
+    settings = format_settings(warehouse.parent)
+    underscored = {name.replace(".", "_"): value for name, value in settings.items()}
+    with short_lived_session("reader", scratch, **underscored) as spark:
+        return sorted(bytes(row.data) for row in spark.table("lake.shop.orders").collect())
+
+
+def test_kills_lose_and_repeat_nothing(kinesis_server: KinesisServer, tmp_path: Path) -> None:
+    require("iceberg")
+    kinesis_server.create_stream("orders", 2)
+    warehouse = tmp_path / "iceberg"
+    environment = {"WAREHOUSE": str(warehouse), **kinesis_server.environment}
+    settings = {"spark.jars": spark_jars(iceberg_set())}
+    example = Example("kinesis_to_iceberg.py", tmp_path, environment, settings)
+    for number, kill in enumerate(KILLS):
+        put_wave(kinesis_server, number)
+        example.run_and_kill(kill)
+    put_wave(kinesis_server, len(KILLS))
+    orders = sent(len(KILLS) + 1)
+    example.run_until(lambda: count(warehouse) >= len(orders))
+    assert stored(warehouse, tmp_path) == orders

@@ -1,0 +1,202 @@
+"""Batches in tables of Delta Lake and Apache Iceberg, for a pyspark that they have jars for."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+import pytest
+
+from fanout.errors import BatchNotWrittenError, CheckpointError, OptionError, SetupError
+from fanout.landing.owner import run_name
+from fanout.spark import DeltaSink, IcebergSink
+from tests.spark.harness import PATIENCE
+from tests.spark.manual import ManualSource
+from tests.spark.sink.harness import run
+from tests.spark.tables.formats import CATALOG, require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fanout.spark import FanOutQuery
+
+pytestmark = pytest.mark.spark
+
+_NAMES = itertools.count(1)
+
+
+class Table:
+    """A table of its own for a test, that does not exist yet."""
+
+    def __init__(self, spark: SparkSession, kind: str, directory: Path) -> None:
+        self._spark = spark
+        self._kind = kind
+        self._path = str(directory / "table")
+        self._name = f"orders{next(_NAMES)}"
+
+    def sink(self, **options: Any) -> DeltaSink | IcebergSink:
+        match self._kind:
+            case "delta":
+                return DeltaSink(path=self._path, **options)
+            case "delta by name":
+                return DeltaSink(table=self._name, **options)
+            case _:
+                return IcebergSink(table=f"{CATALOG}.shop.{self._name}", **options)
+
+    @property
+    def in_sql(self) -> str:
+        if self._kind == "delta":
+            return f"delta.`{self._path}`"
+        return self._name if self._kind == "delta by name" else f"{CATALOG}.shop.{self._name}"
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return sorted(map(tuple, self._spark.table(self.in_sql).collect()), key=repr)
+
+
+@pytest.fixture(params=["delta", "delta by name", "iceberg"])
+def table(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Table:
+    require(request.param.partition(" ")[0])
+    return Table(spark, request.param, tmp_path)
+
+
+def orders(spark: SparkSession, *rows: tuple[Any, int, str]) -> DataFrame:
+    return spark.createDataFrame([*rows], "id bigint, version int, item string").repartition(2)
+
+
+def test_a_batch_that_comes_again_is_written_once(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    sink = table.sink()
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
+        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
+        here.call(sink, orders(spark, (3, 1, "nuts")), 1)
+        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
+    assert table.rows() == [(1, 1, "figs"), (2, 1, "tea"), (3, 1, "nuts")]
+
+
+def test_a_snapshot_of_a_later_batch_is_enough(spark: SparkSession, tmp_path: Path) -> None:
+    require("iceberg")
+    table = Table(spark, "iceberg", tmp_path)
+    with run(spark, tmp_path / "checkpoint") as here:
+        for batch_id in (0, 1):
+            here.call(table.sink(), orders(spark, (batch_id, 1, "figs")), batch_id)
+        name = table.in_sql.removeprefix(f"{CATALOG}.")
+        spark.sql(
+            f"CALL {CATALOG}.system.expire_snapshots(table => '{name}', retain_last => 1, "
+            f"older_than => TIMESTAMP '{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}')"
+        )
+        assert spark.table(f"{table.in_sql}.snapshots").count() == 1
+        here.call(table.sink(), orders(spark, (0, 1, "figs")), 0)
+    assert table.rows() == [(0, 1, "figs"), (1, 1, "figs")]
+
+
+def test_each_query_and_each_sink_counts_for_itself(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    rows = orders(spark, (1, 1, "figs"))
+    for checkpoint in ("one", "two"):
+        with run(spark, tmp_path / checkpoint) as here:
+            here.call(table.sink(), rows, 5)
+            here.call(table.sink(sink_name="other"), rows, 5)
+    assert table.rows() == [(1, 1, "figs")] * 4
+
+
+def test_other_writers_do_not_hide_a_batch(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    rows = orders(spark, (1, 1, "figs"))
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(table.sink(), rows, 0)
+        orders(spark, (9, 9, "other")).write.insertInto(table.in_sql)
+        here.call(table.sink(), rows, 0)
+    assert table.rows() == [(1, 1, "figs"), (9, 9, "other")]
+
+
+def test_the_newest_row_of_a_key_stays(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    sink = table.sink(key=["id"], latest_by="version")
+    first = orders(spark, (1, 2, "b"), (1, 3, "c"), (1, 1, "a"), (2, 5, "x"), (None, 1, "none"))
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, first, 0)
+        here.call(sink, orders(spark, (1, 2, "late"), (2, 6, "y"), (3, 1, "z"), (None, 2, "n")), 1)
+        spark.sql(f"DELETE FROM {table.in_sql} WHERE id = 3")  # noqa: S608 - a name of ours
+        here.call(sink, orders(spark, (3, 1, "z")), 1)  # it is written already
+    assert table.rows() == [(1, 3, "c"), (2, 6, "y"), (None, 2, "n")]
+
+
+def test_nothing_is_left_in_the_session(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    before = {row.key for row in spark.sql("SET").collect()}
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(table.sink(key="id", latest_by="version"), orders(spark, (1, 1, "figs")), 0)
+        with pytest.raises(BatchNotWrittenError, match=r"batch 1 was not written to .*: "):
+            here.call(table.sink(), orders(spark).withColumnRenamed("item", "thing"), 1)
+    assert {row.key for row in spark.sql("SET").collect()} == before
+    assert spark.sql("SHOW VIEWS").collect() == []
+
+
+def test_a_query_writes_what_it_reads(table: Table, start: Callable[..., FanOutQuery]) -> None:
+    source = ManualSource(bounded=True)
+    source.put(*(b"%d" % n for n in range(100)))
+    source.end("a")
+    sink = table.sink(transform=lambda df: df.select("sequence"))
+    assert start(source, sink, available_now=True).await_termination(PATIENCE)
+    assert sorted(table.rows()) == [(n + 1,) for n in range(100)]
+
+
+def test_a_run_that_lost_the_checkpoint_writes_nothing(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(table.sink(), orders(spark, (1, 1, "figs")), 0)
+        here.storage.delete(run_name(here.ownership.run))
+        with pytest.raises(CheckpointError, match="this run stops"):
+            here.call(table.sink(), orders(spark, (2, 1, "tea")), 1)
+    assert table.rows() == [(1, 1, "figs")]
+
+
+def test_a_key_that_the_rows_lack_is_an_error(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    sink = table.sink(key="nope", latest_by="version")
+    with (
+        run(spark, tmp_path / "checkpoint") as here,
+        pytest.raises(OptionError, match="key names the column 'nope', which the DataFrame has"),
+    ):
+        here.call(sink, orders(spark, (1, 1, "figs")), 0)
+
+
+@pytest.mark.skipif(
+    not pyspark.__version__.startswith("4.3"), reason="this session has Delta and Iceberg"
+)
+@pytest.mark.parametrize(
+    ("sink", "says"),
+    [
+        (DeltaSink(path="/out"), "no class io.delta.*; the sink needs Delta: start Spark with"),
+        (IcebergSink(table="a.b"), "no class org.apache.iceberg.*; the sink needs Iceberg: start"),
+    ],
+)
+def test_missing_jars_are_said_before_the_first_record(
+    start: Callable[..., FanOutQuery], sink: DeltaSink | IcebergSink, says: str
+) -> None:
+    with pytest.raises(SetupError, match=says):
+        start(ManualSource(), sink)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "says"),
+    [
+        (DeltaSink, {}, "either table= or path="),
+        (DeltaSink, {"table": "a", "path": "b"}, "either table= or path="),
+        (DeltaSink, {"path": "b", "key": "k"}, "key and latest_by belong together"),
+        (IcebergSink, {"table": ""}, "table='' must be the name of a table"),
+        (IcebergSink, {"table": "a", "latest_by": "k"}, "key and latest_by belong together"),
+    ],
+)
+def test_bad_options(kind: Any, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        kind(**options)

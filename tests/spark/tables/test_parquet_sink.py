@@ -1,0 +1,155 @@
+"""Batches in directories of Parquet files: written once, and never seen in part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.errors import (
+    BatchNotWrittenError,
+    CheckpointError,
+    OptionError,
+    SetupError,
+    StreamStateError,
+)
+from fanout.landing.owner import run_name
+from fanout.spark import ParquetSink
+from tests.spark.harness import PATIENCE
+from tests.spark.manual import ManualSource
+from tests.spark.sink.harness import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fanout.spark import FanOutQuery
+
+pytestmark = pytest.mark.spark
+
+
+def orders(spark: SparkSession, begin: int, end: int) -> DataFrame:
+    return spark.range(begin, end, numPartitions=3).selectExpr("id", "id % 2 AS half")
+
+
+def ids(sink: ParquetSink, spark: SparkSession) -> list[int]:
+    return sorted(row.id for row in sink.read(spark).collect())
+
+
+def test_a_batch_that_comes_again_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"))
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, 0, 10), 0)
+        files = {*(tmp_path / "out").rglob("*.parquet")}
+        here.call(sink, orders(spark, 0, 10), 0)
+        assert {*(tmp_path / "out").rglob("*.parquet")} == files
+        here.call(sink, orders(spark, 10, 15), 1)
+    assert ids(sink, spark) == [*range(15)]
+    found = sink.read(spark).select("query", "sink", "batch").distinct().collect()
+    assert {(row.sink, row.batch) for row in found} == {("parquet", 0), ("parquet", 1)}
+
+
+def test_a_batch_without_the_marker_is_not_read_and_is_written_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # A session that overwrites single partitions would leave rows of the earlier attempt.
+    sink = ParquetSink(path=str(tmp_path / "out"), partition_by="half")
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        with run(spark, tmp_path / "checkpoint") as here:
+            here.call(sink, orders(spark, 0, 10), 0)
+            here.call(sink, orders(spark, 10, 20), 1)
+            (marker,) = (tmp_path / "out").rglob("batch=1/_SUCCESS")
+            marker.unlink()
+            assert ids(sink, spark) == [*range(10)]
+            here.call(sink, orders(spark, 10, 20).where("half = 0"), 1)
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert ids(sink, spark) == [*range(10), *range(10, 20, 2)]
+
+
+def test_the_marker_does_not_depend_on_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"))
+    spark.conf.set("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    try:
+        with run(spark, tmp_path / "checkpoint") as here:
+            here.call(sink, orders(spark, 0, 10), 0)
+    finally:
+        spark.conf.unset("mapreduce.fileoutputcommitter.marksuccessfuljobs")
+    assert ids(sink, spark) == [*range(10)]
+
+
+def test_sinks_of_one_handler_have_states_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "out")
+    even = ParquetSink(path=path, sink_name="even", transform=lambda df: df.where("half = 0"))
+    odd = ParquetSink(path=path, sink_name="odd", transform=lambda df: df.where("half = 1"))
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        even.write(df, batch_id)
+        odd.write(df, batch_id)
+
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(even, orders(spark, 0, 10), 0)  # the run ends before the second sink
+        here.call(write, orders(spark, 0, 10), 0)
+    assert ids(even, spark) == [0, 2, 4, 6, 8]
+    assert ids(odd, spark) == [1, 3, 5, 7, 9]
+
+
+def test_a_query_writes_what_it_reads(
+    spark: SparkSession, tmp_path: Path, start: Callable[..., FanOutQuery]
+) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"))
+    source = ManualSource(bounded=True)
+    source.put(*(b"%d" % n for n in range(100)))
+    source.end("a")
+    assert start(source, sink, available_now=True).await_termination(PATIENCE)
+    assert sorted(row.sequence for row in sink.read(spark).collect()) == [*range(1, 101)]
+
+
+def test_a_run_that_lost_the_checkpoint_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"))
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.storage.delete(run_name(here.ownership.run))
+        with pytest.raises(CheckpointError, match="this run stops"):
+            here.call(sink, orders(spark, 0, 10), 0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failed_write_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    sink = ParquetSink(path=str(tmp_path / "file"))
+    with run(spark, tmp_path / "checkpoint") as here:
+        with pytest.raises(
+            BatchNotWrittenError, match=r"batch 3 was not written to .*/file: "
+        ) as at:
+            here.call(sink, orders(spark, 0, 10), 3)
+        assert "\n" not in str(at.value)
+
+
+def test_a_file_system_that_spark_lacks_is_said_before_the_first_record(
+    start: Callable[..., FanOutQuery],
+) -> None:
+    with pytest.raises(SetupError, match="Spark cannot write to path='nope://lake/orders'"):
+        start(ManualSource(), ParquetSink(path="nope://lake/orders"))
+
+
+def test_nothing_is_read_before_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(StreamStateError, match="no batch of the sink is in"):
+        ParquetSink(path=str(tmp_path / "out")).read(spark)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"path": ""}, "path='' must be the URI of a directory"),
+        ({"path": "/out", "partition_by": ("a", "a")}, "must be the names of columns, each once"),
+        ({"path": "/out", "partition_by": [1]}, "must be the names of columns, each once"),
+        ({"path": "/out", "sink_name": "a/b"}, "sink_name='a/b' must be"),
+        ({"path": "/out", "transform": "x"}, "transform='x' must be a function"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        ParquetSink(**options)
