@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from io import BytesIO
-from threading import Lock
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
 from fanout.testing.http_server import HttpServer
+from fanout.testing.one_at_a_time import OneAtATime
 from fanout.testing.s3_clients import BUCKET, s3_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@final
-class _AtomicCreation:
-    """Serve one conditional put at a time: moto looks for the object first, and writes it later.
-
-    Args:
-        application: moto.
-    """
-
-    def __init__(self, application: Any) -> None:
-        self._application = application
-        self._lock = Lock()
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
-        """Serve a request."""
-        if environ.get("HTTP_IF_NONE_MATCH") != "*" or environ["REQUEST_METHOD"] in {"GET", "HEAD"}:
-            return self._application(environ, start_response)
-        # A client that stalls in the middle of its body must not hold the others up.
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        with self._lock:
-            return self._application(environ | {"wsgi.input": BytesIO(body)}, start_response)
 
 
 @contextmanager
@@ -46,7 +23,7 @@ def serve_s3() -> Iterator[str]:
         The endpoint.
     """
     # It takes a request that names no other service for one of S3.
-    application = _AtomicCreation(DomainDispatcherApplication(create_backend_app))
+    application = OneAtATime(DomainDispatcherApplication(create_backend_app), _creates)
     server = HttpServer(0, application, name="s3-server")
     try:
         endpoint = f"http://127.0.0.1:{server.port}"
@@ -54,3 +31,11 @@ def serve_s3() -> Iterator[str]:
         yield endpoint
     finally:
         server.close()
+
+
+def _creates(environ: dict[str, Any]) -> bool:
+    """Say whether a request is a conditional put."""
+    return environ.get("HTTP_IF_NONE_MATCH") == "*" and environ["REQUEST_METHOD"] not in {
+        "GET",
+        "HEAD",
+    }

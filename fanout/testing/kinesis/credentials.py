@@ -26,7 +26,10 @@ class ClientSettings(ABC):
 
     @property
     def client_options(self) -> dict[str, str]:
-        """Keyword arguments for `boto3.client("kinesis", ...)` and its aioboto3 twin."""
+        """Keyword arguments for `boto3.client("kinesis", ...)` and its aioboto3 twin.
+
+        They suit a client of DynamoDB as well.
+        """
         options = {
             "endpoint_url": self.endpoint_url,
             "region_name": REGION,
@@ -40,6 +43,8 @@ class ClientSettings(ABC):
         """Environment variables that make any AWS SDK talk to this server."""
         environment = {
             "AWS_ENDPOINT_URL_KINESIS": self.endpoint_url,
+            # The Kinesis Client Library keeps its leases there.
+            "AWS_ENDPOINT_URL_DYNAMODB": self.endpoint_url,
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
             "AWS_ACCESS_KEY_ID": "testing",

@@ -1,8 +1,9 @@
 """An embedded Kinesis with enhanced fan-out, for tests, demos and benchmarks without an account.
 
 It is moto's Kinesis behind a threaded HTTP server on 127.0.0.1, with SubscribeToShard added and
-resharding corrected. Run it in this process (`KinesisServer`) or in one of its own
-(`fanout.testing.kinesis.process.KinesisProcess`, or `python -m fanout.testing.kinesis.server`).
+resharding corrected, and moto's DynamoDB for leases on the same port. Run it in this process
+(`KinesisServer`) or in one of its own (`fanout.testing.kinesis.process.KinesisProcess`, or
+`python -m fanout.testing.kinesis.server`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fanout.testing.faults import Fault, fault_from_json
 from fanout.testing.http_server import HttpServer
 from fanout.testing.kinesis.cbor import CborApplication
 from fanout.testing.kinesis.credentials import REGION, ClientSettings
+from fanout.testing.kinesis.dynamodb import drop_tables, with_dynamodb
 from fanout.testing.kinesis.moto_backend import MOTO, Backend, refused_as_mistakes
 from fanout.testing.kinesis.moto_stream import PutEntry
 from fanout.testing.kinesis.process import AdminApplication
@@ -54,6 +56,7 @@ class KinesisServer(ClientSettings):
     One server per process runs at a time, because moto keeps its state per process; that state is
     dropped when a server starts and when it closes. The methods below act directly, without HTTP,
     and are safe for threads; everything that the API offers works through a client as well.
+    Clients of DynamoDB find an empty one at the same URL.
 
     Args:
         rules: the service's figures; `KinesisRules.fast()` suits tests.
@@ -85,11 +88,12 @@ class KinesisServer(ClientSettings):
             )
         self._state.closing = False
         _backends.clear()
+        drop_tables()
         _backends.backend = functools.partial(Backend, state=self._state)
         try:
             # moto reads files for the first backend: better here than on a caller's event loop.
             _ = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
-            application = AdminApplication(CborApplication(MOTO), self._operations())
+            application = AdminApplication(CborApplication(with_dynamodb(MOTO)), self._operations())
             tls = self._certify().server_tls() if self._tls else None
             self._http = HttpServer(self._port, application, name="kinesis-server", tls=tls)
         except BaseException:
@@ -283,6 +287,7 @@ class KinesisServer(ClientSettings):
             self._certificate.remove()
             self._certificate = None
         _backends.clear()
+        drop_tables()
         _backends.backend = _moto.kinesis.models.KinesisBackend
         _only_one.release()
 
