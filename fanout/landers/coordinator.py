@@ -17,6 +17,7 @@ from fanout.core.progress import Moved
 from fanout.core.statistics import CommitStatistics, Statistics, StreamTotals
 from fanout.core.subscriber import split_failure
 from fanout.errors import FanOutError, SetupError, StreamStateError
+from fanout.landers.batch_minimum import BatchMinimum
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
 from fanout.landers.failures import LanderCause, restore, restore_cause
@@ -82,6 +83,7 @@ class Coordinator:
         bounded: Finish when every split has once reached its newest record.
         eager: Have landers land what they have as soon as a batch waits for it; otherwise they fill
             their segments for as long as they may.
+        min_records: The records for which a batch waits; see `BatchMinimum`.
         on_resubscribe: Called for each recoverable end of a subscription that a lander tells of.
             What it raises ends the stream.
     """
@@ -95,6 +97,7 @@ class Coordinator:
         *,
         bounded: bool = False,
         eager: bool = True,
+        min_records: int = 1,
         on_resubscribe: OnResubscribe | None = None,
     ) -> None:
         self.failure: FanOutError | None = None
@@ -103,7 +106,8 @@ class Coordinator:
         self._lineage = lineage
         self._assignment = assignment
         self._bounded = bounded
-        self._eager = eager
+        self._eager = eager and min_records == 1
+        self._minimum = BatchMinimum(min_records) if min_records > 1 else None
         self._on_resubscribe = on_resubscribe
         self._sessions: dict[int, LanderSession] = {}
         self._owners: dict[str, LanderSession] = {}
@@ -242,9 +246,17 @@ class Coordinator:
     async def _wait_for_records(self, idle: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(idle):
-                while not (self._landed or self._over):
+                while not (self._has_enough() or self._over):
                     self._changed.clear()
                     await self._changed.wait()
+
+    def _has_enough(self) -> bool:
+        """Return whether a batch takes what has landed; ask landers for more where it would."""
+        if self._minimum is None:
+            return bool(self._landed)
+        for session in self._minimum.to_ask(self._sessions.values(), self._landed):
+            session.tell(Wanted())
+        return self._minimum.is_met(self._landed)
 
     @property
     def _over(self) -> bool:
@@ -258,6 +270,8 @@ class Coordinator:
     def _take(self) -> LandedBatch:
         taken = tuple(self._landed)
         self._landed.clear()
+        if self._minimum is not None:
+            self._minimum.taken()
         for landed, _ in taken:
             if (session := self._sessions.get(landed.lander)) is not None:
                 session.tell(Credit(1))
@@ -380,12 +394,7 @@ class Coordinator:
                         self._leases.moved(split_id, self._time())
                 self._assign()
             case Report():
-                self._begun.add(session.lander)
-                session.bytes_in_flight = message.bytes_in_flight
-                own = [one for one in message.splits if self._owners.get(one.split) is session]
-                self._counters.take_in(own, self._time())
-                for resubscribed in message.resubscribed:
-                    self._resubscribes(resubscribed)
+                self._take_report(session, message)
             case Failed():
                 failure = restore(message)
                 log.warning("%s has failed: %s", session, failure)
@@ -399,6 +408,17 @@ class Coordinator:
                     self.fail(session.failure)
             case _:
                 raise MessageError(f"{session} sent a message at the wrong time")
+
+    def _take_report(self, session: LanderSession, report: Report) -> None:
+        self._begun.add(session.lander)
+        session.bytes_in_flight = report.bytes_in_flight
+        session.held = report.held
+        own = [one for one in report.splits if self._owners.get(one.split) is session]
+        self._counters.take_in(own, self._time())
+        for resubscribed in report.resubscribed:
+            self._resubscribes(resubscribed)
+        if self._minimum is not None:
+            self._changed.set()
 
     def _resubscribes(self, told: Resubscription) -> None:
         cause = restore_cause(told.cause, told.text)
@@ -429,6 +449,9 @@ class Coordinator:
         if message.segment is not None:
             self._landed.append((session, message.segment))
             session.segments += 1
+            session.held = max(0, session.held - rows)
+            if self._minimum is not None:
+                self._minimum.answered(session)
             session.last_segment = message.segment.name
             self._progress.count(message.segment.rows, message.segment.size)
         for piece in message.pieces:
@@ -468,6 +491,8 @@ class Coordinator:
         """End a session: nothing of it counts any more, and its splits are free after its lease."""
         if self._sessions.get(session.lander) is session:
             del self._sessions[session.lander]
+            if self._minimum is not None:
+                self._minimum.answered(session)
             self._changed.set()
             self.leftovers.ended(session.epoch, session.last_segment)
             session.hang_up()

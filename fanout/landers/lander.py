@@ -84,6 +84,7 @@ class Lander:
         storage: Where segments are published.
         segments: Opens them, under names that no other session uses.
         max_wait: Seconds from the first record of a segment until it is landed, where it may be.
+        bounded: Whether splits are read to their newest records alone; then nothing waits for more.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Lander:
         segments: SegmentLog,
         *,
         max_wait: float,
+        bounded: bool = False,
         random: Random | None = None,
     ) -> None:
         self._channel = channel
@@ -118,6 +120,7 @@ class Lander:
         self._filler = SegmentFiller(
             self._stream, segments, max_wait=max_wait, bounded=False, eager=False
         )
+        self._bounded = bounded
         self._landed: dict[str, Piece] = {}  # what was told of each split last
         self._landed_at = 0.0
         self._seq = 0
@@ -354,6 +357,8 @@ class Lander:
         with suppress(ChannelClosedError):
             while True:
                 await self._send_report()
+                if self._bounded and self._stream.caught_up and self._filler.held:
+                    self._filler.hurry()
                 if self._stream.failure is not None and not told:
                     await self._send(describe(self._stream.failure, landed=False))
                     told = True
@@ -364,7 +369,8 @@ class Lander:
         splits = tuple(self._changed(statistics.splits.items()))
         resubscribed = tuple(self._resubscribed)
         self._resubscribed.clear()
-        await self._send(Report(splits, statistics.bytes_in_flight, resubscribed))
+        held = self._filler.held
+        await self._send(Report(splits, statistics.bytes_in_flight, held, resubscribed))
 
     def _changed(self, splits: Iterable[tuple[str, SplitStatistics]]) -> Iterator[SplitReport]:
         for split_id, now in splits:

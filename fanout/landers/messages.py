@@ -149,11 +149,13 @@ class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=Tr
     Args:
         splits: The splits that have changed since the last report.
         bytes_in_flight: Bytes of events that wait for the lander.
+        held: Records that it has read and not landed.
         resubscribed: The newest resubscriptions since the last report.
     """
 
     splits: tuple[SplitReport, ...]
     bytes_in_flight: _Count
+    held: _Count = 0
     resubscribed: tuple[Resubscription, ...] = ()
 
 

@@ -47,6 +47,7 @@ class LanderSession:
         self.releasing: set[str] = set()
         self.seq = 0
         self.bytes_in_flight = 0
+        self.held = 0  # records in its open segment, as it has told last
         self.segments = 0
         self.last_segment = ""
         self.failure: FanOutError | None = None

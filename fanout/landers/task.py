@@ -148,7 +148,15 @@ class LanderTask:
             max_bytes=self.max_bytes,
             compression=self.compression,
         )
-        lander = Lander(channel, self.source, connection, storage, segments, max_wait=self.max_wait)
+        lander = Lander(
+            channel,
+            self.source,
+            connection,
+            storage,
+            segments,
+            max_wait=self.max_wait,
+            bounded=self.available_now,
+        )
         return await lander.run()
 
 

@@ -182,6 +182,12 @@ class SegmentFiller:
         carried = () if self._carried is None else self._carried.batches
         return {*self._segment.parts, *(batch.split.id for batch in carried)}
 
+    @property
+    def held(self) -> int:
+        """How many records wait to be handed over."""
+        carried = () if self._carried is None else self._carried.batches
+        return self._segment.rows + sum(batch.num_records for batch in carried)
+
     def hurry(self) -> None:
         """Hand the open segment, or the next one, over as soon as no record has come for 10 ms."""
         self._hurried = True

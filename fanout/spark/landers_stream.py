@@ -103,6 +103,7 @@ class LandersStream:
         bounded: Finish when every split has reached its newest record.
         eager: Land what is there as soon as a batch waits for it; otherwise landers fill their
             segments for `max_wait`.
+        min_records: The records for which a batch waits, until a lander has waited for `max_wait`.
         compression: Of the segments, as Parquet names it; None for those that are read once.
         on_resubscribe: Called in the loop thread for each recoverable end of a subscription.
 
@@ -128,6 +129,7 @@ class LandersStream:
         max_wait: float,
         bounded: bool,
         eager: bool = True,
+        min_records: int = 1,
         compression: str | None = None,
         on_resubscribe: OnResubscribe | None = None,
     ) -> None:
@@ -136,6 +138,7 @@ class LandersStream:
         self._positions = positions
         self._bounded = bounded
         self._eager = eager
+        self._min_records = min_records
         self._storage = storage
         self._run = run
         self._landers = landing.landers
@@ -275,6 +278,7 @@ class LandersStream:
                     Assignment(self._landers),
                     bounded=self._bounded,
                     eager=self._eager,
+                    min_records=self._min_records,
                     on_resubscribe=self._on_resubscribe,
                 )
                 try:

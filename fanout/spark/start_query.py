@@ -70,7 +70,8 @@ def foreach_batch(
         max_bytes: The most bytes of records in a batch, as they are in memory.
         min_records: The records for which a batch waits, so that a trickle makes no small files.
             A batch has fewer `max_wait` seconds after its first record, at `max_bytes`, and where
-            no more will come. A share group and `landing` are refused with it.
+            no more will come; with landers also where one of them has its part of `max_records`,
+            or a split ends or moves. A share group is refused with it.
         max_wait: Seconds to go on collecting while Spark waits and records keep coming. It is a
             ceiling, not a pause: a batch with `min_records` begins 10 ms after the newest record.
         processing_time: Spark's trigger interval, for example "10 seconds"; None starts a batch
@@ -103,7 +104,7 @@ def foreach_batch(
         raise OptionError(f"max_wait={max_wait} must not be negative")
     if max_records < 1 or max_bytes < 1:
         raise OptionError(f"max_records={max_records} and max_bytes={max_bytes} must be at least 1")
-    _check_min_records(min_records, max_records, max_wait, landing)
+    _check_min_records(min_records, max_records, max_wait)
     require_classic(spark)
     heed_signals(spark)
     clock = _clock(spark, checkpoint_location, processing_time, query_name)
@@ -163,6 +164,7 @@ def foreach_batch(
                     max_records=max(1, max_records // landing.landers),
                     max_bytes=max(1, max_bytes // landing.landers),
                     max_wait=max_wait,
+                    min_records=min_records,
                     bounded=available_now,
                     on_resubscribe=on_resubscribe,
                 )
@@ -185,9 +187,7 @@ def foreach_batch(
     return query
 
 
-def _check_min_records(
-    min_records: int, max_records: int, max_wait: float, landing: OnExecutors | None
-) -> None:
+def _check_min_records(min_records: int, max_records: int, max_wait: float) -> None:
     if whole("min_records", min_records) < 1:
         raise OptionError(f"min_records={min_records} must be at least 1")
     if min_records > max_records:
@@ -196,11 +196,6 @@ def _check_min_records(
         raise OptionError(
             f"min_records={min_records} needs max_wait, the most seconds that a record waits for "
             f"others, and max_wait=0 waits for none"
-        )
-    if min_records > 1 and landing is not None:
-        raise OptionError(
-            f"min_records={min_records} and landing contradict each other; pass one: landers hand "
-            f"over what has landed, and processing_time makes their batches larger"
         )
 
 

@@ -76,6 +76,8 @@ class Rig:
         directory: Where segments are.
         bounded: Whether what is there now is read alone.
         max_records: The most records in a segment.
+        min_records: The records for which a batch waits.
+        max_wait: Seconds from the first record of a segment until it is landed.
         on_resubscribe: Called with each resubscription.
     """
 
@@ -86,11 +88,15 @@ class Rig:
         *,
         bounded: bool = False,
         max_records: int = 100,
+        min_records: int = 1,
+        max_wait: float = 0.05,
         on_resubscribe: OnResubscribe | None = None,
     ) -> None:
         self.source = source
         self._directory = directory
         self.max_records = max_records
+        self._min_records = min_records
+        self._max_wait = max_wait
         self.channels: dict[int, MemoryChannel] = {}
         self.landers: dict[int, Lander] = {}
         self._bounded = bounded
@@ -109,8 +115,9 @@ class Rig:
                 opened.connection,
                 opened.progress,
                 opened.lineage,
-                Assignment(),
+                Assignment(max(1, len(landers))),
                 bounded=self._bounded,
+                min_records=self._min_records,
                 on_resubscribe=self._on_resubscribe,
             )
             async with asyncio.TaskGroup() as self._tasks:
@@ -164,7 +171,13 @@ class Rig:
                 max_bytes=1 << 20,
             )
             self.landers[lander] = Lander(
-                channel, self.source, connection, self.storage, segments, max_wait=0.05
+                channel,
+                self.source,
+                connection,
+                self.storage,
+                segments,
+                max_wait=self._max_wait,
+                bounded=self._bounded,
             )
             return await self.landers[lander].run()
 

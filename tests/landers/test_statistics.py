@@ -141,7 +141,8 @@ async def test_resubscriptions_that_wait_are_bounded(tmp_path: Path) -> None:
             rig.landers[0]._resubscribes(split, ServiceError("x" * 5000), float(number))
         assert len(rig.landers[0]._resubscribed) == 1000
         assert rig.landers[0]._resubscribed[-1].delay == 1999.0
-        assert len(encode(Report((), 0, tuple(rig.landers[0]._resubscribed)))) < 1 << 20
+        resubscribed = tuple(rig.landers[0]._resubscribed)
+        assert len(encode(Report((), 0, resubscribed=resubscribed))) < 1 << 20
 
 
 async def test_what_the_hook_raises_ends_the_query_as_in_one_process(tmp_path: Path) -> None:

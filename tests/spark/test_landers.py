@@ -77,6 +77,18 @@ def numbers(recorder: Recorder) -> list[int]:
     return sorted(int(bytes(row.data)) for row in recorder.rows)
 
 
+def test_a_batch_of_landers_waits_for_min_records(
+    start: Start, kinesis: KinesisServer, source: KinesisSource
+) -> None:
+    kinesis.put_records("orders", numbered(0, 3))
+    recorder = Recorder()
+    query = start(source, recorder, landing=LANDING, min_records=5, max_wait=600.0)
+    eventually(lambda: sum(split.bytes for split in query.statistics().splits.values()))
+    kinesis.put_records("orders", numbered(3, 2))
+    recorder.wait_for_rows(5)
+    assert len(recorder.calls) == 1
+
+
 def test_a_query_goes_on_where_the_one_before_has_stopped(
     start: Start, kinesis: KinesisServer, source: KinesisSource, tmp_path: Path
 ) -> None:

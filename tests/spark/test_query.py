@@ -27,7 +27,6 @@ from fanout.errors import (
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.segments import OpenSegment
 from fanout.spark.batch_runner import BatchRunner
-from fanout.spark.landers_stream import OnExecutors
 from tests.spark.harness import PATIENCE, Gate, Recorder, eventually, fail, fanout_threads
 from tests.spark.manual import Acknowledged, ManualSource, Subscribed
 
@@ -330,7 +329,6 @@ def test_processing_time_spaces_batches(start: Start, source: ManualSource) -> N
         ({"min_records": 1.5}, "min_records=1.5"),
         ({"min_records": 6, "max_records": 5}, "min_records=6 is above max_records=5"),
         ({"min_records": 6, "max_wait": 0}, "min_records=6 needs max_wait"),
-        ({"min_records": 6, "landing": OnExecutors(landers=2)}, "min_records=6 and landing"),
         ({"processing_time": "often"}, "processing_time='often'"),
         ({"processing_time": ""}, "processing_time=''"),
     ],

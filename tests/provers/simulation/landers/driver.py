@@ -63,6 +63,7 @@ class Driver:
                 opened.progress,
                 opened.lineage,
                 Assignment(world.plan.landers),
+                min_records=world.plan.min_records,
             )
 
             def accept(channel: Channel) -> None:

@@ -79,6 +79,7 @@ class LandersPlan:
         flaky: The share of subscriptions that fail.
         max_records: The most records in a segment.
         max_wait: Seconds from the first record of a segment until it may be landed.
+        min_records: The records for which a batch waits.
         handling: The longest time that a batch takes, in seconds.
         schedule: The order of task steps.
         faults: What goes wrong, by time.
@@ -94,6 +95,7 @@ class LandersPlan:
     flaky: float
     max_records: int
     max_wait: float
+    min_records: int
     handling: float
     schedule: Literal["fifo", "shuffled", "priorities"]
     faults: tuple[LanderFault, ...]
@@ -124,6 +126,7 @@ def draw_landers_plan(seed: int) -> LandersPlan:
         flaky=random.choice((0.0, 0.0, 0.1, 0.4)),
         max_records=random.choice((3, 10, 40)),
         max_wait=random.choice((0.05, 0.5, 2.0)),
+        min_records=stream_of(seed, "batches of landers").choice((1, 1, 5, 20)),
         handling=random.choice((0.0, 0.2, 2.0)),
         schedule=random.choice(("fifo", "shuffled", "priorities")),
         faults=_draw_faults(random, landers, seconds),

@@ -188,7 +188,8 @@ class _Run:
         # What one lander takes that hands over a full segment with each batch.
         plan = self._plan
         batches = sum(world.oracle.missing.values()) / plan.max_records + len(world.logs)
-        of_a_batch = plan.handling + plan.max_wait + 6 * plan.latency + 0.5
+        told = 0.0 if plan.min_records == 1 else 1.0  # how often landers tell what they hold
+        of_a_batch = plan.handling + plan.max_wait + told + 6 * plan.latency + 0.5
         self._deadline = loop.time() + _RECOVERY + batches * of_a_batch
 
     async def _let(self, fault: LanderFault) -> None:

@@ -70,6 +70,7 @@ class QueryPlan:
         seconds: When the last record has arrived.
         max_records: The most records in a batch.
         max_bytes: The most bytes of records in a batch.
+        min_records: The records for which a batch waits.
         handler_seconds: How long the handler takes.
         stalls: The share of operations that take a second or so; it is then that two drivers meet.
         runs: The starts of the query.
@@ -86,6 +87,7 @@ class QueryPlan:
     seconds: float = 10.0
     max_records: int = 4
     max_bytes: int = 1 << 20
+    min_records: int = 1
     handler_seconds: float = 0.1
     stalls: float = 0.0
     runs: tuple[DriverRun, ...] = ()
@@ -147,6 +149,8 @@ def draw_query_plan(seed: int) -> QueryPlan:
         return draw_race_plan(seed)
     objects = Random(f"{seed}/objects")
     plan = _draw_query(seed, random)
+    waiting = Random(f"{seed}/min_records")
+    plan = replace(plan, min_records=waiting.choice((1, 1, min(3, plan.max_records))))
     return on_objects(plan) if plan.remote and happens(objects, 0.5) else plan
 
 

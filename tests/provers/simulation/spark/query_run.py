@@ -274,6 +274,7 @@ class SimDriver:
             checkpoint_location="checkpoint",
             max_records=self._plan.max_records,
             max_bytes=self._plan.max_bytes,
+            min_records=self._plan.min_records,
             available_now=self._run.bounded,
         )
         if not query.await_termination(self._run.stop_after):
