@@ -154,9 +154,9 @@ class BatchFailedError(FanOutError):
 
 
 class BatchNotWrittenError(FanOutError):
-    """A batch could not be written to Kafka, or not in time; consumers read none of it.
+    """A sink or a writer could not write a batch, or not in time; readers see none of it.
 
-    Where `delivery_guarantee` is not "exactly_once", they may read a part of it.
+    Where the sink does not write exactly once, they may see a part of it.
     """
 
 

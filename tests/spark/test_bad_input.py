@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -187,9 +188,11 @@ def test_without_sparks_commits_the_last_batch_comes_again(
     start: Start, source: ManualSource, done: Path
 ) -> None:
     shutil.rmtree(done / "commits")
-    # What the stop has ended is a batch too, without records.
-    for path in (*(done / "offsets").glob("*3*"), done / "fanout/batches/000000000003.json"):
-        path.unlink(missing_ok=True)
+    # A stop ends one or two batches without records.
+    for directory in (done / "offsets", done / "fanout" / "batches"):
+        for path in directory.iterdir():
+            if int(re.sub(r"\D", "", path.name)) > 2:
+                path.unlink()
     recorder = Recorder()
     start(source, recorder)
     source.put(b"four")

@@ -4,12 +4,14 @@ import logging
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from urllib3.exceptions import ProtocolError
 
 from fanout.errors import OptionError, StreamStateError
 from fanout.testing.faults import IgnoreSubscribe, Stall
@@ -51,7 +53,10 @@ def test_close_ends_open_subscriptions(start: Callable[..., Any]) -> None:
     kinesis = start(SILENT)
     events = kinesis.subscribe()
     kinesis.server.close()
-    assert list(events) == []
+    seen: list[dict[str, Any]] = []
+    with suppress(ProtocolError):  # the cut may come before the end of the answer
+        seen.extend(events)
+    assert seen == []
 
 
 def test_close_leaves_no_thread(start: Callable[..., Any]) -> None:

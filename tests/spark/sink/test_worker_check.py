@@ -17,6 +17,7 @@ from fanout.spark import KafkaSink, ShuffleSink
 from fanout.spark.sink import worker_check
 from fanout.spark.sink.worker_check import check_workers
 from tests.kafka.topics import PLAINTEXT
+from tests.spark.harness import eventually
 from tests.spark.manual import ManualSource
 from tests.spark.sink.harness import Output, run
 
@@ -237,7 +238,11 @@ def test_a_cluster_without_a_free_executor_is_named_within_a_bound(
         python = workers()
         with pytest.raises(SetupError, match=r"no executor has run .* within 0\.5 s; see that the"):
             check_workers(spark, KafkaSink(cluster=NOWHERE, topic="out"))
-        assert set(spark.sparkContext.statusTracker().getActiveJobsIds()) == jobs
+        # Spark's tracker learns of the end of a job a little later.
+        eventually(
+            lambda: set(spark.sparkContext.statusTracker().getActiveJobsIds()) == jobs,
+            "the end of the check's job",
+        )
     assert f"checking that Spark's Python workers can run the sink: {python}" in caplog.text
     assert not spark.sparkContext.getJobTags()
 
