@@ -30,7 +30,7 @@ help:
 	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
 	@echo "make crash        kill a Spark job, its landers and executors at every step: make crash ROUNDS=30 [ARGS=--json]"
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
-	@echo "make check        ruff, formatting, mypy, import rules, public names"
+	@echo "make check        ruff, formatting, mypy, spelling and style, import rules, public names"
 	@echo "make bench        the benchmarks, each against its peer"
 	@echo "make site         the documentation as a site, in site/: links, pages and names are checked"
 	@echo "make docs         the same, and every example of its pages"
@@ -75,7 +75,8 @@ check: $(VENV)/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_imports.py tests/test_public_interface.py
+	$(BIN)/codespell fanout tests benchmarks docs *.md
+	$(BIN)/python -m pytest tests/test_imports.py tests/test_public_interface.py tests/docs/test_style.py
 
 bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks

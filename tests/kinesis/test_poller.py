@@ -141,21 +141,21 @@ async def take(events: AsyncIterator[Batch | End]) -> Batch | End:
     return await anext(events)
 
 
-def untils(message: list[Batch | End]) -> list[Position]:
+def ends_of(message: list[Batch | End]) -> list[Position]:
     return [event.range.until for event in message if isinstance(event, Batch)]
 
 
 def test_a_batch_reaches_to_its_last_record() -> None:
     service = Service([answer(1, 2, behind=7000), answer(3)])
     message = simulate(read, service)
-    assert untils(message) == [Cursor(2), Cursor(3)]
+    assert ends_of(message) == [Cursor(2), Cursor(3)]
     assert [event.lag for event in message if isinstance(event, Batch)] == [7.0, 0.0]
     assert [what for _, what in service.calls] == ["iterator", "first", "next"]
 
 
 @pytest.mark.parametrize("position", [Horizon(), Timestamp(5), Cursor(4)])
 def test_an_answer_without_records_keeps_the_position(position: Position) -> None:
-    assert untils(simulate(read, Service([answer(), answer()]), position)) == [position] * 2
+    assert ends_of(simulate(read, Service([answer(), answer()]), position)) == [position] * 2
 
 
 def test_no_call_is_made_before_its_event_is_asked_for() -> None:
@@ -312,7 +312,7 @@ def test_an_expired_iterator_is_replaced_from_the_position(sub: int) -> None:
     service = Service([answer(), expired, answer((7, aggregate))] if sub == 1 else [answer(7)])
     if sub == WHOLE_RECORD:
         service.script += [expired, answer(8)]
-        assert untils(simulate(read, service)) == [Cursor(7), Cursor(8)]
+        assert ends_of(simulate(read, service)) == [Cursor(7), Cursor(8)]
         resumed = {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": "7"}
     else:
         message = simulate(read, service, Cursor(7, sub))
@@ -343,7 +343,7 @@ def test_another_refusal_asks_for_no_new_iterator() -> None:
 def test_a_shard_ends_by_both_signs(records: tuple[int, ...]) -> None:
     last = answer(*records, NextShardIterator=None, ChildShards=CHILDREN)
     *batches, end = simulate(read, Service([last, answer(3)]))
-    assert untils(batches) == ([Cursor(2)] if records else [])
+    assert ends_of(batches) == ([Cursor(2)] if records else [])
     assert end == End(SPLIT, (Split("shardId-000000000001", (SPLIT.id,)),))
 
 
@@ -357,7 +357,7 @@ def test_one_sign_alone_is_unconfirmed_after_its_records(sign: dict[str, Any]) -
                 await anext(events)
             return batch
 
-    assert untils([simulate(main)]) == [Cursor(1)]
+    assert ends_of([simulate(main)]) == [Cursor(1)]
 
 
 @in_virtual_time
