@@ -139,6 +139,33 @@ def test_describe_stream_names_the_parents(kinesis: Any) -> None:
     assert [shard.get("ParentShardId") for shard in description["Shards"]] == [None, FIRST, FIRST]
 
 
+def test_describe_stream_returns_pages_of_shards(start: Callable[..., Any]) -> None:
+    kinesis = start(shards=5)
+    pages = kinesis.client.get_paginator("describe_stream").paginate(
+        StreamName="orders", PaginationConfig={"PageSize": 2}
+    )
+    listed = [[each["ShardId"] for each in page["StreamDescription"]["Shards"]] for page in pages]
+    names = [f"shardId-{index:012}" for index in range(5)]
+    assert listed == [names[:2], names[2:4], names[4:]]
+
+
+def test_a_page_of_describe_stream_has_at_most_100_shards(start: Callable[..., Any]) -> None:
+    kinesis = start(shards=101)
+    for limit in ({}, {"Limit": 101}):
+        description = kinesis.client.describe_stream(StreamName="orders", **limit)
+        assert len(description["StreamDescription"]["Shards"]) == 100
+        assert description["StreamDescription"]["HasMoreShards"]
+
+
+def test_describe_stream_names_the_mode(kinesis: Any) -> None:
+    for mode in ("PROVISIONED", "ON_DEMAND"):
+        kinesis.client.update_stream_mode(
+            StreamARN=kinesis.stream_arn, StreamModeDetails={"StreamMode": mode}
+        )
+        description = kinesis.client.describe_stream(StreamName="orders")["StreamDescription"]
+        assert description["StreamModeDetails"] == {"StreamMode": mode}
+
+
 def test_update_shard_count_leaves_that_many_open(start: Callable[..., Any]) -> None:
     kinesis = start(shards=2)
     kinesis.client.update_shard_count(

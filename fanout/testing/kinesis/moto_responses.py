@@ -86,6 +86,17 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             raise ConnectionAbortedError("injected fault: the connection is cut")
         return 200, {"Content-Type": JSON}, json.dumps(result)
 
+    def describe_stream(self) -> Any:
+        """Return the stream with a page of its shards; moto always begins with the first one."""
+        request = json.loads(self.body)
+        stream = self.kinesis_backend.describe_stream(
+            request.get("StreamARN"), request.get("StreamName")
+        )
+        with stream.lock:
+            return ActionResult(
+                stream.to_json(request.get("Limit"), request.get("ExclusiveStartShardId", ""))
+            )
+
     def list_shards(self) -> Any:
         """Return a page of shards."""
         request = json.loads(self.body)

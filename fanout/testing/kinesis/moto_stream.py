@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.rules import KinesisRules
 
 HASH_KEYS = 2**128
+# The largest page of DescribeStream in the API reference, which is also the default one.
+_MAX_DESCRIBED_SHARDS = 100
 # moto's types stay outside: they describe the stream that this one replaces.
 _models: Any = moto.kinesis.models
 
@@ -160,6 +162,18 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         """Split and merge as moto does, in one step for everybody else."""
         with self.lock:
             super().update_shard_count(target_shard_count)
+
+    def to_json(self, shard_limit: int | None = None, after: str = "") -> dict[str, Any]:
+        """Describe the stream with its mode and a page of its shards, which moto leaves out."""
+        description: dict[str, Any] = super().to_json()
+        following = [shard for shard in self.shards.values() if shard.shard_id > after]
+        page = following[: min(shard_limit or _MAX_DESCRIBED_SHARDS, _MAX_DESCRIBED_SHARDS)]
+        description["StreamDescription"] |= {
+            "StreamModeDetails": self.stream_mode,
+            "Shards": [shard.to_json() for shard in page],
+            "HasMoreShards": len(page) < len(following),
+        }
+        return description
 
     def to_json_summary(self) -> dict[str, Any]:
         """Describe the stream with the open shards and the consumers that it has now."""
