@@ -3,6 +3,7 @@ import java.nio.ByteBuffer;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
@@ -14,22 +15,31 @@ import software.amazon.awssdk.core.SdkBytes;
 import software.amazon.awssdk.regions.Region;
 import software.amazon.awssdk.services.kinesis.KinesisAsyncClient;
 import software.amazon.awssdk.services.kinesis.model.ChildShard;
+import software.amazon.awssdk.services.kinesis.model.Consumer;
 import software.amazon.awssdk.services.kinesis.model.ConsumerStatus;
+import software.amazon.awssdk.services.kinesis.model.EncryptionType;
+import software.amazon.awssdk.services.kinesis.model.MetricsName;
 import software.amazon.awssdk.services.kinesis.model.PutRecordsRequestEntry;
 import software.amazon.awssdk.services.kinesis.model.Record;
+import software.amazon.awssdk.services.kinesis.model.ScalingType;
 import software.amazon.awssdk.services.kinesis.model.Shard;
 import software.amazon.awssdk.services.kinesis.model.ShardIteratorType;
+import software.amazon.awssdk.services.kinesis.model.StreamDescriptionSummary;
+import software.amazon.awssdk.services.kinesis.model.StreamMode;
 import software.amazon.awssdk.services.kinesis.model.SubscribeToShardEvent;
 import software.amazon.awssdk.services.kinesis.model.SubscribeToShardResponseHandler;
+import software.amazon.awssdk.services.kinesis.model.Tag;
 
 /**
  * Writes records to a stream and reads them by enhanced fan-out and by polling, while it splits and
- * merges shards. The client has its default settings: HTTP/2 and CBOR.
+ * merges shards. Then it calls every other operation of a stream and of a consumer. The client has
+ * its default settings: HTTP/2 and CBOR.
  *
  * <p>It prints a line for each thing that it sees; the words of a line are separated by spaces.
  */
 final class KinesisReader {
     private static final int BATCH = 500;
+    private static final String KEY = "alias/aws/kinesis";
 
     private final KinesisAsyncClient kinesis;
     private final String stream;
@@ -101,6 +111,89 @@ final class KinesisReader {
             throw new IllegalStateException(unread.getCount() + " records are missing");
         }
         poll(shards.get(0));
+        administer();
+    }
+
+    /** All other operations, on a stream of their own. */
+    private void administer() {
+        String name = stream + "-settings";
+        kinesis.createStream(b -> b.streamName(name).shardCount(2)).join();
+        check(kinesis.listStreams().join().streamNames().equals(List.of(stream, name)));
+        kinesis.updateShardCount(
+                        b ->
+                                b.streamName(name)
+                                        .targetShardCount(4)
+                                        .scalingType(ScalingType.UNIFORM_SCALING))
+                .join();
+        configure(name);
+        StreamDescriptionSummary summary =
+                kinesis.describeStreamSummary(b -> b.streamName(name))
+                        .join()
+                        .streamDescriptionSummary();
+        check(summary.openShardCount() == 4);
+        check(summary.retentionPeriodHours() == 36);
+        check(summary.encryptionType() == EncryptionType.KMS);
+        check(isNow(summary.streamCreationTimestamp()));
+        check(summary.enhancedMonitoring().get(0).shardLevelMetricsAsStrings().size() == 1);
+        String arn = summary.streamARN();
+        kinesis.disableEnhancedMonitoring(
+                        b -> b.streamName(name).shardLevelMetrics(MetricsName.INCOMING_BYTES))
+                .join();
+        kinesis.stopStreamEncryption(
+                        b -> b.streamName(name).encryptionType(EncryptionType.KMS).keyId(KEY))
+                .join();
+        kinesis.putResourcePolicy(b -> b.resourceARN(arn).policy("{}")).join();
+        check(kinesis.getResourcePolicy(b -> b.resourceARN(arn)).join().policy().equals("{}"));
+        kinesis.deleteResourcePolicy(b -> b.resourceARN(arn)).join();
+        kinesis.updateStreamMode(
+                        b ->
+                                b.streamARN(arn)
+                                        .streamModeDetails(m -> m.streamMode(StreamMode.ON_DEMAND)))
+                .join();
+        var described = kinesis.describeStream(b -> b.streamName(name)).join().streamDescription();
+        check(described.streamModeDetails().streamMode() == StreamMode.ON_DEMAND);
+        check(described.encryptionType() == EncryptionType.NONE);
+        check(kinesis.describeLimits().join().shardLimit() > 0);
+        consumers(arn);
+        kinesis.deleteStream(b -> b.streamName(name)).join();
+    }
+
+    private void configure(String name) {
+        kinesis.addTagsToStream(b -> b.streamName(name).tags(Map.of("team", "a", "tier", "b")))
+                .join();
+        kinesis.removeTagsFromStream(b -> b.streamName(name).tagKeys("tier")).join();
+        var tags = kinesis.listTagsForStream(b -> b.streamName(name)).join().tags();
+        check(tags.equals(List.of(Tag.builder().key("team").value("a").build())));
+        kinesis.increaseStreamRetentionPeriod(b -> b.streamName(name).retentionPeriodHours(48))
+                .join();
+        kinesis.decreaseStreamRetentionPeriod(b -> b.streamName(name).retentionPeriodHours(36))
+                .join();
+        kinesis.startStreamEncryption(
+                        b -> b.streamName(name).encryptionType(EncryptionType.KMS).keyId(KEY))
+                .join();
+        kinesis.enableEnhancedMonitoring(
+                        b -> b.streamName(name).shardLevelMetrics(MetricsName.INCOMING_BYTES))
+                .join();
+    }
+
+    private void consumers(String arn) {
+        Consumer consumer =
+                kinesis.registerStreamConsumer(
+                                b -> b.streamARN(arn).consumerName("java").tags(Map.of("a", "b")))
+                        .join()
+                        .consumer();
+        check(isNow(consumer.consumerCreationTimestamp()));
+        var listed = kinesis.listStreamConsumers(b -> b.streamARN(arn)).join().consumers();
+        check(listed.get(0).consumerARN().equals(consumer.consumerARN()));
+        var tags = kinesis.listTagsForResource(b -> b.resourceARN(consumer.consumerARN())).join();
+        check(tags.tags().equals(List.of(Tag.builder().key("a").value("b").build())));
+        kinesis.deregisterStreamConsumer(b -> b.consumerARN(consumer.consumerARN())).join();
+    }
+
+    private static void check(boolean holds) {
+        if (!holds) {
+            throw new IllegalStateException("an answer is not the expected one");
+        }
     }
 
     /** Calls that the service refuses. */
@@ -197,17 +290,18 @@ final class KinesisReader {
     }
 
     private static String describe(String shard, Record record) {
-        long age =
-                Math.abs(
-                        Instant.now().toEpochMilli()
-                                - record.approximateArrivalTimestamp().toEpochMilli());
+        Instant arrived = record.approximateArrivalTimestamp();
         return String.join(
                 " ",
                 shard,
                 record.sequenceNumber(),
                 record.partitionKey(),
                 String.valueOf(record.data().asByteBuffer().getInt()),
-                age < 600_000 ? "now" : record.approximateArrivalTimestamp().toString());
+                isNow(arrived) ? "now" : arrived.toString());
+    }
+
+    private static boolean isNow(Instant time) {
+        return Math.abs(Instant.now().toEpochMilli() - time.toEpochMilli()) < 600_000;
     }
 
     private static synchronized void print(Object... words) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 from collections import defaultdict
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.spark.session_checks import require_java
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
+from tests.clients.table import calls, calls_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,18 +23,6 @@ pytestmark = [pytest.mark.prove, pytest.mark.timeout(180)]
 READER = Path(__file__).parent / "KinesisReader.java"
 RECORDS = 6_000
 FIRST, SECOND, THIRD = (f"shardId-{index:012}" for index in range(3))
-
-
-@pytest.fixture(scope="session")
-def java() -> str:
-    """A Java that compiles what it runs."""
-    path = str(require_java())
-    modules = subprocess.run(  # noqa: S603 (the Java that runs Spark)
-        [path, "--list-modules"], capture_output=True, text=True, check=True
-    )
-    if "jdk.compiler" not in modules.stdout:
-        pytest.skip(f"{path} has no compiler: it is not of a JDK")
-    return path
 
 
 @pytest.fixture
@@ -73,8 +60,9 @@ def test_it_puts_subscribes_reshards_and_polls(
     server: KinesisServer,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.DEBUG, "fanout.testing")
-    seen = read()
+    with calls(caplog) as made:
+        seen = read()
+    assert made == calls_of("SDK for Java v2")
     assert_all_is_read(seen)
     assert seen["refused"] == [["ResourceNotFoundException"], ["InvalidArgumentException"]]
     assert {shard for (shard,) in seen["ended"]} == {FIRST, SECOND, THIRD}
@@ -84,10 +72,6 @@ def test_it_puts_subscribes_reshards_and_polls(
     assert {words[-1] for words in seen["read"]} == {"now"}
     assert "failed" not in seen
     assert server.statistics().violations == {}
-    # All that it sent came over HTTP/2.
-    assert {record.name for record in caplog.records if "POST" in record.message} == {
-        "fanout.testing.http2_connection"
-    }
 
 
 def assert_all_is_read(seen: dict[str, list[list[str]]]) -> None:

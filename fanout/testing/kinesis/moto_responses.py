@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Never
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.moto_stream import EmbeddedStream
     from fanout.testing.kinesis.server_state import ServerState
 
+_logger = logging.getLogger(__name__)
+
 # moto's types stay outside: they describe the backend that ours replaces.
 _responses: Any = moto.kinesis.responses
 
@@ -57,6 +60,9 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         """Refuse or ignore the call where a fault asks for it."""
         state: ServerState = self.kinesis_backend.state
         action = self._get_action()
+        environ = self.normalized_request.environ
+        encoding = "CBOR" if speaks_cbor(environ) else "JSON"
+        _logger.debug("%s: %s %s", action, environ["SERVER_PROTOCOL"], encoding)
         if revoked := state.faults.at_key(self._access_key()):
             return _refuse(RefuseCall(action=action, code=revoked.code, message=revoked.message))
         fault = state.faults.at_call(action)

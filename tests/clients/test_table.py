@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from pathlib import Path
+
+import boto3
+
+from tests.clients.table import table
+from tests.pages import page
+
+
+def test_each_client_has_a_test() -> None:
+    tests = "".join(file.read_text() for file in Path(__file__).parent.glob("test_*.py"))
+    clients = table()
+    assert len(clients) == 6
+    assert [client for client in clients if f'"{client}"' not in tests] == []
+
+
+def test_each_operation_is_there_or_said_to_be_missing() -> None:
+    (missing,) = re.findall(r"The server does not have (.*?)\.", page("testing.md"), re.DOTALL)
+    there = {operation for operations in table().values() for operation in operations}
+    with closing(boto3.client("kinesis", region_name="us-east-1")) as client:
+        known = set(client.meta.service_model.operation_names)
+    assert there | set(re.findall(r"`(\w+)`", missing)) == known
