@@ -84,7 +84,7 @@ bench: $(VENV)/ready
 # Zensical builds it; tests/docs has the checks that it has not.
 site: $(VENV)/ready
 	$(BIN)/python -m tests.docs.site
-	$(BIN)/python -m pytest tests/docs/test_blocks.py tests/docs/test_links.py tests/docs/test_pictures.py
+	$(BIN)/python -m pytest tests/docs/test_blocks.py tests/docs/test_links.py tests/docs/test_llms.py tests/docs/test_pictures.py
 
 docs: site java kafka spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) tests/docs $(shell $(BIN)/python -m tests.docs.examples)
