@@ -24,7 +24,7 @@ help:
 	@echo "make test         the tests of behaviour, Spark ones on the newest pyspark"
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
 	@echo "make prove        the campaigns: simulated failures, planted bugs, kills at every step"
-	@echo "make clients      other clients than ours on the embedded Kinesis: the AWS SDK for Java, KCL 3"
+	@echo "make clients      other clients than ours on the embedded Kinesis: the AWS SDK for Java, KCL 3, Flink"
 	@echo "make prove-oldest the campaign that needs $(SPARK_OLDEST): kills of jobs that write to Delta and Iceberg"
 	@echo "make prove-4.0    the tests of streaming DataFrames on $(SPARK_4_0), and kills of one that writes to Delta"
 	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
@@ -45,10 +45,10 @@ test: $(VENV)/ready java kafka s3a spark-classes
 test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'
 
-prove: $(VENV)/ready java kafka s3a s3mock kinesis-sdk-java kcl spark-classes
+prove: $(VENV)/ready java kafka s3a s3mock kinesis-sdk-java kcl flink spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m prove $(PROVE)
 
-clients: $(VENV)/ready java kinesis-sdk-java kcl
+clients: $(VENV)/ready java kinesis-sdk-java kcl flink
 	$(BIN)/python -m pytest -m prove tests/clients
 
 # Delta and Iceberg have no jars for the newest pyspark.
@@ -93,7 +93,7 @@ clean:
 	rm -rf site .cache docs/cli.md $(VENV) $(OLDEST) $(FIRST_4) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: stream python java kafka kafka-oldest lakehouse-oldest s3a s3mock kinesis-sdk-java kcl spark-classes spark-classes-oldest
+.PHONY: stream python java kafka kafka-oldest lakehouse-oldest s3a s3mock kinesis-sdk-java kcl flink spark-classes spark-classes-oldest
 stream:
 	@[ -n '$(STREAM)' ] || { \
 	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...], with your AWS credentials and region" >&2; \
@@ -130,8 +130,8 @@ s3a: $(VENV)/ready java
 s3mock: $(VENV)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch s3mock
 
-# And those of clients of Kinesis in Java: 12 MB, and 29 MB.
-kinesis-sdk-java kcl: $(VENV)/ready java
+# And those of clients of Kinesis in Java: 12, 29 and 124 MB.
+kinesis-sdk-java kcl flink: $(VENV)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch $@
 
 # Dozens of JVMs are started for Spark; with this each takes half of the work.

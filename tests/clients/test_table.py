@@ -13,7 +13,7 @@ from tests.pages import page
 def test_each_client_has_a_test() -> None:
     tests = "".join(file.read_text() for file in Path(__file__).parent.glob("test_*.py"))
     clients = table()
-    assert len(clients) == 6
+    assert len(clients) == 8
     assert [client for client in clients if f'"{client}"' not in tests] == []
 
 

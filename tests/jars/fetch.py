@@ -8,6 +8,7 @@ Each set is a list of pinned jars beside this file or, if `fanout demo` needs it
 - `postgresql`: PostgreSQL's JDBC driver.
 - `kinesis-sdk-java`: the AWS SDK for Java v2 with Kinesis, for a program of its own, not for Spark.
 - `kcl`: the Kinesis Client Library 3, likewise, without the schema registry of Glue.
+- `flink`: Flink 1.19 and its connector to Kinesis, likewise.
 - `s3mock`: Adobe's S3Mock, a server of S3; one jar with all that it needs, not for Spark.
 
 In a test, take the fixture `jars`; elsewhere:
