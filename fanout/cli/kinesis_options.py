@@ -35,18 +35,18 @@ class AwsOptions:
         """Return the options of a stream; without a consumer, those of polling.
 
         Args:
-            stream: The name or ARN.
+            stream: The name or ARN; several streams with commas between them.
             consumer: The name or ARN of a consumer.
 
         Raises:
             OptionError: One of them is malformed, or two contradict each other.
         """
         # Help and usage errors do not load the AWS SDK.
-        from fanout.kinesis.options import KinesisOptions  # noqa: PLC0415
+        from fanout.kinesis.options import KinesisOptions, streams_of  # noqa: PLC0415
 
         try:
             return KinesisOptions(
-                stream=stream,
+                stream=streams_of(stream),
                 consumer=consumer,
                 mode="polling" if consumer is None else "efo",
                 **asdict(self),
@@ -59,17 +59,18 @@ class AwsOptions:
         """Return the source of a stream, which is polled without a consumer.
 
         Args:
-            stream: The name or ARN.
+            stream: The name or ARN; several streams with commas between them.
             consumer: The name or ARN of a consumer.
             options: Others of KinesisSource.
 
         Raises:
             OptionError: One of them is malformed, or two contradict each other.
         """
-        from fanout.kinesis.source import KinesisSource  # noqa: PLC0415 - it loads the AWS SDK
+        from fanout.kinesis.options import streams_of  # noqa: PLC0415 - it loads the AWS SDK
+        from fanout.kinesis.source import KinesisSource  # noqa: PLC0415 - the same
 
         return KinesisSource(
-            stream=stream,
+            stream=streams_of(stream),
             consumer=consumer,
             mode="polling" if consumer is None else "efo",
             **asdict(self),

@@ -18,7 +18,8 @@ _SOURCE: Final = re.compile(r"(kinesis|kafka)://(.+)", re.DOTALL)
 SourceName = Annotated[
     str,
     typer.Argument(
-        help="kinesis://STREAM, by name or ARN, or kafka://TOPIC, several topics by commas."
+        help="kinesis://STREAM, by name or ARN, or kafka://TOPIC; several streams or topics by "
+        "commas."
     ),
 ]
 

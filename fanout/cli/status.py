@@ -39,7 +39,8 @@ def status(
     stream: Annotated[
         str | None,
         typer.Argument(
-            help="The stream of Kinesis, by its name or ARN, to ask for the lag.",
+            help="The stream of Kinesis, by its name or ARN, to ask for the lag; several by "
+            "commas.",
             show_default=False,
         ),
     ] = None,

@@ -102,7 +102,10 @@ class Checkpoint:
 
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-"""The id of a split or the identity of a source, as JSON."""
+"""The id of a split, as JSON."""
+
+# The identity of a source of several streams names each of them, with about 100 characters.
+_Identity = Annotated[str, msgspec.Meta(min_length=1, max_length=64 * 1024)]
 
 # Kinesis sequence numbers have 56 digits today; the service's model allows 128. -1 stands before
 # the first offset of a Kafka partition.
@@ -140,7 +143,7 @@ class _SplitWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
 class _CheckpointWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
-    source: Name
+    source: _Identity
     splits: dict[Name, _SplitWire]
 
 

@@ -130,7 +130,8 @@ async def open_lineage(
         if checkpoint is None:
             progress = await _resolved(source, connection, splits)
         else:
-            progress = _resumed(source, connection, checkpoint)
+            adopted = await _adopted(connection, checkpoint, splits)
+            progress = _resumed(source, connection, adopted)
         lifecycle = LifecycleLog(connection.identity, connection.capabilities)
         jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
         lineage = Lineage(connection, progress, jitter=jitter, listed=splits, lifecycle=lifecycle)
@@ -171,22 +172,34 @@ async def _listed(connection: Connection) -> Sequence[Split]:
 
 
 async def _resolved(source: Source, connection: Connection, splits: Sequence[Split]) -> Progress:
-    progress = _progress(source, connection)
+    progress = _progress(source, connection, connection.identity)
     positions = await connection.resolve(splits)
     for split in splits:
         progress.add(split, positions[split.id])
     return progress
 
 
-def _resumed(source: Source, connection: Connection, checkpoint: Checkpoint) -> Progress:
-    if checkpoint.source != connection.identity:
+async def _adopted(
+    connection: Connection, checkpoint: Checkpoint, splits: Sequence[Split]
+) -> Checkpoint:
+    """Return stored positions as positions of what the connection reads."""
+    adopt = connection.capabilities.adopt
+    if adopt is not None:
+        adopted = await adopt(checkpoint, splits)
+    else:
+        adopted = checkpoint if checkpoint.source == connection.identity else None
+    if adopted is None:
         raise PositionError(
             f"the stored positions belong to {checkpoint.source}, not to {connection.identity}; "
             f"resume them with the source that wrote them"
         )
+    return adopted
+
+
+def _resumed(source: Source, connection: Connection, checkpoint: Checkpoint) -> Progress:
     states = checkpoint.splits.values()
     kept = [state for state in states if not connection.capabilities.reads(state.split)]
-    progress = _progress(source, connection, kept)
+    progress = _progress(source, connection, checkpoint.source, kept)
     for state in states:
         if state not in kept:
             progress.add(
@@ -205,7 +218,7 @@ def _resumed(source: Source, connection: Connection, checkpoint: Checkpoint) -> 
 
 
 def _progress(
-    source: Source, connection: Connection, kept: Iterable[SplitPosition] = ()
+    source: Source, connection: Connection, identity: str, kept: Iterable[SplitPosition] = ()
 ) -> Progress:
     watermarks = None
     match source.event_time:
@@ -216,7 +229,7 @@ def _progress(
             watermarks = Watermarks(idleness=None, bounded=False)
         case None:
             pass
-    return Progress(connection.identity, source.arrival, kept, watermarks)
+    return Progress(identity, source.arrival, kept, watermarks)
 
 
 def _stored_watermark(source: Source, position: Position) -> int | None:

@@ -8,7 +8,7 @@ services offer is in its `Capabilities`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
 from fanout.core.statistics import Origin
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.backoff import Pacing
+    from fanout.core.checkpoint import Checkpoint
     from fanout.core.event_time import CarriedWatermarks, EventTime
     from fanout.core.events import Batch, End, Split
     from fanout.core.policy import Phase, Verdict
@@ -144,6 +145,10 @@ class Spooling(Protocol):
         """
 
 
+Adopt: TypeAlias = "Callable[[Checkpoint, Sequence[Split]], Awaitable[Checkpoint | None]]"
+"""Fits stored positions to what a connection reads now; see `Capabilities.adopt`."""
+
+
 def _every(split: Split) -> bool:  # noqa: ARG001 - it is called as `Capabilities.reads`
     return True
 
@@ -184,6 +189,8 @@ class Capabilities:
         lending: Locks records until they are acknowledged; None where records stay where they are.
         settlement: Takes acquired records back; None where they can only be acknowledged.
         spooling: Lets acquired records be made durable before a batch takes them; None where not.
+        adopt: Fits stored positions to what is read now, given the splits that are listed; returns
+            None for those of another source. None where only the same source continues them.
         terms: What the service calls splits, positions and errors.
         origin: Where the records come from.
         decode: Decodes the records of each batch, those of an empty one too, before it is
@@ -196,6 +203,7 @@ class Capabilities:
     lending: Lending | None = None
     settlement: Settlement | None = None
     spooling: Spooling | None = None
+    adopt: Adopt | None = None
     terms: Terms = Terms()
     origin: Origin = field(default_factory=Origin)
     decode: Callable[[Batch], Awaitable[Batch]] | None = None

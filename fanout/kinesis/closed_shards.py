@@ -34,10 +34,12 @@ class ClosedShards:
 
     Args:
         catalog: The shards, as they were listed last.
+        stream: The name of their stream.
     """
 
-    def __init__(self, catalog: ShardCatalog) -> None:
+    def __init__(self, catalog: ShardCatalog, stream: str) -> None:
         self._catalog = catalog
+        self._stream = stream
         self._waits: dict[str, Wait] = {}
 
     def wait(self, split: Split) -> Wait:
@@ -65,11 +67,12 @@ class ClosedShards:
                 wait.warned = True
                 children = ", ".join(child.id for child in self._catalog.children(shard_id))
                 log.warning(
-                    "%s is closed, as ListShards says, but has sent neither a record nor its end "
-                    "for %.0f s; %s cannot begin before that end. Kinesis sends it at once. If the "
-                    "endpoint is another server, use one that ends closed shards, or try "
-                    "mode='polling'; otherwise open the stream again",
+                    "%s of the stream %s is closed, as ListShards says, but has sent neither a "
+                    "record nor its end for %.0f s; %s cannot begin before that end. Kinesis sends "
+                    "it at once. If the endpoint is another server, use one that ends closed "
+                    "shards, or try mode='polling'; otherwise open the stream again",
                     shard_id,
+                    self._stream,
                     wait.seconds,
                     children or "its child shards",
                 )

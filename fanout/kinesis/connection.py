@@ -67,7 +67,7 @@ class KinesisConnection:
         self._worked: set[Phase] = set()
         self._credential_refresh = CredentialRefresh(client.renew_credentials)
         self._catalog = ShardCatalog(client)
-        self._closed_shards = ClosedShards(self._catalog)
+        self._closed_shards = ClosedShards(self._catalog, stream.name)
         self._recovery = Recovery(
             client,
             stream.name,
@@ -96,6 +96,11 @@ class KinesisConnection:
                 max_event_bytes=options.max_event_bytes,
                 deaggregator=self._deaggregator,
             )
+
+    @property
+    def stream(self) -> StreamDescription:
+        """The stream, as the service described it when the connection was opened."""
+        return self._stream
 
     async def splits(self) -> Sequence[Split]:
         """List the shards within the retention period, with their parents.

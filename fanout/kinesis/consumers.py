@@ -180,7 +180,7 @@ async def open_consumers(options: KinesisOptions) -> AsyncIterator[StreamConsume
         ServiceError: If the stream does not exist, or the endpoint does not answer.
     """
     opening = open_kinesis_client(
-        stream=options.stream,
+        stream=options.only_stream,
         region=options.resolved_region,
         endpoint_url=options.endpoint_url,
         session=options.session,
@@ -190,6 +190,6 @@ async def open_consumers(options: KinesisOptions) -> AsyncIterator[StreamConsume
     async with AsyncExitStack() as stack:
         with explained("Kinesis cannot be called"):
             client = await stack.enter_async_context(opening)
-        with explained(f"the stream {options.stream!r} cannot be described"):
+        with explained(f"the stream {options.only_stream!r} cannot be described"):
             stream = await client.describe_stream()
         yield StreamConsumers(client, stream)

@@ -15,7 +15,7 @@ _RESERVED: Final = 64
 
 
 def check_open_files(shards: int) -> None:
-    """Check that this process may open as many files as a stream with so many shards needs.
+    """Check that this process may open as many files as reading so many shards needs.
 
     Each subscription holds a connection, which is an open file. With a lower limit some shards
     would fail to connect again and again, and lag more and more. The limit is not raised here: it
@@ -31,7 +31,7 @@ def check_open_files(shards: int) -> None:
     if limit is None or needed <= limit:
         return
     raise SetupError(
-        f"the stream has {shards} open shards, each of which takes a connection, and this process "
+        f"{shards} open shards are read, each of which takes a connection, and this process "
         f"may open {limit} files, {_RESERVED} of them for everything else; raise its limit to "
         f"{needed} or more before it starts (`ulimit -n {needed}`, LimitNOFILE= of a systemd unit, "
         f"nofile of a container)"

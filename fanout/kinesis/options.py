@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 # The options that are strings, and those that are positive numbers of seconds.
 _STRINGS = (
-    "stream",
     "consumer",
     "region",
     "endpoint_url",
@@ -72,16 +71,18 @@ class KinesisOptions(SourceOptions):
     """Options of a Kinesis source; see also `SourceOptions`. All times are in seconds.
 
     Args:
-        stream: The stream's name or ARN.
+        stream: The stream's name or ARN; or a sequence of several streams. Then the shards are
+            named like `"orders/shardId-000000000000"`.
         consumer: The enhanced fan-out consumer: an ARN is used as it is; a name is registered on
-            the stream unless it exists. It may be left out where `mode` is `"polling"`, which uses
+            each stream unless it exists. It may be left out where `mode` is `"polling"`, which uses
             none: `consumer`, `tags` and `deregister` then have no effect.
         mode: `"efo"`, enhanced fan-out, or `"polling"`, by GetRecords. Positions are the same in
             both, so that a stream can change between two runs.
         start: The position to begin at where none is stored: `"TRIM_HORIZON"`, `"LATEST"`, or an
             aware datetime. Latest is pinned to the service's clock once, when the stream first
             opens. Or a mapping of shard ids to any of these or to a sequence number, after which
-            the shard is read; `"*"` stands for all shards that are not named. Or a function from
+            the shard is read; `"*"` stands for all shards that are not named, and where several
+            streams are read the name of one for all of its shards. Or a function from
             the sequence of shards to such a mapping, called once, when the stream first opens.
         on_data_loss: The reaction to records that expired before they were read: `"fail"`, or
             `"earliest"` to continue with the oldest record that is left. The gap is logged as an
@@ -129,7 +130,7 @@ class KinesisOptions(SourceOptions):
         OptionError: If an option is malformed or out of range, or two contradict each other.
     """
 
-    stream: str
+    stream: str | Sequence[str]
     consumer: str | None = None
     mode: Literal["efo", "polling"] = "efo"
     start: _Start | Mapping[str, _Start | Cursor] | PerSplit | Chooser = field(
@@ -179,9 +180,25 @@ class KinesisOptions(SourceOptions):
             check_endpoint(self.endpoint_url, insecure=self.insecure)
 
     @property
+    def streams(self) -> tuple[str, ...]:
+        """The name or ARN of each stream."""
+        return (self.stream,) if isinstance(self.stream, str) else tuple(self.stream)
+
+    @property
+    def only_stream(self) -> str:
+        """The name or ARN of the stream, for what can be done with one alone.
+
+        Raises:
+            OptionError: If there are several.
+        """
+        if not isinstance(self.stream, str):
+            raise OptionError(f"stream={self.stream!r} must be one stream here")
+        return self.stream
+
+    @property
     def resolved_region(self) -> str | None:
         """The region that the options name, directly or inside an ARN."""
-        for arn in (self.stream, self.consumer):
+        for arn in (*self.streams, self.consumer):
             if arn is not None and (match := STREAM_ARN.match(arn)):
                 return match["region"]
         return self.region
@@ -228,14 +245,10 @@ class KinesisOptions(SourceOptions):
     def _check_names(self) -> None:
         for name in _STRINGS:
             value = getattr(self, name)
-            if not isinstance(value, str) and (value is not None or name == "stream"):
+            if not isinstance(value, str) and value is not None:
                 raise OptionError(f"{name} must be a string, not {type(value).__name__}")
-        stream = STREAM_ARN.fullmatch(self.stream)
-        if stream is None and not NAME.fullmatch(self.stream):
-            raise OptionError(
-                f"stream={self.stream!r} is neither a stream's name (1 to 128 of a-z A-Z 0-9 _ . "
-                f"-) nor its ARN"
-            )
+        if not isinstance(self.stream, str):
+            object.__setattr__(self, "stream", _check_several(self.stream))
         one_of("mode", self.mode, "efo", "polling")
         if self.consumer is None and self.mode == "efo":
             raise OptionError("enhanced fan-out needs a consumer: name one, or pass mode='polling'")
@@ -245,14 +258,16 @@ class KinesisOptions(SourceOptions):
                 f"consumer={self.consumer!r} is neither a consumer's name (1 to 128 of a-z A-Z 0-9 "
                 f"_ . -) nor its ARN"
             )
-        if consumer is not None and self.stream not in {consumer["stream"], consumer["stream_arn"]}:
-            raise OptionError(
-                f"the consumer {self.consumer} is registered on the stream {consumer['stream_arn']}"
-                f", not on {self.stream}"
-            )
-        for match in (stream, consumer):
-            if match is not None and self.region not in {None, match["region"]}:
-                raise OptionError(f"region={self.region!r} contradicts the ARN {match[0]}")
+        for stream in self.streams:
+            arn = _check_stream(stream)
+            if consumer is not None and stream not in {consumer["stream"], consumer["stream_arn"]}:
+                raise OptionError(
+                    f"the consumer {self.consumer} is registered on the stream "
+                    f"{consumer['stream_arn']}, not on {stream}"
+                )
+            for match in (arn, consumer):
+                if match is not None and self.region not in {None, match["region"]}:
+                    raise OptionError(f"region={self.region!r} contradicts the ARN {match[0]}")
 
     def _check_lifecycle(self) -> None:
         one_of("deregister", self.deregister, "never", "on_close")
@@ -264,6 +279,39 @@ class KinesisOptions(SourceOptions):
                     f"{option} is for a consumer that is registered here; {self.consumer} exists "
                     f"already, so name the consumer instead, or leave {option} out"
                 )
+
+
+def streams_of(text: str) -> str | list[str]:
+    """Return the option `stream` of a text: one stream, or several with commas between them."""
+    return text.split(",") if "," in text else text
+
+
+def _check_several(streams: object) -> tuple[str, ...]:
+    """Check the names of several streams, and return them in their order."""
+    if not isinstance(streams, Sequence) or not all(isinstance(one, str) for one in streams):
+        raise OptionError(
+            f"stream must be a string or a sequence of strings, not {type(streams).__name__}"
+        )
+    if not streams:
+        raise OptionError("stream names no stream")
+    names = [stream.rpartition("/")[2] for stream in streams]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        # Positions and metrics tell streams apart by their names.
+        raise OptionError(
+            f"stream names {repeated[0]!r} twice; read streams of one name with two sources"
+        )
+    return tuple(streams)
+
+
+def _check_stream(stream: str) -> re.Match[str] | None:
+    """Check the name or ARN of a stream; return the match of an ARN."""
+    arn = STREAM_ARN.fullmatch(stream)
+    if arn is None and not NAME.fullmatch(stream):
+        raise OptionError(
+            f"stream={stream!r} is neither a stream's name (1 to 128 of a-z A-Z 0-9 _ . -) nor its "
+            f"ARN"
+        )
+    return arn
 
 
 def check_tags(tags: object) -> dict[str, str]:

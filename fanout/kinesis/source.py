@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
 from tenacity import AsyncRetrying, retry_if_exception
 
 from fanout.core.backoff import Backoff, FullJitter
+from fanout.core.positions import Latest
 from fanout.errors import ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import code_of, explained
@@ -19,6 +20,7 @@ from fanout.kinesis.open_files import check_open_files
 from fanout.kinesis.options import KinesisOptions
 from fanout.kinesis.reading.decode import SCHEMA, arrival, cursor_after
 from fanout.kinesis.registration import ACTIVATION_TIMEOUT, ConsumerRegistration
+from fanout.kinesis.streams_connection import StreamsConnection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,7 +41,7 @@ _CONSUMER_POLLING: Final = Backoff(base=1.0, cap=5.0)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisSource(KinesisOptions):
-    """Read a Kinesis stream; the arguments are those of KinesisOptions."""
+    """Read a Kinesis stream or several; the arguments are those of KinesisOptions."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -51,8 +53,10 @@ class KinesisSource(KinesisOptions):
         return SCHEMA if decode is None else decode.schema
 
     @asynccontextmanager
-    async def connect(self, *, available_now: bool = False) -> AsyncIterator[KinesisConnection]:
-        """Connect, check that the stream exists, and ensure that its consumer is ACTIVE.
+    async def connect(
+        self, *, available_now: bool = False
+    ) -> AsyncIterator[KinesisConnection | StreamsConnection]:
+        """Connect, check that each stream exists, and ensure that its consumer is ACTIVE.
 
         In polling no consumer is needed or described.
 
@@ -65,25 +69,33 @@ class KinesisSource(KinesisOptions):
                 record has been read.
 
         Raises:
-            SetupError: If credentials or a region are missing, or the stream has more shards than
-                this process may open files.
-            ServiceError: If the stream or consumer does not exist or may not be used, or the
+            SetupError: If credentials or a region are missing, or the streams have more shards
+                than this process may open files.
+            ServiceError: If a stream or consumer does not exist or may not be used, or the
                 endpoint does not answer.
         """
         del available_now
-        opening = open_kinesis_client(
-            stream=self.stream,
-            region=self.resolved_region,
-            endpoint_url=self.endpoint_url,
-            session=self.session,
-            role=self.role,
-            insecure=self.insecure,
-        )
         async with AsyncExitStack() as stack:
-            with explained("Kinesis cannot be called"):
-                client = await stack.enter_async_context(opening)
-            random = Random()  # noqa: S311 - jitter, no secret
-            yield await stack.enter_async_context(open_kinesis_connection(self, client, random))
+            if isinstance(self.stream, str):
+                yield await stack.enter_async_context(_open_stream(self))
+                return
+            connections = [
+                await stack.enter_async_context(_open_stream(self._of(stream)))
+                for stream in self.streams
+            ]
+            check_open_files(sum(connection.stream.open_shards for connection in connections))
+            yield StreamsConnection(self, connections)
+
+    def _of(self, stream: str) -> KinesisSource:
+        """Return the source of one of the streams, without what is done for all of them."""
+        return replace(
+            self,
+            stream=stream,
+            start=Latest(),
+            decode=None,
+            on_bad_record="fail",
+            event_time=None,
+        )
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row: inside its record if the next row belongs to it too.
@@ -100,6 +112,23 @@ class KinesisSource(KinesisOptions):
 
 
 @asynccontextmanager
+async def _open_stream(source: KinesisSource) -> AsyncIterator[KinesisConnection]:
+    opening = open_kinesis_client(
+        stream=source.only_stream,
+        region=source.resolved_region,
+        endpoint_url=source.endpoint_url,
+        session=source.session,
+        role=source.role,
+        insecure=source.insecure,
+    )
+    async with AsyncExitStack() as stack:
+        with explained("Kinesis cannot be called"):
+            client = await stack.enter_async_context(opening)
+        random = Random()  # noqa: S311 - jitter, no secret
+        yield await stack.enter_async_context(open_kinesis_connection(source, client, random))
+
+
+@asynccontextmanager
 async def open_kinesis_connection(
     options: KinesisOptions, client: KinesisClient, random: Random
 ) -> AsyncIterator[KinesisConnection]:
@@ -111,7 +140,7 @@ async def open_kinesis_connection(
         random: The random source of the waits until a consumer is ACTIVE.
     """
     jitter = FullJitter(_CONSUMER_POLLING, random)
-    stream = await _usable_stream(client, options.stream, jitter)
+    stream = await _usable_stream(client, options.only_stream, jitter)
     check_open_files(stream.open_shards)
     async with AsyncExitStack() as stack:
         registration = None

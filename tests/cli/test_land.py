@@ -125,6 +125,18 @@ def test_people_get_a_line_for_each_file_and_a_sum(stream: Stream, tmp_path: Pat
     assert content(tmp_path / "to") == [*range(1500)]
 
 
+def test_several_streams_are_landed_together(stream: Stream, tmp_path: Path) -> None:
+    other = Stream(stream.server)
+    stream.put(*range(10))
+    other.put(*range(10, 30))
+    landed(f"{stream.source},{other.name}", str(tmp_path))
+    stream.put(30)
+    landed(f"{stream.source},{other.name}", str(tmp_path))
+    assert content(tmp_path) == [*range(31)]
+    streams = pq.read_table(tmp_path / "segments").column("stream").to_pylist()
+    assert (streams.count(stream.name), streams.count(other.name)) == (11, 20)
+
+
 @pytest.mark.parametrize("consumer", [[], ["--consumer", "lander"]], ids=["polled", "pushed"])
 def test_a_command_continues_where_the_one_before_it_stopped(
     stream: Stream, tmp_path: Path, consumer: list[str]

@@ -16,6 +16,7 @@ import fanout
 from fanout.cli.app import app
 from fanout.core.backlog import Backlog
 from fanout.core.checkpoint import Checkpoint, SplitPosition
+from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition
 from fanout.kinesis import KinesisSource
@@ -218,6 +219,29 @@ def orders(
     kinesis_server.put_records("orders", [("a", b"2")])
     stored(tmp_path, Checkpoint.from_json(positions))
     return tmp_path
+
+
+@pytest.mark.usefixtures("orders")
+def test_the_lag_of_several_streams_is_asked_for_together(
+    kinesis_server: KinesisServer, tmp_path: Path
+) -> None:
+    kinesis_server.create_stream("payments")
+    kinesis_server.put_records("payments", [("a", b"1")])
+
+    async def resolve() -> str:
+        streams = ["orders", "payments"]
+        return await resolve_start(KinesisSource(stream=streams, consumer="etl", start="earliest"))
+
+    checkpoint = tmp_path / "both"
+    stored(checkpoint, Checkpoint.from_json(asyncio.run(resolve())))
+    splits = answer(run(str(checkpoint), "orders,payments", "--json"))["splits"]
+    assert sorted((split["split"], split["lag_ms"] > 0) for split in splits) == [
+        ("orders/shardId-000000000000", True),
+        ("orders/shardId-000000000001", False),
+        ("payments/shardId-000000000000", True),
+    ]
+    alone = answer(run(str(checkpoint), "payments", "--json"))["splits"]
+    assert [split["lag_ms"] is None for split in alone] == [True, True, False]
 
 
 def test_the_lag_of_each_shard_is_asked_for_where_the_stream_is_named(orders: Path) -> None:

@@ -111,6 +111,19 @@ def test_a_line_of_text_has_time_shard_key_and_value(
     assert fields == [SHARDS[1], "me", r"a\x1b\n\xff"]
 
 
+def test_several_streams_are_told_apart(stream: Stream, capfd: pytest.CaptureFixture[str]) -> None:
+    other = Stream(stream.server)
+    stream.put(b"1", shard=0)
+    other.put(b"2", shard=0)
+    both = f"{stream.source},{other.name}"
+    assert tail(both, "--since", "earliest", "--max", "2").exit_code == 0
+    found = sorted(line.split("\t")[1:] for line in capfd.readouterr().out.splitlines())
+    assert found == sorted(
+        [f"{name}/{SHARDS[0]}", "me", value]
+        for name, value in ((stream.name, "1"), (other.name, "2"))
+    )
+
+
 def test_json_has_an_object_for_each_record_also_of_an_aggregate(
     stream: Stream, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,7 +128,7 @@ def test_another_version_is_refused_by_its_number(version: int) -> None:
         stored(version=int("9" * 200)),
         stored(source=""),
         stored(source=None),
-        stored(source="x" * 1025),
+        stored(source="x" * (64 * 1024 + 1)),
         stored(more=1),
         stored(splits=[]),
         stored(splits={"": {}}),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _, ASYNCIO = python_blocks("README.md")
 PRINTED, RESUME = python_blocks("asyncio.md")
 (DECODE,) = python_blocks("decoding.md")
-(POLLING,) = python_blocks("kinesis.md")
+SEVERAL, POLLING = python_blocks("kinesis.md")
 _, STOP_ASYNCIO = python_blocks("operations.md")
 TESTING, BROKER = python_blocks("testing.md")
 COMMAND_PAGES = ("kinesis.md", "security.md", "operations.md")
@@ -131,6 +131,19 @@ async def test_the_polling_example_goes_on_where_the_consumer_stopped(
     await defined_by(POLLING)["main"]()
     assert "4 records more, by polling" in capsys.readouterr().out
     assert orders.statistics().poll_calls
+
+
+async def test_the_example_of_several_streams_reads_each_from_its_start(
+    orders: KinesisServer,
+) -> None:
+    orders.create_stream("payments")
+    orders.put_records("payments", [("a", b"1")])
+    names: dict[str, Any] = {}
+    exec(SEVERAL, names)  # noqa: S102 - the page is ours
+    async with fanout.open(names["source"]) as stream:
+        drained = await stream.drain(max_records=1, first_wait=30)
+    (batch,) = drained.batches
+    assert batch.split.id.startswith("payments/")
 
 
 def test_the_testing_example_is_a_test_that_passes(

@@ -35,9 +35,10 @@ class Stream:
     `log` has the sequence numbers of each shard, in order.
     """
 
-    def __init__(self, server: KinesisServer, *, shards: int = 1) -> None:
+    def __init__(self, server: KinesisServer, *, shards: int = 1, name: str = "orders") -> None:
         self.server = server
-        self.arn = server.create_stream("orders", shards)
+        self.name = name
+        self.arn = server.create_stream(name, shards)
         self.log: defaultdict[str, list[str]] = defaultdict(list)
         self._keys = 0
 
@@ -45,7 +46,7 @@ class Stream:
         keys = range(self._keys, self._keys + count)
         self._keys += count
         records = [(f"key-{key}", str(key).encode()) for key in keys]
-        for shard_id, number in self.server.put_records("orders", records, shard=shard):
+        for shard_id, number in self.server.put_records(self.name, records, shard=shard):
             self.log[shard_id].append(number)
 
     @property
@@ -57,7 +58,7 @@ class Stream:
             self.server.inject(fault)
 
     def source(self, **options: Any) -> KinesisSource:
-        named = {"stream": "orders", "consumer": "etl", "start": "TRIM_HORIZON"}
+        named = {"stream": self.name, "consumer": "etl", "start": "TRIM_HORIZON"}
         where = {"endpoint_url": self.server.endpoint_url, "session": session()}
         fast = {"backoff": Backoff(base=0.01, cap=0.05), "discovery_interval": 0.2}
         return KinesisSource(**named | where | fast | options)

@@ -42,10 +42,10 @@ CHILDREN = tuple(
     ShardDescription(name, ("parent",), 2_000_000, None, HashRange()) for name in ("left", "right")
 )
 WARNING = (
-    "parent is closed, as ListShards says, but has sent neither a record nor its end for {} s; "
-    "left, right cannot begin before that end. Kinesis sends it at once. If the endpoint is "
-    "another server, use one that ends closed shards, or try mode='polling'; otherwise open the "
-    "stream again"
+    "parent of the stream orders is closed, as ListShards says, but has sent neither a record nor "
+    "its end for {} s; left, right cannot begin before that end. Kinesis sends it at once. If the "
+    "endpoint is another server, use one that ends closed shards, or try mode='polling'; otherwise "
+    "open the stream again"
 )
 
 

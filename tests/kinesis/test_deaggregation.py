@@ -26,7 +26,7 @@ from tests.kinesis.reading import FIRST
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from fanout.kinesis.connection import KinesisConnection
+    from fanout.core.source import Connection
     from tests.kinesis.reading import Stream
 
 PAIRS = [("a", b"1"), ("b", b""), ("a", b"\x00\xff")]
@@ -225,7 +225,8 @@ def test_damaged_aggregates_are_delivered_and_told_of_now_and_then(
         assert records.column("data").to_pylist() == [damaged, damaged]
     deaggregator.deaggregate(batch(damaged), Split("another"))
     first, tenth, other = caplog.messages
-    assert f"the record 11 of {CHILD} begins like an aggregated record but has another MD5" in first
+    record = f"the record 11 of {CHILD} in the stream orders"
+    assert f"{record} begins like an aggregated record but has another MD5" in first
     assert "in the shard so far: 1" in first
     assert f"12 of {CHILD}" in tenth
     assert "in the shard so far: 10" in tenth
@@ -375,7 +376,7 @@ async def test_a_child_that_was_never_listed_here_drops_what_is_of_its_sibling(
     expected = put_after_reshard(stream)
     left, right = (Split(f"shardId-{number:012}", (FIRST,)) for number in (1, 2))
 
-    async def read_child(connection: KinesisConnection, child: Split, count: int) -> list[bytes]:
+    async def read_child(connection: Connection, child: Split, count: int) -> list[bytes]:
         data: list[bytes] = []
         async with connection.subscribe(child, Horizon(), reserve=_at_once) as events:
             while len(data) < count:

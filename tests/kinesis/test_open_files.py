@@ -37,7 +37,7 @@ async def test_a_stream_with_more_shards_than_files_may_be_open_says_so_when_it_
         async with stream.open():
             pass
     assert str(caught.value) == (
-        f"the stream has 1000 open shards, each of which takes a connection, and this process "
+        f"1000 open shards are read, each of which takes a connection, and this process "
         f"may open {limit} files, 64 of them for everything else; raise its limit to 1064 or "
         f"more before it starts (`ulimit -n 1064`, LimitNOFILE= of a systemd unit, nofile of a "
         f"container)"

@@ -35,7 +35,7 @@ def source(**options: Any) -> KinesisSource:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"stream": None}, "stream must be a string, not NoneType"),
+        ({"stream": None}, "stream must be a string or a sequence of strings, not NoneType"),
         ({"consumer": 7}, "consumer must be a string, not int"),
         ({"region": 7}, "region must be a string"),
         ({"endpoint_url": b"https://a"}, "endpoint_url must be a string, not bytes"),

@@ -8,7 +8,7 @@ import re
 import signal
 import threading
 from concurrent.futures import Future
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -75,6 +75,25 @@ def numbered(first: int, count: int) -> list[tuple[str, bytes]]:
 
 def numbers(recorder: Recorder) -> list[int]:
     return sorted(int(bytes(row.data)) for row in recorder.rows)
+
+
+def test_landers_read_several_streams(
+    start: Start, kinesis: KinesisServer, source: KinesisSource
+) -> None:
+    kinesis.create_stream("payments", 2)
+    streams = ("orders", "payments")
+    recorder = Recorder()
+    start(replace(source, stream=streams), recorder, landing=LANDING)
+    for stream in streams:
+        kinesis.put_records(stream, numbered(0, 100))
+    recorder.wait_for_rows(200)
+    kinesis.split_shard("payments", "shardId-000000000000")
+    for stream in streams:
+        kinesis.put_records(stream, numbered(100, 100))
+    recorder.wait_for_rows(400)
+    for stream in streams:
+        found = sorted(int(bytes(row.data)) for row in recorder.rows if row.stream == stream)
+        assert found == list(range(200))
 
 
 def test_a_batch_of_landers_waits_for_min_records(

@@ -131,6 +131,28 @@ def test_a_query_goes_on_by_polls_where_its_consumer_stopped(
     }
 
 
+def test_a_query_reads_another_stream_from_its_next_run_on(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    kinesis.create_stream("payments", 2)
+    recorder = Recorder()
+    # What was put into a stream while it was not read is read when it is again.
+    runs = (
+        ("orders", 50),
+        (["orders", "payments"], 200),
+        (["payments"], 250),
+        (["orders", "payments"], 400),
+    )
+    for streams, count in runs:
+        for stream in ("orders", "payments"):
+            kinesis.put_records(stream, ((str(n), b"x") for n in range(50)))
+        query = start(replace(orders, stream=streams), recorder)
+        recorder.wait_for_rows(count)
+        query.stop()
+    numbers = [(row.stream, row.shardId, row.sequenceNumber) for row in recorder.rows]
+    assert len(numbers) == len(set(numbers)) == 400
+
+
 def test_a_query_outlives_its_consumer_but_not_its_stream(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:

@@ -19,6 +19,7 @@ from fanout.kinesis.aws.error_hints import ACCESS_DENIED, code_of
 from fanout.kinesis.connection import identity
 from fanout.kinesis.doctor.probes import CALL_ERRORS, CALL_TIMEOUT, next_arrival, reason
 from fanout.kinesis.starting_position import starting_position
+from fanout.kinesis.stream_positions import of_one_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,12 +55,13 @@ async def examine_checkpoint(
         client: The calls of the stream.
         stream: The stream, as it was described just now; None if that failed.
         listed: The listed shards; None if the listing failed.
-        checkpoint: The stored positions.
+        checkpoint: The stored positions, of several streams perhaps.
 
     Cancellation: no call outlives it.
     """
     if stream is None or listed is None:
         return [unknown("checkpoint", "not compared, as the stream or its shards are not known")]
+    checkpoint = of_one_stream(checkpoint, stream)
     if checkpoint.source != identity(stream):
         return [
             problem(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ from fanout.kinesis.doctor.checks import (
 from fanout.kinesis.doctor.checks import landers as examine_landers
 from fanout.kinesis.doctor.probes import READING, Probe, probe, probe_consumer, probe_polling
 from fanout.kinesis.open_files import open_files_limit
+from fanout.kinesis.stream_positions import of_one_stream
+from fanout.kinesis.stream_splits import StreamSplits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -53,9 +56,9 @@ async def diagnose(
     is set.
 
     Args:
-        options: What to read and how: a `KinesisSource`.
-        checkpoint: Stored positions, to compare with the shards and the retention period;
-            `Checkpoint.from_json(stream.positions)`.
+        options: What to read and how: a `KinesisSource` of one stream.
+        checkpoint: Stored positions, of other streams too, to compare with the shards and the
+            retention period; `Checkpoint.from_json(stream.positions)`.
         subscribe: Call SubscribeToShard on one open shard. That takes the shard over from a
             running reader of the same consumer, which takes it back within seconds. It has no
             effect in polling.
@@ -87,22 +90,34 @@ async def read_stream_lag(options: KinesisOptions, checkpoint: Checkpoint) -> di
     """Find out how far a checkpoint is behind in each shard that is not read to its end.
 
     Args:
-        options: The stream.
+        options: The stream, or the streams.
         checkpoint: Positions in it.
 
     Raises:
         OptionError: It is a checkpoint of another stream.
         FanOutError: The service cannot be called.
     """
+    lags: dict[str, Backlog] = {}
+    for stream in options.streams:
+        lags |= await _read_lag(replace(options, stream=stream), checkpoint)
+    return lags
+
+
+async def _read_lag(options: KinesisOptions, checkpoint: Checkpoint) -> dict[str, Backlog]:
     async with _opened(options) as (client, _, _):
         with explained("the lag cannot be read"):
             stream = await client.describe_stream()
             listed = {shard.shard_id for shard in await client.list_shards()}
-        if checkpoint.source != identity(stream):
+        positions = of_one_stream(checkpoint, stream)
+        if positions.source != identity(stream):
             raise OptionError(f"it belongs to {checkpoint.source}, not to {identity(stream)}")
-        splits = checkpoint.splits.items()
+        splits = positions.splits.items()
         unread = [state for id_, state in splits if id_ in listed and not state.ended]
-        return await read_backlogs(client, stream, unread)
+        lags = await read_backlogs(client, stream, unread)
+    if positions is checkpoint:
+        return lags
+    names = StreamSplits(stream.name)
+    return {names.split_id(shard_id): lag for shard_id, lag in lags.items()}
 
 
 @asynccontextmanager
@@ -112,7 +127,7 @@ async def _opened(options: KinesisOptions) -> AsyncIterator[tuple[KinesisClient,
         session, region = await open_session(options.session, options.resolved_region, options.role)
         credentials = await session.get_credentials()
     opening = open_kinesis_client(
-        stream=options.stream,
+        stream=options.only_stream,
         region=region,
         endpoint_url=options.endpoint_url,
         session=session,
@@ -144,7 +159,7 @@ def _caller(provider: str, described: Probe[StreamDescription]) -> Finding:
 def _no_stream(options: KinesisOptions, region: str) -> Finding:
     return problem(
         "stream",
-        f"there is no stream {options.stream} in {region} in this account",
+        f"there is no stream {options.only_stream} in {region} in this account",
         "check its name, the region, and whose credentials these are",
     )
 

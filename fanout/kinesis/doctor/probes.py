@@ -128,7 +128,7 @@ async def probe_consumer(
         subscribe: Whether to subscribe.
     """
     name = options.consumer or ""
-    described = await _describe(client, name, stream.arn if stream else options.stream)
+    described = await _describe(client, name, stream.arn if stream else options.only_stream)
     consumer = described.answer
     findings = [described.finding]
     if not subscribe:

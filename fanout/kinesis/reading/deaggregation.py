@@ -153,7 +153,7 @@ class Deaggregator:
                 lost.append((row, clause))
             else:
                 if aggregate is None and data.startswith(MAGIC):
-                    self._log_damage(_number(records, row), split)
+                    self._log_damage(records, row, split)
         return SubRecords(*rows.build(records), lost)
 
     def _range_to_keep(self, split: Split) -> HashRange | None:
@@ -161,15 +161,17 @@ class Deaggregator:
         hash_range = self._hash_ranges.get(split.id) if split.parents else None
         return None if hash_range is None or hash_range.is_whole else hash_range
 
-    def _log_damage(self, number: str, split: Split) -> None:
+    def _log_damage(self, records: pa.RecordBatch, row: int, split: Split) -> None:
         self._damaged[split.id] += 1
         count = self._damaged[split.id]
         if str(count).rstrip("0") == "1":  # the first, the tenth, the hundredth
             log.warning(
-                "the record %s of %s begins like an aggregated record but has another MD5, so it "
-                "is delivered as it is; records of this kind in the shard so far: %d",
-                number,
+                "the record %s of %s in the stream %s begins like an aggregated record but has "
+                "another MD5, so it is delivered as it is; records of this kind in the shard so "
+                "far: %d",
+                _number(records, row),
                 split,
+                records.column("stream")[row],
                 count,
             )
 

@@ -175,7 +175,8 @@ def _common(given: GivenOptions) -> dict[str, Any]:
 
 
 def _kinesis_source(given: GivenOptions, fields: dict[str, Any]) -> Source:
-    from fanout.kinesis.source import KinesisSource  # noqa: PLC0415 - an optional extra
+    from fanout.kinesis.options import streams_of  # noqa: PLC0415 - an optional extra
+    from fanout.kinesis.source import KinesisSource  # noqa: PLC0415 - the same
 
     texts = ("consumer", "region", "endpointUrl", "roleArn", "externalId", "roleSessionName")
     for name in texts:
@@ -191,7 +192,7 @@ def _kinesis_source(given: GivenOptions, fields: dict[str, Any]) -> Source:
     if (start := given.text("startingPosition")) is not None:
         fields["start"] = _kinesis_start(given, start)
     return KinesisSource(
-        stream=given.required("stream", "it names the Kinesis stream, or its ARN"),
+        stream=streams_of(given.required("stream", "it names the Kinesis stream, or its ARN")),
         insecure=given.flag("insecure") or False,
         **fields,
     )

@@ -45,6 +45,10 @@ def refusal(options: dict[str, str]) -> str:
     [
         ({}, KinesisSource(stream="orders", consumer="etl")),
         (
+            {"stream": "orders,payments"},
+            KinesisSource(stream=["orders", "payments"], consumer="etl"),
+        ),
+        (
             {"startingPosition": "TRIM_HORIZON"},
             KinesisSource(stream="orders", consumer="etl", start="TRIM_HORIZON"),
         ),

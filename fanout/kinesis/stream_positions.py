@@ -1,0 +1,110 @@
+"""Continue stored positions with several streams: streams may come and go between two runs.
+
+The identity of such a source names each stream with the time of its creation. A stream that is read
+no longer stays in it, so that the positions that are kept for it can be read on later.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from fanout.core.checkpoint import Checkpoint, SplitPosition
+from fanout.errors import PositionError
+from fanout.kinesis.connection import identity
+from fanout.kinesis.stream_splits import StreamSplits, stream_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from fanout.kinesis.aws.api import StreamDescription
+
+_KIND: Final = "kinesis:"
+_SEVERAL: Final = re.compile(r"kinesis:\[(.*)\]")
+_NAME: Final = re.compile(r".*:stream/(?P<name>[a-zA-Z0-9_.-]+) of ")
+
+
+def identity_of_several(streams: Iterable[StreamDescription]) -> str:
+    """Return the name under which the positions of several streams are stored together."""
+    return _joined({stream.name: _identity(stream) for stream in streams})
+
+
+def adopt(checkpoint: Checkpoint, streams: Iterable[StreamDescription]) -> Checkpoint | None:
+    """Return stored positions as positions of several streams; None if they are no such.
+
+    Positions of one of the streams, stored when it was read alone, become those of its splits.
+
+    Args:
+        checkpoint: The stored positions.
+        streams: The streams that are read now.
+
+    Raises:
+        PositionError: A stream was deleted, and another one was created by its name.
+    """
+    stored = stored_streams(checkpoint.source)
+    given = {stream.name: _identity(stream) for stream in streams}
+    if not stored.keys() & given.keys():
+        return None
+    for name in stored.keys() & given.keys():
+        if stored[name] != given[name]:
+            raise PositionError(
+                f"the stored positions of the stream {name!r} belong to {stored[name]}, not to "
+                f"{given[name]}; resume them with the stream that they were stored for, or start "
+                f"anew without them"
+            )
+    splits = checkpoint.splits
+    if not _SEVERAL.fullmatch(checkpoint.source):
+        (alone,) = stored
+        splits = _within(splits, StreamSplits(alone))
+    return Checkpoint(_joined({**stored, **given}), splits)
+
+
+def of_one_stream(checkpoint: Checkpoint, stream: StreamDescription) -> Checkpoint:
+    """Return what a checkpoint has of one stream; the checkpoint itself where it has no other.
+
+    Args:
+        checkpoint: Positions of one or of several streams.
+        stream: The stream.
+    """
+    stored = stored_streams(checkpoint.source)
+    if not _SEVERAL.fullmatch(checkpoint.source) or stream.name not in stored:
+        return checkpoint
+    names = StreamSplits(stream.name)
+    shards = [
+        SplitPosition(names.shard(state.split), state.position, state.ended, state.newest)
+        for id_, state in checkpoint.splits.items()
+        if stream_of(id_) == stream.name
+    ]
+    splits = MappingProxyType({state.split.id: state for state in shards})
+    return Checkpoint(_KIND + stored[stream.name], splits)
+
+
+def stored_streams(source: str) -> Mapping[str, str]:
+    """Return the streams that stored positions are of: by name, the ARN and time of creation.
+
+    Args:
+        source: The identity that was stored with the positions; one of another service has none.
+    """
+    several = _SEVERAL.fullmatch(source)
+    streams = [source.removeprefix(_KIND)] if several is None else several[1].split(", ")
+    named = ((_NAME.match(stream), stream) for stream in streams)
+    return {match["name"]: stream for match, stream in named if match is not None}
+
+
+def _identity(stream: StreamDescription) -> str:
+    return identity(stream).removeprefix(_KIND)
+
+
+def _joined(streams: Mapping[str, str]) -> str:
+    return f"{_KIND}[{', '.join(streams[name] for name in sorted(streams))}]"
+
+
+def _within(
+    shards: Mapping[str, SplitPosition], names: StreamSplits
+) -> Mapping[str, SplitPosition]:
+    states = [
+        SplitPosition(names.split(state.split), state.position, state.ended, state.newest)
+        for state in shards.values()
+    ]
+    return MappingProxyType({state.split.id: state for state in states})
