@@ -87,7 +87,9 @@ class NeedsOptions:
 def doctor(
     stream: Annotated[
         str | None,
-        typer.Argument(help="The stream of Kinesis, by its name or ARN.", show_default=False),
+        typer.Argument(
+            help="The stream of Kinesis, by its name or ARN; several by commas.", show_default=False
+        ),
     ] = None,
     consumer: Annotated[
         str | None,

@@ -185,6 +185,11 @@ class KinesisOptions(SourceOptions):
         return (self.stream,) if isinstance(self.stream, str) else tuple(self.stream)
 
     @property
+    def stream_names(self) -> tuple[str, ...]:
+        """The name of each stream."""
+        return tuple(stream.rpartition("/")[2] for stream in self.streams)
+
+    @property
     def only_stream(self) -> str:
         """The name or ARN of the stream, for what can be done with one alone.
 

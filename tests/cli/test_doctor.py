@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.cli.doctor import _place_of_landers
 from fanout.core.checkpoint import Checkpoint
+from fanout.core.opening import resolve_start
+from fanout.kinesis import KinesisSource
 from fanout.testing.faults import RefuseCall
 
 if TYPE_CHECKING:
@@ -111,6 +114,24 @@ def test_without_a_consumer_polling_is_checked() -> None:
     found = statuses(run("doctor", "orders", "--json"))
     assert found["kinesis:GetRecords"] == "ok"
     assert "consumer" not in found
+
+
+def test_several_streams_are_checked_one_after_the_other(
+    server: KinesisServer, tmp_path: Path
+) -> None:
+    server.create_stream("payments")
+    source = KinesisSource(stream=["orders"], mode="polling", start="TRIM_HORIZON")
+    path = tmp_path / "positions.json"
+    path.write_text(asyncio.run(resolve_start(source)))
+    result = run("doctor", "orders,payments", "--checkpoint", str(path), "--json")
+    found = statuses(result)
+    assert (result.exit_code, answer(result)["stream"]) == (0, "orders,payments")
+    for name in ("orders", "payments"):
+        assert found[f"{name}: kinesis:GetRecords"] == "ok"
+        assert found[f"{name}: checkpoint"] == "ok"
+    details = {each["check"]: each["detail"] for each in answer(result)["findings"]}
+    assert details["orders: checkpoint"].startswith("2 shards known")
+    assert details["payments: checkpoint"].startswith("it has no positions of the stream")
 
 
 @pytest.mark.usefixtures("server")

@@ -29,7 +29,7 @@ from fanout.kinesis.doctor.checks import (
 from fanout.kinesis.doctor.checks import landers as examine_landers
 from fanout.kinesis.doctor.probes import READING, Probe, probe, probe_consumer, probe_polling
 from fanout.kinesis.open_files import open_files_limit
-from fanout.kinesis.stream_positions import of_one_stream
+from fanout.kinesis.stream_positions import of_one_stream, stored_streams
 from fanout.kinesis.stream_splits import StreamSplits
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ async def diagnose(
     is set.
 
     Args:
-        options: What to read and how: a `KinesisSource` of one stream.
+        options: What to read and how: a `KinesisSource`.
         checkpoint: Stored positions, of other streams too, to compare with the shards and the
             retention period; `Checkpoint.from_json(stream.positions)`.
         subscribe: Call SubscribeToShard on one open shard. That takes the shard over from a
@@ -65,10 +65,36 @@ async def diagnose(
         landers: How many landers are to read the stream; None for the driver.
 
     Returns:
-        The findings, in the order of the checks. A failure is a finding, not an exception.
+        The findings, in the order of the checks; of several streams one after the other, with the
+        name of the stream before each check. A failure is a finding, not an exception.
 
     Cancellation: every connection is closed.
     """
+    if isinstance(options.stream, str):
+        return await _diagnose_stream(options, checkpoint, subscribe=subscribe, landers=landers)
+    stored = {} if checkpoint is None else stored_streams(checkpoint.source)
+    findings: list[Finding] = []
+    for name, stream in zip(options.stream_names, options.streams, strict=True):
+        one = replace(options, stream=stream)
+        is_new = name not in stored and not stored.keys().isdisjoint(options.stream_names)
+        found = await _diagnose_stream(
+            one, None if is_new else checkpoint, subscribe=subscribe, landers=landers
+        )
+        if is_new:
+            found.append(
+                fine("checkpoint", "it has no positions of the stream: it begins at start")
+            )
+        findings += [replace(each, check=f"{name}: {each.check}") for each in found]
+    return findings
+
+
+async def _diagnose_stream(
+    options: KinesisOptions,
+    checkpoint: Checkpoint | None,
+    *,
+    subscribe: bool,
+    landers: int | None,
+) -> list[Finding]:
     async with AsyncExitStack() as stack:
         try:
             client, method, region = await stack.enter_async_context(_opened(options))
