@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from benchmarks import (
+    consume_java,
     consume_kafka,
     consume_kinesis,
     consume_share,
@@ -53,6 +54,7 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
     "decode": {"kinesis": Scenario(decode.run, partial(decode.run, 1))},
     "consume": {
         "kinesis": Scenario(consume_kinesis.run, partial(consume_kinesis.run, 1, (1024,), (4,))),
+        "kinesis-java": Scenario(consume_java.run, partial(consume_java.run, 1, {1024: 20_000})),
         "kafka": Scenario(consume_kafka.run, partial(consume_kafka.run, 1, {1024: 400_000})),
         "kafka-share": Scenario(
             consume_share.run, partial(consume_share.run, 1, {1024: 50_000}, (1, 4))
@@ -94,6 +96,9 @@ scenarios:
   spark    SubscribeToShard to a foreachBatch handler, in batches of 100,000 records that are
            counted and summed, through foreach_batch and through a streaming DataFrame; the peers
            are Spark's file source over a landing, and an aioboto3 loop with createDataFrame
+
+scenario with --source kinesis-java, on the embedded Kinesis, 4 shards:
+  consume  a stored stream to a count by enhanced fan-out; the peers are KCL 3 and Flink's source
 
 scenarios with --source kafka, on the real broker, 4 partitions:
   consume  a topic to Arrow through fanout.open; the peers are aiokafka and confluent-kafka

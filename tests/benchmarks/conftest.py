@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from benchmarks import consume_kafka, consume_kinesis, consume_share, land, latency, shuffle
+from benchmarks import (
+    consume_java,
+    consume_kafka,
+    consume_kinesis,
+    consume_share,
+    land,
+    latency,
+    shuffle,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,5 +29,13 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
         ForkingPickler.dumps(work)  # it can be sent to a process
         return work()
 
-    for scenario in (consume_kinesis, consume_kafka, consume_share, land, latency, shuffle):
+    for scenario in (
+        consume_java,
+        consume_kinesis,
+        consume_kafka,
+        consume_share,
+        land,
+        latency,
+        shuffle,
+    ):
         monkeypatch.setattr(scenario, "run_apart", run_here)

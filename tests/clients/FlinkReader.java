@@ -15,6 +15,7 @@ import org.apache.flink.streaming.connectors.kinesis.serialization.KinesisDeseri
  * <p>It prints a line for each record, and is cancelled when its standard input ends: its source has
  * no end of its own.
  */
+@SuppressWarnings("deprecation") // Maven has no newer source
 final class FlinkReader {
     public static void main(String[] arguments) throws Exception {
         StreamExecutionEnvironment job = StreamExecutionEnvironment.createLocalEnvironment(2);
