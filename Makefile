@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
+RELEASE := .venv-release
+# What a release is tried on.
+PYTHONS ?= python3.11 python3.12 python3.13
 SPARK_OLDEST := pyspark==3.5.9
 # The first one with data sources in Python; its planner knows no limits of a batch.
 FIRST_4 := .venv-4.0
@@ -17,7 +20,7 @@ PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-oldest prove clients prove-oldest prove-4.0 sim crash live check bench site docs clean
+.PHONY: help demo test test-oldest prove clients prove-oldest prove-4.0 sim crash live check bench site docs release clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
@@ -34,6 +37,7 @@ help:
 	@echo "make bench        the benchmarks, each against its peer"
 	@echo "make site         the documentation as a site, in site/: links, pages and names are checked"
 	@echo "make docs         the same, and every example of its pages"
+	@echo "make release      build wheel and sdist, and try them in empty environments: [PYTHONS='python3.11 ...']"
 	@echo "make clean        remove environments and caches"
 
 demo: $(VENV)/ready java
@@ -89,8 +93,11 @@ site: $(VENV)/ready
 docs: site java kafka spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) tests/docs $(shell $(BIN)/python -m tests.docs.examples)
 
+release: $(RELEASE)/ready
+	$(RELEASE)/bin/python -m tests.packaging.release $(PYTHONS)
+
 clean:
-	rm -rf site .cache docs/cli.md $(VENV) $(OLDEST) $(FIRST_4) .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf site dist .cache docs/cli.md $(VENV) $(OLDEST) $(FIRST_4) $(RELEASE) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: stream python java kafka kafka-oldest lakehouse-oldest s3a s3mock kinesis-sdk-java kcl flink spark-classes spark-classes-oldest
@@ -146,6 +153,12 @@ $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --group docs --group connect \
 	  --editable '.[kinesis,kafka,msk,spark,postgres,testing,object-storage,prometheus,cli]'
+	touch $@
+
+$(RELEASE)/ready: pyproject.toml constraints.txt | python
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet --upgrade --constraint constraints.txt pip
+	$(RELEASE)/bin/pip install --quiet --constraint constraints.txt --group release
 	touch $@
 
 $(OLDEST)/ready: SPARK := $(SPARK_OLDEST)
