@@ -44,6 +44,7 @@ def release(interpreters: Sequence[str]) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     check_changelog((ROOT / "CHANGELOG.md").read_text(), version)
     check_tree()
+    check_tags(run("git", "tag", "--points-at", "HEAD", cwd=ROOT).split(), version)
     for interpreter in interpreters:
         check_interpreter(interpreter)
     # The archives and the list then depend on the commit alone, not on when they are made.
@@ -63,6 +64,15 @@ def check_tree() -> None:
         raise ReleaseError(f"commit these changes, or take them back, first:\n{changed}")
 
 
+def check_tags(tags: Sequence[str], version: str) -> None:
+    """Check that the tag of a release, if the commit has one, is that of the version."""
+    for tag in tags:
+        if tag.startswith("v") and tag != f"v{version}":
+            raise ReleaseError(
+                f"the commit has the tag {tag}, and pyproject.toml version {version}"
+            )
+
+
 def check_interpreter(interpreter: str) -> None:
     try:
         run(interpreter, "-c", "")
@@ -79,7 +89,14 @@ def build() -> tuple[Path, Path]:
     run(sys.executable, "-m", "build", "--outdir", DIST, ROOT, pinned=True)
     (wheel,), (archive,) = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
     run(sys.executable, "-m", "twine", "check", "--strict", wheel, archive)
-    run(sys.executable, "-m", "check_wheel_contents", "--toplevel", "fanout,pyspark_fanout.py", wheel)
+    run(
+        sys.executable,
+        "-m",
+        "check_wheel_contents",
+        "--toplevel",
+        "fanout,pyspark_fanout.py",
+        wheel,
+    )
     return wheel, archive
 
 
