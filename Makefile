@@ -35,7 +35,7 @@ help:
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
 	@echo "make check        ruff, formatting, mypy, spelling and style, import rules, public names"
 	@echo "make bench        the benchmarks, each against its peer"
-	@echo "make site         the documentation as a site, in site/: links, pages and names are checked"
+	@echo "make site         the documentation as a site, in site/, or one of its versions: [SITE_VERSION=0.2]"
 	@echo "make docs         the same, and every example of its pages"
 	@echo "make release      build wheel and sdist, and try them in empty environments: [PYTHONS='python3.11 ...']"
 	@echo "make clean        remove environments and caches"
@@ -87,7 +87,7 @@ bench: $(VENV)/ready
 
 # Zensical builds it; tests/docs has the checks that it has not.
 site: $(VENV)/ready
-	$(BIN)/python -m tests.docs.site
+	$(BIN)/python -m tests.docs.site $(SITE_VERSION)
 	$(BIN)/python -m pytest tests/docs/test_blocks.py tests/docs/test_links.py tests/docs/test_llms.py tests/docs/test_pictures.py
 
 docs: site java kafka spark-classes

@@ -23,10 +23,11 @@ class Page(NamedTuple):
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Reads `mkdocs.yml`, whose names of Python objects do not matter here."""
+    """Reads `mkdocs.yml`, whose Python objects and variables do not matter here."""
 
 
 _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+_Loader.add_constructor("!ENV", lambda *_: None)
 
 
 def navigation() -> list[Page]:
