@@ -37,7 +37,7 @@ class Storm:
         self._most = most
         self.parents: dict[str, tuple[str, ...]] = {}
         with client(stream) as kinesis:
-            listed = kinesis.list_shards(StreamName="orders")["Shards"]
+            listed = kinesis.list_shards(StreamName=stream.name)["Shards"]
         # Neighbours in the hash keys are neighbours here.
         self._open = [shard["ShardId"] for shard in listed]
 
@@ -46,7 +46,7 @@ class Storm:
         if split and len(self._open) < self._most:
             at = self._random.randrange(len(self._open))
             parent = self._open[at]
-            children = self._stream.server.split_shard("orders", parent)
+            children = self._stream.server.split_shard(self._stream.name, parent)
             self._open[at : at + 1] = children
             self.parents |= dict.fromkeys(children, (parent,))
         else:
@@ -54,7 +54,7 @@ class Storm:
             pair = tuple(self._open[at : at + 2])
             if self._random.random() < 0.5:
                 pair = pair[::-1]
-            child = self._stream.server.merge_shards("orders", *pair)
+            child = self._stream.server.merge_shards(self._stream.name, *pair)
             self._open[at : at + 2] = [child]
             self.parents[child] = pair
 
