@@ -41,14 +41,24 @@ final class Counter {
     }
 
     static void add(long records) {
-        long before = COUNTED.getAndAdd(records);
-        if (before == 0) {
-            first = records;
-            startedCpu = PROCESS.getProcessCpuTime();
-            started = System.nanoTime();
-        } else if (before < wanted && before + records >= wanted) {
-            print(before + records - first);
+        if (started == 0 && begin(records)) {
+            return;
         }
+        long counted = COUNTED.addAndGet(records);
+        if (counted >= wanted - first && counted - records < wanted - first) {
+            print(counted);
+        }
+    }
+
+    /** Starts the clock, unless another thread has. */
+    private static synchronized boolean begin(long records) {
+        if (started != 0) {
+            return false;
+        }
+        first = records;
+        startedCpu = PROCESS.getProcessCpuTime();
+        started = System.nanoTime();
+        return true;
     }
 
     private static void print(long records) {
