@@ -53,7 +53,7 @@ prove: $(VENV)/ready java kafka s3a s3mock kinesis-sdk-java kcl flink spark-clas
 	$(BIN)/python -m pytest $(PARALLEL) -m prove $(PROVE)
 
 clients: $(VENV)/ready java kinesis-sdk-java kcl flink
-	$(BIN)/python -m pytest -m prove tests/clients
+	$(BIN)/python -m pytest tests/clients
 
 # Delta and Iceberg have no jars for the newest pyspark.
 prove-oldest: $(OLDEST)/ready java spark-classes-oldest lakehouse-oldest
