@@ -41,12 +41,19 @@ class FanOut:
     """
 
     def __init__(
-        self, source: Source, connection: Connection, progress: Progress, subscribers: Subscribers
+        self,
+        source: Source,
+        connection: Connection,
+        progress: Progress,
+        subscribers: Subscribers,
+        *,
+        resumed: Checkpoint | None = None,
     ) -> None:
         self._source = source
         self._connection = connection
         self._progress = progress
         self._subscribers = subscribers
+        self._resumed = resumed
         self._busy = False
         lending = connection.capabilities.lending
         self._lending = (
@@ -203,7 +210,8 @@ class FanOut:
         """Say that everything up to and including `done` is durable; cumulative per split.
 
         Args:
-            done: A batch, the result of a drain, or a snapshot of positions.
+            done: A batch, the result of a drain, or a snapshot of positions; also the positions
+                that the stream has resumed from, which a repeated batch has.
 
         Raises:
             StreamStateError: If it was not delivered by this stream.
@@ -216,6 +224,9 @@ class FanOut:
             case Batch():
                 positions = {done.split.id: done.range.until}
             case Drained(positions=snapshot) | (Checkpoint() as snapshot):
+                if snapshot == self._resumed:
+                    # The source may have been changed since, and its splits have other names then.
+                    snapshot = self._progress.acknowledged()
                 # Other streams have splits of the same names.
                 if snapshot.source != self._progress.source:
                     raise StreamStateError(

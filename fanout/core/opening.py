@@ -76,7 +76,7 @@ async def open_stream(
         supervisor = Supervisor(connection, progress, opened.lineage, subscribers)
         try:
             async with supervisor.supervise():
-                yield FanOut(source, connection, progress, subscribers)
+                yield FanOut(source, connection, progress, subscribers, resumed=opened.resumed)
         finally:
             opened.lifecycle.stopped(progress, subscribers.failure)
 
@@ -92,6 +92,7 @@ class Opened:
         lineage: Discovers splits, and says which may be read.
         lifecycle: Logs the life of the stream; it has logged the start.
         jitter: How long to wait between attempts.
+        resumed: The positions of the earlier run, as they were stored; None in the first run.
     """
 
     connection: Connection
@@ -99,6 +100,7 @@ class Opened:
     lineage: Lineage
     lifecycle: LifecycleLog
     jitter: FullJitter
+    resumed: Checkpoint | None
 
 
 @asynccontextmanager
@@ -136,7 +138,7 @@ async def open_lineage(
         jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
         lineage = Lineage(connection, progress, jitter=jitter, listed=splits, lifecycle=lifecycle)
         lifecycle.started(progress, stored=checkpoint is not None)
-        yield Opened(connection, progress, lineage, lifecycle, jitter)
+        yield Opened(connection, progress, lineage, lifecycle, jitter, checkpoint)
 
 
 async def resolve_start(source: Source) -> str:

@@ -11,7 +11,13 @@ import pytest
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.policy import Fatal, Phase
 from fanout.core.positions import reaches
-from fanout.errors import OptionError, PositionError, ServiceError, SplitFailedError
+from fanout.errors import (
+    OptionError,
+    PositionError,
+    ServiceError,
+    SplitFailedError,
+    StreamStateError,
+)
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.stream_positions import of_one_stream
 from fanout.kinesis.streams_connection import ListingError
@@ -214,6 +220,24 @@ async def test_a_stream_that_is_read_no_longer_keeps_its_positions(
     assert f"no longer read, but their positions are kept: payments/{FIRST}" in caplog.text
     log, positions = await read(stream, 10, stream=BOTH, resume=positions)
     assert log == {f"payments/{FIRST}": payments.log[FIRST][10:]}
+
+
+async def test_positions_that_a_stream_resumed_from_are_acknowledged_by_their_old_names(
+    stream: Stream, payments: Stream
+) -> None:
+    stream.put(10)
+    payments.put(10)
+    _, alone = await read(stream, 10)
+    stored = Checkpoint.from_json(alone)
+    async with stream.reading(stream=BOTH, resume=alone) as reader:
+        await reader.has(10)
+        acknowledged = reader.stream.positions
+        # A job that repeats its last batch acknowledges what it has resumed from.
+        await reader.stream.acknowledge(stored)
+        assert reader.stream.positions == acknowledged
+        other = Checkpoint(stored.source, {})
+        with pytest.raises(StreamStateError, match="these are positions of kinesis:arn"):
+            await reader.stream.acknowledge(other)
 
 
 async def test_positions_of_other_streams_are_refused(stream: Stream, payments: Stream) -> None:

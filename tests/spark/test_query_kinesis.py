@@ -153,6 +153,36 @@ def test_a_query_reads_another_stream_from_its_next_run_on(
     assert len(numbers) == len(set(numbers)) == 400
 
 
+def test_the_last_batch_is_repeated_by_a_run_that_reads_another_stream_too(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource, checkpoint: str
+) -> None:
+    kinesis.create_stream("payments", 2)
+    recorder = Recorder()
+    for stream in ("orders", "payments"):
+        kinesis.put_records(stream, ((str(n), b"x") for n in range(50)))
+    query = start(orders, recorder)
+    recorder.wait_for_rows(50)
+    query.stop()
+    _forget_newest_commit(checkpoint)
+    query = start(replace(orders, stream=["orders", "payments"]), recorder)
+    recorder.wait_for_rows(100)
+    query.stop()
+    numbers = {(row.stream, row.shardId, row.sequenceNumber) for row in recorder.rows}
+    assert len(numbers) == 100
+
+
+def _forget_newest_commit(checkpoint: str) -> None:
+    """Leave the checkpoint as a driver does that ends before Spark commits its last batch."""
+    commits = Path(checkpoint, "commits")
+    newest = max((path for path in commits.iterdir() if path.name.isdigit()), key=_number)
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
+
+
 def test_a_query_outlives_its_consumer_but_not_its_stream(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:

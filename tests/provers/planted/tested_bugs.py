@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
+from fanout.core.fan_out import FanOut
 from fanout.core.positions import Timestamp
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
@@ -153,6 +154,19 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         (Edit(BatchRunner.run, on(_LAST_POSITIONS, _of_the_first)),),
         "tests/spark/test_batch_runner.py"
         "::test_a_batch_of_several_segments_ends_where_the_last_one_does",
+    ),
+    "a batch is not repeated with another stream": TestedBug(
+        (
+            Edit(
+                FanOut.acknowledge,
+                on(
+                    node(ast.If, test=has(_attribute("_resumed"))),
+                    with_test(constant(value=False)),
+                ),
+            ),
+        ),
+        "tests/kinesis/test_several_streams.py"
+        "::test_positions_that_a_stream_resumed_from_are_acknowledged_by_their_old_names",
     ),
     "an entry counts as unread that the query has read": TestedBug(
         (
