@@ -472,6 +472,15 @@ TABLES: Final[Lines] = {
         "tests/spark/tables/test_parquet_sink.py::test_a_batch_without_the_marker_is_not_read_and_is_written_anew",
         "tests/spark/tables/test_postgres_sink.py::test_what_a_killed_attempt_left_is_dropped",
     ),
+    "The server crashes between the tasks and the transaction: the lost rows are missed.": (
+        "tests/spark/tables/test_postgres_sink.py::test_copied_rows_that_a_crash_takes_are_written_again",
+        "tests/spark/tables/test_postgres_sink.py::test_a_crash_in_the_transaction_takes_all_of_it",
+    ),
+    "A server or the lock of a dead run answers nothing: the wait ends in time.": (
+        "tests/spark/tables/test_postgres_connection.py::test_limits_are_added_where_the_user_names_none",
+        "tests/spark/tables/test_postgres_sink.py::test_waits_for_locks_are_bounded",
+        "tests/spark/tables/test_postgres_sink.py::test_what_a_session_waits_for_is_bounded",
+    ),
     "Two runs write one batch at once: PostgreSQL takes it from one of them.": (
         "tests/spark/tables/test_postgres_sink.py::test_two_runs_that_write_one_batch_write_it_once",
     ),
@@ -484,7 +493,8 @@ TABLES: Final[Lines] = {
         "tests/spark/tables/test_postgres_sink.py::test_grants_that_are_missing_are_named",
         "tests/spark/tables/test_postgres_sink.py::test_columns_that_do_not_fit_are_errors",
         "tests/spark/tables/test_postgres_sink.py::test_a_bad_place_is_said_before_the_first_record",
-        "tests/spark/tables/test_postgres_sink.py::test_a_server_that_does_not_answer_is_left_after_a_time",
+        "tests/spark/tables/test_postgres_connection.py::test_a_malformed_string_is_not_quoted",
+        "tests/spark/tables/test_postgres_connection.py::test_a_server_that_cannot_be_reached_is_named",
         "tests/spark/tables/test_lakehouse_sinks.py::test_missing_jars_are_said_before_the_first_record",
         "tests/spark/tables/test_parquet_sink.py::test_a_file_system_that_spark_lacks_is_said_before_the_first_record",
     ),

@@ -11,22 +11,19 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, final
 
-from fanout.errors import BatchNotWrittenError, OptionError, ServiceError
-from fanout.spark.sink.worker_check import WorkerCheck, ask_workers
+from pyspark.errors import PySparkException
+
+from fanout.errors import BatchNotWrittenError, OptionError, ServiceError, SetupError
+from fanout.spark.sink.worker_check import WorkerCheck, ask_workers, import_error
 from fanout.spark.tables.keyed_sink import KeyedSink
-from fanout.spark.tables.postgres_copy import (
-    REPORT_SCHEMA,
-    CopyTask,
-    connected,
-    copy_rows,
-    quoted,
-)
+from fanout.spark.tables.postgres_connection import quoted, transaction
+from fanout.spark.tables.postgres_copy import REPORT_SCHEMA, CopyTask, copy_rows
 from fanout.spark.tables.postgres_table import BATCHES, column_types, find_table, name_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from fanout.spark.loop_thread import LoopThread
     from fanout.spark.tables.postgres_table import TargetTable
@@ -39,6 +36,10 @@ _WORKERS: Final = WorkerCheck(
     modules=("fanout.spark.tables.postgres_copy", "adbc_driver_postgresql.dbapi"),
     extras="postgres,spark",
 )
+# The errors that a task reports, by their names.
+_ERRORS: Final = {
+    kind.__name__: kind for kind in (BatchNotWrittenError, OptionError, ServiceError, SetupError)
+}
 
 
 @final
@@ -82,7 +83,7 @@ class PostgresSink(KeyedSink):
             OptionError: There is no such table.
             ServiceError: The server cannot be reached, or it refuses the user.
         """
-        with connected(self.dsn) as database:
+        with transaction(self.dsn) as database:
             find_table(database, self.table)
         ask_workers(spark.sparkContext, _WORKERS)
 
@@ -98,8 +99,8 @@ class PostgresSink(KeyedSink):
 
     def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
         self._check_columns(rows.schema)
-        copied = column_types(rows.schema)
-        with connected(self.dsn) as database:
+        types = column_types(rows.schema)
+        with transaction(self.dsn) as database:
             target = find_table(database, self.table)
             _check_known(rows.columns, target)
             if _is_written(database, target, batch):
@@ -108,20 +109,24 @@ class PostgresSink(KeyedSink):
             batch.ownership.check()
             prefix = _prefix(batch)
             _drop_left(database, target.schema, prefix)
-        task = CopyTask(self.dsn, target.schema, prefix, [*copied.items()])
-        staging = self._copy(rows, task)
+        task = CopyTask(self.dsn, target.schema, prefix, [*types.items()])
+        copied = self._copy(rows, task)
         batch.ownership.check()
-        with connected(self.dsn) as database:
-            self._take_over(database, target, batch, rows.columns, staging)
+        with transaction(self.dsn) as database:
+            self._take_over(database, target, batch, rows.columns, copied)
 
-    def _copy(self, rows: DataFrame, task: CopyTask) -> list[str]:
-        """Run the job that copies the rows, and return the tables that have them."""
-        reports = rows.mapInArrow(copy_rows(task), REPORT_SCHEMA).collect()
+    def _copy(self, rows: DataFrame, task: CopyTask) -> Sequence[Row]:
+        """Run the job that copies the rows, and return the reports of its tasks."""
+        try:
+            reports = rows.mapInArrow(copy_rows(task), REPORT_SCHEMA).collect()
+        except PySparkException as error:
+            if (missing := import_error(error)) is not None:
+                raise missing from error
+            raise
         for report in reports:
             if report.failure is not None:
-                kind = ServiceError if report.refused else BatchNotWrittenError
-                raise kind(report.failure)
-        return [report.staging for report in reports]
+                raise _ERRORS[report.kind](f"a task of the sink failed: {report.failure}")
+        return reports
 
     def _take_over(
         self,
@@ -129,9 +134,10 @@ class PostgresSink(KeyedSink):
         target: TargetTable,
         batch: SinkBatch,
         names: Sequence[str],
-        staging: Sequence[str],
+        copied: Sequence[Row],
     ) -> None:
         """Insert the rows of staging tables and the batch's id, in one transaction."""
+        staging = [report.staging for report in copied]
         with database.cursor() as cursor:
             # It waits for the transaction of another run, and then finds the batch written.
             cursor.execute(
@@ -142,10 +148,26 @@ class PostgresSink(KeyedSink):
                 (batch.writer, batch.batch_id),
             )
             if cursor.fetchone() is not None and staging:
+                cursor.execute(target.count(staging, self._keys))
+                self._check_counts(batch, sum(report.rows for report in copied), cursor.fetchone())
                 cursor.execute(target.insert(names, staging, self._keys, self.latest_by))
             for table in staging:
                 cursor.execute(f"DROP TABLE {quoted(target.schema, table)}")
-        database.commit()
+
+    def _check_counts(self, batch: SinkBatch, copied: int, counts: tuple[int, int]) -> None:
+        found, without_key = counts
+        failed = f"batch {batch.batch_id} was not written to {self._destination}"
+        if found != copied:
+            raise BatchNotWrittenError(
+                f"{failed}: the server has {found} of the {copied} rows that the tasks have "
+                f"copied, as after a crash or a failover; start the query again"
+            )
+        if without_key:
+            raise BatchNotWrittenError(
+                f"{failed}: {without_key} rows have a null in the key {', '.join(self._keys)}, and "
+                f"PostgreSQL takes each null for another key; leave such rows out, or replace the "
+                f"nulls"
+            )
 
 
 def _check_known(names: Sequence[str], target: TargetTable) -> None:
@@ -182,4 +204,3 @@ def _drop_left(database: Any, schema: str, prefix: str) -> None:
         )
         for (table,) in cursor.fetchall():
             cursor.execute(f"DROP TABLE IF EXISTS {quoted(schema, table)}")
-    database.commit()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from pyspark.sql import types
 
 from fanout.errors import OptionError
-from fanout.spark.tables.postgres_copy import quoted
+from fanout.spark.tables.postgres_connection import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +51,19 @@ class TargetTable:
     name: str
     columns: Mapping[str, str]
 
+    def count(self, staging: Sequence[str], key: Sequence[str]) -> str:
+        """Return the statement that counts the rows of staging tables, and those without a key.
+
+        Args:
+            staging: The tables, at least one.
+            key: The columns of the key; none appends.
+        """
+        null = " OR ".join(f"{quoted(name)} IS NULL" for name in key) or "false"
+        return (
+            f"SELECT count(*), count(*) FILTER (WHERE {null}) "  # noqa: S608 - all is quoted
+            f"FROM ({self._all_of(staging)}) AS s"
+        )
+
     def insert(
         self,
         names: Sequence[str],
@@ -68,7 +81,7 @@ class TargetTable:
         """
         listed = ", ".join(map(quoted, names))
         cast = ", ".join(f"{quoted(name)}::{self.columns[name]}" for name in names)
-        tables = " UNION ALL ".join(f"TABLE {quoted(self.schema, one)}" for one in staging)
+        tables = self._all_of(staging)
         target = f"INSERT INTO {quoted(self.schema, self.name)} AS t ({listed})"
         if latest_by is None:
             return f"{target} SELECT {cast} FROM ({tables}) AS s"  # noqa: S608 - all is quoted
@@ -84,6 +97,9 @@ class TargetTable:
             f"{target} {newest} ON CONFLICT ({of_key}) DO UPDATE SET {changed} "
             f"WHERE t.{order} IS NULL OR excluded.{order} >= t.{order}"
         )
+
+    def _all_of(self, staging: Sequence[str]) -> str:
+        return " UNION ALL ".join(f"TABLE {quoted(self.schema, one)}" for one in staging)
 
 
 def name_parts(table: str) -> tuple[str, ...]:
@@ -128,7 +144,7 @@ def find_table(database: Any, table: str) -> TargetTable:
     """Find a table, and create the one with the newest batches where it is missing.
 
     Args:
-        database: A connection, which is committed.
+        database: A connection, in a transaction.
         table: The option.
 
     Raises:
@@ -151,9 +167,11 @@ def find_table(database: Any, table: str) -> TargetTable:
         schema, name = found[0][:2]
         cursor.execute("SELECT to_regclass($1) IS NULL", (quoted(schema, BATCHES),))
         if cursor.fetchone()[0]:
+            # IF NOT EXISTS fails where another transaction creates the table at the same time.
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext($1))::text", (BATCHES,))
+            cursor.fetchall()
             cursor.execute(
                 f"CREATE TABLE IF NOT EXISTS {quoted(schema, BATCHES)} (writer text PRIMARY KEY,"
                 f" batch_id bigint NOT NULL, written_at timestamptz NOT NULL)"
             )
-    database.commit()
     return TargetTable(schema, name, {column: kind for *_, column, kind in found})

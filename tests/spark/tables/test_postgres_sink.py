@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from fanout.errors import (
@@ -15,11 +22,15 @@ from fanout.errors import (
     CheckpointError,
     OptionError,
     ServiceError,
+    SetupError,
 )
 from fanout.landing.owner import run_name
 from fanout.spark import PostgresSink
-from fanout.spark.tables.postgres_copy import _with_timeout
-from tests.spark.harness import PATIENCE
+from fanout.spark.tables import postgres_sink
+from fanout.spark.tables.postgres_connection import transaction
+from fanout.spark.tables.postgres_copy import CopyTask
+from fanout.spark.tables.postgres_table import TargetTable, find_table
+from tests.spark.harness import PATIENCE, eventually
 from tests.spark.manual import ManualSource
 from tests.spark.sink.harness import run
 
@@ -79,7 +90,7 @@ def test_two_runs_that_write_one_batch_write_it_once(
     copy = PostgresSink._copy
     with run(spark, tmp_path) as here:
 
-        def copy_later(self: PostgresSink, *arguments: Any) -> list[str]:
+        def copy_later(self: PostgresSink, *arguments: Any) -> Any:
             monkeypatch.undo()
             here.call(sink, rows, 0)  # another run commits the batch
             query(url, "ALTER TABLE orders DROP CONSTRAINT orders_id_key")
@@ -99,10 +110,100 @@ def test_the_newest_row_of_a_key_stays(spark: SparkSession, url: str, tmp_path: 
     assert query(url, "TABLE orders") == [(1, 3, "c"), (2, 6, "y"), (3, 1, "z")]
 
 
+def test_rows_without_a_key_are_refused(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    sink = PostgresSink(table="orders", dsn=url, key=("id", "item"), latest_by="version")
+    query(url, "CREATE UNIQUE INDEX ON orders (id, item)")
+    rows: Any = [(1, 1, "figs"), (2, 1, None), (None, 1, "tea"), (None, 1, None)]
+    with run(spark, tmp_path) as here:
+        with pytest.raises(BatchNotWrittenError, match=r"3 rows have a null in the key id, item"):
+            here.call(sink, orders(spark, *rows), 0)
+        here.call(sink, orders(spark, *rows).where("id IS NOT NULL AND item IS NOT NULL"), 0)
+    assert query(url, "TABLE orders") == [(1, 1, "figs")]
+
+
 def test_an_empty_batch_is_remembered(spark: SparkSession, url: str, tmp_path: Path) -> None:
     with run(spark, tmp_path) as here:
         here.call(PostgresSink(table="orders", dsn=url), orders(spark), 4)
     assert [batch for (batch,) in query(url, "SELECT batch_id FROM fanout_batches")] == [4]
+
+
+def answers(url: str) -> bool:
+    with suppress(psycopg.OperationalError):
+        query(url, "SELECT 1")
+        return True
+    return False
+
+
+def crash(url: str) -> None:
+    """Let the server recover from a crash: it does so when one of its processes was killed."""
+    with suppress(psycopg.OperationalError), psycopg.connect(url) as database:
+        os.kill(database.info.backend_pid, signal.SIGKILL)
+        database.execute("SELECT 1")
+    eventually(lambda: answers(url), "the end of the recovery")
+
+
+def delete_staged_rows(url: str) -> None:
+    name = next(one for one in staging(url) if query(url, f'TABLE "{one}"'))
+    query(url, f'DELETE FROM "{name}"')  # noqa: S608 - a name of ours
+
+
+def drop_a_staging_table(url: str) -> None:
+    query(url, f'DROP TABLE "{staging(url)[0]}"')
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (crash, "the server has 0 of the 2 rows that the tasks have copied"),
+        (delete_staged_rows, "the server has [01] of the 2 rows that the tasks have copied"),
+        (drop_a_staging_table, 'relation "public.fanout_.*" does not exist'),
+    ],
+)
+def test_copied_rows_that_a_crash_takes_are_written_again(  # noqa: PLR0917 - fixtures
+    spark: SparkSession,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[str], None],
+    says: str,
+) -> None:
+    sink, rows = PostgresSink(table="orders", dsn=url), orders(spark, (1, 1, "figs"), (2, 1, "tea"))
+    copy = PostgresSink._copy
+
+    def copy_then_damage(self: PostgresSink, *arguments: Any) -> Any:
+        copied = copy(self, *arguments)
+        damage(url)
+        return copied
+
+    with run(spark, tmp_path) as here:
+        with monkeypatch.context() as patch:
+            patch.setattr(PostgresSink, "_copy", copy_then_damage)
+            with pytest.raises(BatchNotWrittenError, match=says):
+                here.call(sink, rows, 0)
+        assert query(url, "TABLE orders") == query(url, "TABLE fanout_batches") == []
+        here.call(sink, rows, 0)
+    assert query(url, "TABLE orders") == [(1, 1, "figs"), (2, 1, "tea")]
+    assert staging(url) == []
+
+
+def test_a_crash_in_the_transaction_takes_all_of_it(
+    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, rows = PostgresSink(table="orders", dsn=url), orders(spark, (1, 1, "figs"))
+    insert = TargetTable.insert
+
+    def crash_first(self: TargetTable, *arguments: Any) -> str:
+        crash(url)
+        return insert(self, *arguments)
+
+    with run(spark, tmp_path) as here:
+        with monkeypatch.context() as patch:
+            patch.setattr(TargetTable, "insert", crash_first)
+            with pytest.raises(BatchNotWrittenError, match="the connection to PostgreSQL failed"):
+                here.call(sink, rows, 0)
+        here.call(sink, rows, 0)
+    assert query(url, "TABLE orders") == [(1, 1, "figs")]
+    assert staging(url) == []
 
 
 @pytest.mark.parametrize("method", ["_copy", "_take_over"])
@@ -188,7 +289,7 @@ def test_a_run_that_lost_the_checkpoint_writes_nothing(
     with run(spark, tmp_path) as here:
         copy = PostgresSink._copy
 
-        def lose_then_copy(self: PostgresSink, *arguments: Any) -> list[str]:
+        def lose_then_copy(self: PostgresSink, *arguments: Any) -> Any:
             here.storage.delete(run_name(here.ownership.run))
             return copy(self, *arguments)
 
@@ -233,6 +334,7 @@ def test_grants_that_are_missing_are_named(spark: SparkSession, url: str, tmp_pa
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
     [
+        ({"dsn": "postgresql://etl:hunter2/@db/shop"}, OptionError, "dsn is malformed"),
         ({"table": "nope"}, OptionError, "the database has no table nope: create it"),
         (
             {"dsn": "postgresql://etl:hunter2@127.0.0.1:1/shop"},
@@ -283,8 +385,89 @@ def test_bad_options(options: dict[str, Any], says: str) -> None:
         PostgresSink(**options)
 
 
-def test_a_server_that_does_not_answer_is_left_after_a_time() -> None:
-    assert _with_timeout("postgresql://db/shop") == "postgresql://db/shop?connect_timeout=10"
-    assert _with_timeout("postgresql://db/s?a=b") == "postgresql://db/s?a=b&connect_timeout=10"
-    assert _with_timeout("host=db dbname=shop") == "host=db dbname=shop connect_timeout=10"
-    assert _with_timeout("host=db connect_timeout=3") == "host=db connect_timeout=3"
+def test_a_task_without_the_driver_reports_an_error_of_the_setup(
+    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = CopyTask("host=db password=hunter2", "public", "fanout_", [("id", "bigint")])
+    assert "hunter2" not in repr(task)
+    with monkeypatch.context() as patch:
+        for module in ("adbc_driver_postgresql", "adbc_driver_postgresql.dbapi"):
+            patch.setitem(sys.modules, module, None)
+        (report,) = task.run(iter([pa.record_batch({"id": [1]})]))
+    (row,) = report.to_pylist()
+    assert row["kind"] == "SetupError"
+
+    monkeypatch.setattr(postgres_sink, "copy_rows", lambda _: lambda _: iter([report]))
+    with (
+        run(spark, tmp_path) as here,
+        pytest.raises(SetupError, match=r"PostgresSink needs .*postgres"),
+    ):
+        here.call(PostgresSink(table="orders", dsn=url), orders(spark, (1, 1, "figs")), 0)
+
+
+def test_workers_without_the_library_are_an_error_of_the_setup(
+    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy_rows(_: CopyTask) -> Any:
+        def copy(batches: Any) -> Any:
+            import_module("fanout.no_such_module")
+            return batches
+
+        return copy
+
+    monkeypatch.setattr(postgres_sink, "copy_rows", copy_rows)
+    with (
+        run(spark, tmp_path) as here,
+        pytest.raises(SetupError, match=r"No module named 'fanout.no_such_module'; install it"),
+    ):
+        here.call(PostgresSink(table="orders", dsn=url), orders(spark, (1, 1, "figs")), 0)
+
+
+def test_waits_for_locks_are_bounded(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    rows = orders(spark, (1, 1, "figs"))
+    with run(spark, tmp_path) as here, psycopg.connect(url) as other:
+        here.call(PostgresSink(table="orders", dsn=url), orders(spark), 0)
+        other.execute("UPDATE fanout_batches SET batch_id = 1")  # a run that has died just now
+        bounded = PostgresSink(table="orders", dsn=f"{url}&options=-c%20lock_timeout%3D100ms")
+        with pytest.raises(BatchNotWrittenError, match="due to lock timeout"):
+            here.call(bounded, rows, 1)
+    assert query(url, "TABLE orders") == []
+
+
+def test_what_a_session_waits_for_is_bounded(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    names = ("lock_timeout", "idle_in_transaction_session_timeout", "synchronous_commit")
+    for name in names:
+        query(url, f"ALTER TABLE orders ADD {name} text DEFAULT current_setting('{name}')")
+    ((database,),) = query(url, "SELECT current_database()")
+    query(url, f"ALTER DATABASE {database} SET synchronous_commit = off")
+    of_user = "-c%20lock_timeout%3D5s%20-c%20synchronous_commit%3Dlocal"
+    with run(spark, tmp_path) as here:
+        here.call(PostgresSink(table="orders", dsn=url), orders(spark, (1, 1, "figs")), 0)
+        own = PostgresSink(table="orders", dsn=f"{url}&options={of_user}")
+        here.call(own, orders(spark, (2, 1, "tea")), 1)
+    assert query(url, "TABLE orders") == [
+        (1, 1, "figs", "2min", "1min", "on"),
+        (2, 1, "tea", "5s", "1min", "local"),
+    ]
+
+
+def test_two_first_runs_create_the_table_of_batches_once(url: str) -> None:
+    failures: list[Exception] = []
+
+    def start() -> None:
+        try:
+            with transaction(url) as database:
+                find_table(database, "orders")
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            failures.append(error)
+
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    waiting += " AND datname = current_database()"
+    second = threading.Thread(target=start)
+    with transaction(url) as database:
+        find_table(database, "orders")
+        second.start()
+        eventually(lambda: query(url, waiting), "the second run waits for the first")
+    second.join(PATIENCE)
+    assert failures == []
+    assert query(url, "TABLE fanout_batches") == []

@@ -1,0 +1,80 @@
+"""Connection strings of PostgreSQL: limits where the user names none, and no secret in errors."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from fanout.errors import OptionError, ServiceError
+from fanout.spark.tables.postgres_connection import transaction, with_limits
+
+LIMITS: Final = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://db/shop",
+        "postgres://etl@db:1,other:2/shop?sslmode=require",
+        "postgresql://etl:why%3F@db/shop",
+        "postgresql://etl:why?@db/shop?sslmode=require",
+        "postgresql://",
+        "postgresql://?host=db",
+        "postgresql:///shop?host=/tmp&user=a@b",
+        "postgresql://db/shop?connect_timeout=3&keepalives_idle=5&tcp_user_timeout=0",
+        "host=db dbname=shop",
+        "host=db connect_timeout=3 keepalives_idle=5",
+        "host=db password='a connect_timeout=3'",
+        "service=shop",
+    ],
+)
+def test_limits_are_added_where_the_user_names_none(dsn: str) -> None:
+    named = conninfo_to_dict(dsn)
+    assert conninfo_to_dict(with_limits(dsn)) == LIMITS | named
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://etl:hunter2%zz@db/shop",
+        "postgresql://etl:hunter2/rest@db/shop",
+        "postgresql://etl:1/hunter2@127.0.0.1/shop",
+        "postgresql://etl:some@hunter2@127.0.0.1/shop",
+        "postgresql://[etl:hunter2/shop",
+        "host=127.0.0.1 password=some hunter2",
+        "host=127.0.0.1 password=some hunter2=rest",
+        "host=127.0.0.1 password='hunter2",
+        "host=127.0.0.1 sslmode=hunter2",
+        "hunter2",
+    ],
+)
+def test_a_malformed_string_is_not_quoted(dsn: str) -> None:
+    with (
+        pytest.raises(OptionError, match="dsn is malformed") as caught,
+        transaction(lambda: dsn),
+    ):
+        pass
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value, chain=True))
+
+
+@pytest.mark.parametrize(
+    ("dsn", "says"),
+    [
+        ("postgresql://etl:hunter2@127.0.0.1:1/shop", "port 1 failed: Connection refused"),
+        ("host=/nowhere password=hunter2", "connection to server on socket .* failed: No such"),
+        ("host=db.invalid password=hunter2", 'could not translate host name "db.invalid"'),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_named(dsn: str, says: str) -> None:
+    with pytest.raises(ServiceError, match=says) as caught, transaction(dsn):
+        pass
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value, chain=True))
