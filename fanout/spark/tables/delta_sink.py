@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
@@ -13,14 +12,12 @@ from fanout.spark.tables.keyed_sink import KeyedSink
 from fanout.spark.tables.merge import merge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-    from pyspark.sql import DataFrame, SparkSession
-
-    from fanout.spark.loop_thread import LoopThread
     from fanout.spark.tables.table_sink import SinkBatch
 
 _EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+# MERGE takes the names of a transaction from settings alone.
 _TRANSACTION: Final = "spark.databricks.delta.write"
 
 
@@ -55,12 +52,7 @@ class DeltaSink(KeyedSink):
     path: str | None = None
     sink_name: str = "delta"
 
-    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:  # noqa: ARG002 - the protocol's
-        """Check that the session has Delta.
-
-        Raises:
-            SetupError: It has not.
-        """
+    def _require(self, spark: SparkSession) -> None:
         require_class(
             spark,
             _EXTENSION,
@@ -80,36 +72,18 @@ class DeltaSink(KeyedSink):
 
     def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
         self._check_columns(rows.schema)
-        spark = rows.sparkSession
-        transaction = {
-            f"{_TRANSACTION}.txnAppId": batch.writer,
-            f"{_TRANSACTION}.txnVersion": str(batch.batch_id),
-        }
+        transaction = {"txnAppId": batch.writer, "txnVersion": str(batch.batch_id)}
         batch.ownership.check()
         if self.latest_by is None:
-            with _settings(spark, transaction):
-                self._save(rows, "append")
+            self._save(rows.write.options(**transaction).mode("append"))
             return
-        self._save(rows.limit(0), "ignore")  # creates it
+        self._save(rows.limit(0).write.mode("ignore"))  # creates it
         target = self.table or f"delta.{in_spark(self._destination)}"
-        with _settings(spark, transaction):
-            merge(rows, target, self._keys, self.latest_by)
+        settings = {f"{_TRANSACTION}.{name}": value for name, value in transaction.items()}
+        merge(rows, target, self._keys, self.latest_by, settings)
 
-    def _save(self, rows: DataFrame, mode: str) -> None:
-        writer = rows.write.format("delta").mode(mode)
+    def _save(self, writer: DataFrameWriter) -> None:
         if self.table is not None:
-            writer.saveAsTable(self.table)
+            writer.format("delta").saveAsTable(self.table)
         else:
-            writer.save(self.path)
-
-
-@contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set options of a session while the block runs; Delta reads them in each of its commits."""
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name in settings:
-            spark.conf.unset(name)
+            writer.format("delta").save(self.path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import OptionError
-from fanout.spark.tables.iceberg_summary import commit_with_summary
+from fanout.spark.tables.iceberg_summary import commit_with_summary, require_own_threads
 from fanout.spark.tables.java_class import require_class
 from fanout.spark.tables.keyed_sink import KeyedSink
 from fanout.spark.tables.merge import merge
@@ -17,7 +17,6 @@ from fanout.spark.tables.merge import merge
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.spark.loop_thread import LoopThread
     from fanout.spark.tables.table_sink import SinkBatch
 
 log = logging.getLogger(__name__)
@@ -57,12 +56,8 @@ class IcebergSink(KeyedSink):
     table: str
     sink_name: str = "iceberg"
 
-    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:  # noqa: ARG002 - the protocol's
-        """Check that the session has Iceberg.
-
-        Raises:
-            SetupError: It has not.
-        """
+    def _require(self, spark: SparkSession) -> None:
+        require_own_threads(spark)
         require_class(
             spark,
             _EXTENSION,
@@ -84,6 +79,8 @@ class IcebergSink(KeyedSink):
         spark = rows.sparkSession
         if not spark.catalog.tableExists(self.table):
             rows.limit(0).writeTo(self.table).using("iceberg").create()
+        # The session may have the table as it was before another run has committed.
+        spark.sql(f"REFRESH TABLE {self.table}")
         if self._has(spark, batch):
             log.info("batch %d is in %s already", batch.batch_id, self.table)
             return

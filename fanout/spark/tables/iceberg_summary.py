@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
+from py4j.clientserver import ClientServer
 from pyspark.java_gateway import ensure_callback_server_started
 
+from fanout.errors import SetupError
 from fanout.spark.hadoop.jvm import jvm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
+
+
+def require_own_threads(spark: SparkSession) -> None:
+    """Check that Spark calls Java in a thread of its own for each thread of Python.
+
+    Iceberg keeps the properties of a summary with the thread that commits.
+
+    Args:
+        spark: A classic session.
+
+    Raises:
+        SetupError: It does not.
+    """
+    if not isinstance(spark.sparkContext._gateway, ClientServer):  # noqa: SLF001 - as below
+        raise SetupError(
+            "IcebergSink cannot work with PYSPARK_PIN_THREAD=false: a batch would have no id in "
+            "the table; set PYSPARK_PIN_THREAD=true, the default, before the session is created"
+        )
 
 
 def commit_with_summary(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from pyspark.sql import Window
@@ -11,14 +12,20 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from fanout.spark.tables.columns import in_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _RANK: Final = "fanout_rank"
 
 
-def merge(rows: DataFrame, target: str, key: Sequence[str], latest_by: str) -> None:
+def merge(
+    rows: DataFrame,
+    target: str,
+    key: Sequence[str],
+    latest_by: str,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Insert the newest row of each key, or update the table's where that is not newer.
 
     A null is a value of a key like any other.
@@ -28,19 +35,33 @@ def merge(rows: DataFrame, target: str, key: Sequence[str], latest_by: str) -> N
         target: The table, as SQL has it.
         key: The columns of the key.
         latest_by: The column whose greatest value is the newest row of a key.
+        settings: Settings of Spark for this statement alone; other queries share the session.
     """
     spark, view = rows.sparkSession, f"fanout_batch_{uuid4().hex}"
     same = " AND ".join(f"t.{name} <=> s.{name}" for name in map(in_spark, key))
     order = in_spark(latest_by)
     _newest(rows, key, latest_by).createOrReplaceTempView(view)
     try:
-        spark.sql(
+        statement = (
             f"MERGE INTO {target} AS t USING {view} AS s ON {same} "
             f"WHEN MATCHED AND (t.{order} IS NULL OR s.{order} >= t.{order}) THEN UPDATE SET * "
             f"WHEN NOT MATCHED THEN INSERT *"
         )
+        _run(spark, statement, settings)
     finally:
         spark.catalog.dropTempView(view)
+
+
+def _run(spark: SparkSession, statement: str, settings: Mapping[str, str]) -> None:
+    """Run a statement, with settings in a copy of the session, which has its views, too."""
+    if not settings:
+        spark.sql(statement)
+        return
+    session: Any = spark._jsparkSession  # noqa: SLF001 - newSession() has no settings and views
+    copy = session.cloneSession()
+    for name, value in settings.items():
+        copy.conf().set(name, value)
+    copy.sql(statement)
 
 
 def _newest(rows: DataFrame, key: Sequence[str], latest_by: str) -> DataFrame:

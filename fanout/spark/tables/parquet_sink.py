@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
+
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql import types
 
 from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.spark.hadoop.jvm import (
@@ -14,21 +18,31 @@ from fanout.spark.hadoop.jvm import (
     has_gone,
     jvm,
 )
-from fanout.spark.tables.columns import column_names
+from fanout.spark.tables.columns import column_names, in_spark
 from fanout.spark.tables.table_sink import TableSink
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
 
-    from fanout.spark.loop_thread import LoopThread
     from fanout.spark.tables.table_sink import SinkBatch
 
 log = logging.getLogger(__name__)
 
 # Hadoop's committer creates it in a directory whose files are complete.
 _MARKER: Final = "_SUCCESS"
+# The columns of the directories of a batch.
+_DIRECTORIES: Final[dict[str, DataType]] = {
+    "query": types.StringType(),
+    "sink": types.StringType(),
+    "batch": types.LongType(),
+}
+# In the metadata of a column in the files: the types of the columns that are directories. Spark
+# guesses them otherwise, and takes "007" for a number.
+_TYPES: Final = "fanout.partition-types"
+_NONE: Final = '{"fields": []}'
 
 
 @final
@@ -56,12 +70,7 @@ class ParquetSink(TableSink):
     partition_by: str | Sequence[str] = ()
     sink_name: str = "parquet"
 
-    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:  # noqa: ARG002 - the protocol's
-        """Check that Spark knows the file system of the directory.
-
-        Raises:
-            SetupError: It does not, or lacks what it needs to reach it.
-        """
+    def _require(self, spark: SparkSession) -> None:
         try:
             _hadoop_path(spark, self.path, _MARKER).getFileSystem(hadoop_configuration(spark))
         except JAVA_ERRORS as error:
@@ -80,7 +89,8 @@ class ParquetSink(TableSink):
             spark: A session.
 
         Returns:
-            The rows, with the columns `query`, `sink` and `batch` besides their own.
+            The rows, with the columns `query`, `sink` and `batch` besides their own. Those of
+            partition_by have the types that they were written with.
 
         Raises:
             StreamStateError: No batch is written yet, so that the columns are unknown.
@@ -90,7 +100,8 @@ class ParquetSink(TableSink):
         batches = [str(marker.getPath().getParent()) for marker in markers or ()]
         if not batches:
             raise StreamStateError(f"no batch of the sink is in {self.path} yet")
-        return spark.read.option("basePath", self.path).parquet(*batches)
+        reader = spark.read.option("basePath", self.path)
+        return reader.schema(_typed(reader.parquet(*batches).schema)).parquet(*batches)
 
     @property
     def _destination(self) -> str:
@@ -99,9 +110,14 @@ class ParquetSink(TableSink):
     def _check(self) -> None:
         if not isinstance(self.path, str) or not self.path:
             raise OptionError(f"path={self.path!r} must be the URI of a directory")
-        column_names("partition_by", self.partition_by)
+        _check_names(self._partitions)
+
+    @property
+    def _partitions(self) -> tuple[str, ...]:
+        return column_names("partition_by", self.partition_by)
 
     def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
+        _check_names(rows.columns)
         spark = rows.sparkSession
         below = f"query={batch.query_id}/sink={batch.sink_name}/batch={batch.batch_id}"
         marker = _hadoop_path(spark, self.path, f"{below}/{_MARKER}")
@@ -110,14 +126,54 @@ class ParquetSink(TableSink):
             return
         batch.ownership.check()
         (
-            rows.write.mode("overwrite")
+            _with_types(rows, self._partitions)
+            .write.mode("overwrite")
             # A session may have set these otherwise.
             .option("partitionOverwriteMode", "static")
             .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")
-            .partitionBy(*column_names("partition_by", self.partition_by))
+            .partitionBy(*self._partitions)
             .parquet(str(marker.getParent()))
         )
 
 
 def _hadoop_path(spark: SparkSession, path: str, name: str) -> Any:
     return jvm(spark).org.apache.hadoop.fs.Path(path, name)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if name.lower() in _DIRECTORIES:
+            raise OptionError(
+                f"the column {name!r} must have another name: the directories of a batch are the "
+                f"columns {', '.join(_DIRECTORIES)} for readers"
+            )
+
+
+def _with_types(rows: DataFrame, partitions: Sequence[str]) -> DataFrame:
+    """Add the types of the columns that are directories to the metadata of one that is not."""
+    lower = {name.lower() for name in partitions}
+    stored = [field for field in rows.schema if field.name.lower() not in lower]
+    if not partitions or not stored:
+        return rows  # Spark refuses rows of nothing but directories
+    directories = types.StructType(
+        [types.StructField(one.name, one.dataType) for one in rows.schema if one not in stored]
+    )
+    first, columns = stored[0], {name: F.col(in_spark(name)) for name in rows.columns}
+    columns[first.name] = columns[first.name].alias(
+        first.name, metadata={**first.metadata, _TYPES: directories.json()}
+    )
+    return rows.select(*columns.values())
+
+
+def _typed(found: StructType) -> StructType:
+    """Return a schema as it was written, where Spark has guessed the types of directories."""
+    kinds = dict(_DIRECTORIES)
+    for field in found:
+        written = types.StructType.fromJson(json.loads(field.metadata.pop(_TYPES, _NONE)))
+        kinds |= {one.name: one.dataType for one in written}
+    return types.StructType(
+        [
+            types.StructField(one.name, kinds.get(one.name, one.dataType), True, one.metadata)  # noqa: FBT003
+            for one in found
+        ]
+    )

@@ -85,6 +85,7 @@ class TableSink(ABC):
         context = batch_of_sink(batch_id, self.sink_name)
         batch = SinkBatch(context.query_id, self.sink_name, batch_id, context.ownership)
         try:
+            self._require(df.sparkSession)
             self._write(df if self.transform is None else self.transform(df), batch)
         except (PySparkException, *JAVA_ERRORS) as error:
             if has_gone(error):
@@ -93,9 +94,13 @@ class TableSink(ABC):
                 f"batch {batch_id} was not written to {self._destination}: {first_line(error)}"
             ) from error
 
-    @abstractmethod
-    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:
-        """Check that batches can be written; `foreach_batch` calls it before it reads."""
+    def prepare(self, spark: SparkSession, loop: LoopThread) -> None:  # noqa: ARG002 - the protocol's
+        """Check that batches can be written; `foreach_batch` calls it before it reads.
+
+        Raises:
+            SetupError: Something that the sink needs is not installed.
+        """
+        self._require(spark)
 
     def recover(self, context: BatchContext) -> None:  # noqa: B027 - nothing is left to do
         """Do nothing: a batch that was not finished comes again as a whole."""
@@ -104,6 +109,12 @@ class TableSink(ABC):
     @abstractmethod
     def _destination(self) -> str:
         """What the sink writes to, for messages."""
+
+    def _require(self, spark: SparkSession) -> None:  # noqa: B027 - not all need something
+        """Check in little time that a session has what the sink needs; raise SetupError.
+
+        A handler of the user's own is not prepared, so it is called in each batch, too.
+        """
 
     @abstractmethod
     def _check(self) -> None:

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import itertools
+import json
+import threading
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
+from py4j.java_gateway import JavaGateway
 
-from fanout.errors import BatchNotWrittenError, CheckpointError, OptionError, SetupError
+from fanout.errors import (
+    BatchFailedError,
+    BatchNotWrittenError,
+    CheckpointError,
+    OptionError,
+    SetupError,
+)
 from fanout.landing.owner import run_name
 from fanout.spark import DeltaSink, IcebergSink
-from tests.spark.harness import PATIENCE
+from fanout.spark.tables.merge import _run
+from tests.spark.harness import PATIENCE, eventually
 from tests.spark.manual import ManualSource
 from tests.spark.sink.harness import run
 from tests.spark.tables.formats import CATALOG, require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from fanout.spark import FanOutQuery
@@ -107,6 +119,90 @@ def test_each_query_and_each_sink_counts_for_itself(
     assert table.rows() == [(1, 1, "figs")] * 4
 
 
+def held(rows: DataFrame, begun: Path, go_on: Path) -> DataFrame:
+    """Return rows whose job creates a file, and then waits for another one."""
+
+    def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begun.touch()
+        while not go_on.exists():
+            time.sleep(0.01)
+        yield from batches
+
+    return rows.coalesce(1).mapInArrow(hold, rows.schema)
+
+
+@pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "version"}])
+def test_queries_of_one_session_commit_under_their_own_ids(
+    spark: SparkSession, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    require("delta")
+    table, other_table = (Table(spark, "delta", tmp_path / name) for name in ("one", "two"))
+    sink, other_sink = table.sink(**options), other_table.sink(**options)
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    rows = held(orders(spark, (2, 1, "tea")), begun, go_on)
+    with run(spark, tmp_path / "first") as here, run(spark, tmp_path / "second") as other:
+        here.call(sink, orders(spark, (1, 1, "figs")), 0)
+        thread = threading.Thread(target=here.call, args=(sink, rows, 1))
+        thread.start()
+        try:
+            eventually(begun.exists)
+            other.call(other_sink, orders(spark, (3, 1, "nuts")), 7)
+        finally:
+            go_on.touch()
+            thread.join(PATIENCE)
+    assert transactions(tmp_path / "one") == {
+        (f"{here.query_id}/delta", 0),
+        (f"{here.query_id}/delta", 1),
+    }
+    assert transactions(tmp_path / "two") == {(f"{other.query_id}/delta", 7)}
+
+
+def test_a_statement_has_settings_of_its_own(spark: SparkSession) -> None:
+    view = "CREATE OR REPLACE GLOBAL TEMP VIEW fanout_seen AS SELECT '${fanout.seen}' AS seen"
+    _run(spark, view, {"fanout.seen": "mine"})
+    (seen,) = spark.table("global_temp.fanout_seen").collect()
+    assert seen.seen == "mine"
+    assert spark.conf.get("fanout.seen", None) is None
+    spark.catalog.dropGlobalTempView("fanout_seen")
+
+
+def transactions(directory: Path) -> set[tuple[str, int]]:
+    """Return the id of the writer and of the batch of each commit of a table that has some."""
+    entries = (directory / "table" / "_delta_log").glob("*.json")
+    actions = [json.loads(line) for entry in entries for line in entry.read_text().splitlines()]
+    found = [action["txn"] for action in actions if "txn" in action]
+    return {(one["appId"], one["version"]) for one in found}
+
+
+def test_a_batch_that_another_session_has_written_is_found(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    other = spark.newSession()
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(table.sink(), orders(spark, (1, 1, "figs")), 0)
+        here.call(table.sink(), orders(other, (1, 1, "figs")), 0)  # the session has the table now
+        here.call(table.sink(), orders(spark, (2, 1, "tea")), 1)
+        here.call(table.sink(), orders(other, (2, 1, "tea")), 1)
+    # As the session that wrote last has the table.
+    assert sorted(map(tuple, other.table(table.in_sql).collect())) == [
+        (1, 1, "figs"),
+        (2, 1, "tea"),
+    ]
+
+
+def test_iceberg_needs_a_thread_of_java_for_each_one_of_python(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, rows = IcebergSink(table=f"{CATALOG}.shop.nothing"), orders(spark, (1, 1, "figs"))
+    with run(spark, tmp_path / "checkpoint") as here:
+        # As with PYSPARK_PIN_THREAD=false.
+        monkeypatch.setattr(spark.sparkContext, "_gateway", JavaGateway.__new__(JavaGateway))
+        with pytest.raises(SetupError, match="PYSPARK_PIN_THREAD=true"):
+            here.call(sink, rows, 0)
+        with pytest.raises(SetupError, match="PYSPARK_PIN_THREAD=true"):
+            sink.prepare(spark, here.loop)
+
+
 def test_other_writers_do_not_hide_a_batch(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
@@ -185,6 +281,21 @@ def test_missing_jars_are_said_before_the_first_record(
 ) -> None:
     with pytest.raises(SetupError, match=says):
         start(ManualSource(), sink)
+
+
+@pytest.mark.skipif(
+    not pyspark.__version__.startswith("4.3"), reason="this session has Delta and Iceberg"
+)
+@pytest.mark.parametrize("sink", [DeltaSink(path="/out"), IcebergSink(table="a.b")])
+def test_missing_jars_are_said_in_the_first_batch_of_an_own_handler(
+    start: Callable[..., FanOutQuery], sink: DeltaSink | IcebergSink
+) -> None:
+    source = ManualSource()
+    source.put(b"figs")
+    query = start(source, sink.write)
+    with pytest.raises(BatchFailedError, match=r"SetupError in batch .* has no class .*") as at:
+        query.await_termination(PATIENCE)
+    assert isinstance(at.value.__cause__, SetupError)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import (
+    BatchFailedError,
     BatchNotWrittenError,
     CheckpointError,
     OptionError,
@@ -97,6 +101,48 @@ def test_sinks_of_one_handler_have_states_of_their_own(spark: SparkSession, tmp_
     assert ids(odd, spark) == [1, 3, 5, 7, 9]
 
 
+def test_partitions_are_read_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["code", "day", "count", "price", "flag"]
+    sink = ParquetSink(path=str(tmp_path / "out"), partition_by=names, sink_name="01")
+    rows = spark.sql(
+        "SELECT 1 AS id, '007' AS code, date'2026-01-02' AS day, 5L AS count, 1.50BD AS price,"
+        " true AS flag UNION ALL SELECT 2, '7', null, 2, 2, null"
+    )
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, rows, 0)
+        query_id = here.query_id
+    found, of_batch = sink.read(spark), (query_id, "01", 0)
+    in_order = found.select("id", *names, "query", "sink", "batch").collect()
+    assert sorted(map(tuple, in_order)) == [
+        (1, "007", date(2026, 1, 2), 5, Decimal("1.50"), True, *of_batch),
+        (2, "7", None, 2, Decimal("2.00"), None, *of_batch),
+    ]
+    assert [found.schema[name].dataType for name in names] == [
+        rows.schema[name].dataType for name in names
+    ]
+    assert [field.metadata for field in found.schema] == [{}] * 9
+
+
+def test_partitions_of_an_earlier_release_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    below = tmp_path / "out" / "query=a" / "sink=parquet" / "batch=3"
+    orders(spark, 0, 2).write.partitionBy("half").parquet(str(below))
+    found = ParquetSink(path=str(tmp_path / "out"), partition_by="half").read(spark)
+    assert sorted((row.half, row.batch) for row in found.collect()) == [(0, 3), (1, 3)]
+
+
+@pytest.mark.parametrize("name", ["batch", "Query", "SINK"])
+def test_columns_with_the_names_of_directories_are_refused(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"))
+    with (
+        run(spark, tmp_path / "checkpoint") as here,
+        pytest.raises(OptionError, match=f"column '{name}' must have another name"),
+    ):
+        here.call(sink, orders(spark, 0, 2).withColumn(name, F.lit("mine")), 0)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_query_writes_what_it_reads(
     spark: SparkSession, tmp_path: Path, start: Callable[..., FanOutQuery]
 ) -> None:
@@ -135,6 +181,16 @@ def test_a_file_system_that_spark_lacks_is_said_before_the_first_record(
         start(ManualSource(), ParquetSink(path="nope://lake/orders"))
 
 
+def test_it_is_said_in_the_first_batch_of_an_own_handler(
+    start: Callable[..., FanOutQuery],
+) -> None:
+    source = ManualSource()
+    source.put(b"figs")
+    query = start(source, ParquetSink(path="nope://lake/orders").write)
+    with pytest.raises(BatchFailedError, match=r"SetupError in .* write to path='nope:"):
+        query.await_termination(PATIENCE)
+
+
 def test_nothing_is_read_before_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StreamStateError, match="no batch of the sink is in"):
         ParquetSink(path=str(tmp_path / "out")).read(spark)
@@ -145,6 +201,7 @@ def test_nothing_is_read_before_the_first_batch(spark: SparkSession, tmp_path: P
     [
         ({"path": ""}, "path='' must be the URI of a directory"),
         ({"path": "/out", "partition_by": ("a", "a")}, "must be the names of columns, each once"),
+        ({"path": "/out", "partition_by": "Batch"}, "column 'Batch' must have another name"),
         ({"path": "/out", "partition_by": [1]}, "must be the names of columns, each once"),
         ({"path": "/out", "sink_name": "a/b"}, "sink_name='a/b' must be"),
         ({"path": "/out", "transform": "x"}, "transform='x' must be a function"),
