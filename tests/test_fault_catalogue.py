@@ -459,6 +459,19 @@ TABLES: Final[Lines] = {
         "tests/examples/test_kinesis_to_iceberg.py::test_kills_lose_and_repeat_nothing",
         "tests/examples/test_kafka_to_postgres.py::test_kills_lose_and_repeat_nothing",
     ),
+    "Workers of each sink are killed, and the driver between two sinks: each row is there once.": (
+        "tests/spark/tables/test_killed.py::test_kills_of_workers_and_between_two_sinks_lose_and_repeat_nothing",
+    ),
+    "Two queries share a session: each commits under its own id.": (
+        "tests/spark/tables/test_lakehouse_sinks.py::test_queries_of_one_session_commit_under_their_own_ids",
+    ),
+    "Another session has written a batch: a table in a cache does not hide it.": (
+        "tests/spark/tables/test_lakehouse_sinks.py::test_a_batch_that_another_session_has_written_is_found",
+    ),
+    "A value looks like a number in the name of a directory: it is read as it was written.": (
+        "tests/spark/tables/test_parquet_sink.py::test_partitions_are_read_as_they_were_written",
+        "tests/spark/tables/test_parquet_sink.py::test_columns_with_the_names_of_directories_are_refused",
+    ),
     "A batch comes again that the table has: it is not written.": (
         "tests/spark/tables/test_parquet_sink.py::test_a_batch_that_comes_again_is_written_once",
         "tests/spark/tables/test_lakehouse_sinks.py::test_a_batch_that_comes_again_is_written_once",
