@@ -80,7 +80,7 @@ class PostgresSink(KeyedSink):
 
         Raises:
             SetupError: Spark's Python workers cannot run the tasks of the sink.
-            OptionError: There is no such table.
+            OptionError: There is no such table, or dsn is malformed.
             ServiceError: The server cannot be reached, or it refuses the user.
         """
         with transaction(self.dsn) as database:

@@ -76,7 +76,7 @@ class TableSink(ABC):
         Raises:
             StreamStateError: No handler runs in this thread, the batch is another one, or
                 sink_name was written to before in it.
-            OptionError: The columns do not fit.
+            OptionError: The columns do not fit, or a connection string is malformed.
             BatchNotWrittenError: The batch cannot be written; the cause says why.
             SetupError: Something that the sink needs is not installed.
             ServiceError: The database cannot be reached, or refuses the user.
