@@ -20,6 +20,7 @@ from fanout.spark.batch_runner import BatchRunner
 from fanout.spark.dataframe.landing_thread import LandingThread
 from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
 from fanout.spark.query_stream import QueryStream
+from fanout.spark.tables.postgres_sink import PostgresSink
 from tests.provers.planted.edits import (
     ANY,
     Edit,
@@ -177,6 +178,19 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         ),
         "tests/spark/dataframe/test_source_reader.py"
         "::test_an_entry_that_was_read_at_once_is_not_waited_for",
+    ),
+    "rows that a crash of the server took are not missed": TestedBug(
+        (
+            Edit(
+                PostgresSink._check_counts,
+                on(
+                    node(ast.If, test=has(node(ast.Name, id="copied"))),
+                    with_test(constant(value=False)),
+                ),
+            ),
+        ),
+        "tests/spark/tables/test_postgres_sink.py"
+        "::test_copied_rows_that_a_crash_takes_are_written_again",
     ),
 }
 
