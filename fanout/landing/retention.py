@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
 from collections import defaultdict, deque
@@ -26,7 +27,9 @@ _Place: TypeAlias = tuple[int, int]
 _NOWHERE: Final = (0, 0)
 # An upload is given up after some minutes. So many later runs have hardly landed files by then.
 _RUNS: Final = 5
+# How often readers are asked whether they need what is too old; and so while it is deleted.
 _READERS_MILLIS: Final = 60_000
+_DELETING_SECONDS: Final = 1.0
 
 
 @final
@@ -95,24 +98,44 @@ class Retention:
         return {file.name for files in self._expired.values() for file in files}
 
     def delete(self) -> None:
-        """Delete what is too old; no reader may be told of it any more.
+        """Delete what is too old, and what no named reader needs by now.
+
+        No other reader may be told of it any more. A named reader may have come after `expire`,
+        and needs what it found: that is kept until it does not.
 
         Raises:
             CheckpointError: If the storage refused.
         """
-        for number, files in self._expired.items():
+        asked = -math.inf
+        for number, files in [*self._expired.items()]:
+            if time.monotonic() - asked > _DELETING_SECONDS:
+                asked = time.monotonic()
+                self._ask_readers(self.now())
+            if self._needed is not None and self._needed <= number:
+                self._keep_expired()
+                return
             # The entry goes first, so that the files of an entry are there. Files that a killed run
             # leaves without their entry are swept by the next one.
             self._storage.delete(entry_name(number))
             self._delete_files(files)
+            del self._expired[number]
+
+    def _keep_expired(self) -> None:
+        """Let what was going to be deleted wait until no reader needs it."""
+        for number in sorted(self._expired, reverse=True):
+            self._kept.appendleft((number, 0))
+            self._oldest = number
         self._expired.clear()
 
     def _is_needed(self, number: int, now: int) -> bool:
         """Say whether a named reader needs an entry; the readers are asked once a minute."""
         if now - self._readers_seen >= _READERS_MILLIS:
-            self._needed = needed_by_readers(self._storage, now - self._keep_for_readers)
-            self._readers_seen = now
+            self._ask_readers(now)
         return self._needed is not None and self._needed <= number
+
+    def _ask_readers(self, now: int) -> None:
+        self._needed = needed_by_readers(self._storage, now - self._keep_for_readers)
+        self._readers_seen = now
 
     def _delete_files(self, files: tuple[SegmentFile, ...]) -> None:
         for file in files:

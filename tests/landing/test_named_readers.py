@@ -153,6 +153,42 @@ async def test_a_landing_keeps_what_a_named_reader_needs(
         assert await asyncio.to_thread(numbers) == [5, 6]
 
 
+async def test_a_reader_that_begins_with_what_is_about_to_be_deleted_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for Spark's log to let it go, and the readers were asked some seconds before."""
+    source, clock = ManualSource(), Retention.now()
+    monkeypatch.setattr(Retention, "now", staticmethod(lambda: clock))
+    root = tmp_path / "landing"
+
+    def numbers() -> list[int]:
+        return batch_ids(file.name for file in LocalFiles(root).list("batches"))
+
+    async with land(source, str(root), max_wait=0.0, keep=timedelta(minutes=5)) as landing:
+
+        async def land_some(entries: int) -> None:
+            nonlocal clock
+            for _ in range(entries):
+                clock += 10_000
+                source.put(b"x")
+                await anext(landing)
+
+        while not landing._retention._expired:
+            await land_some(1)
+        (first, *_), storage = await asyncio.to_thread(lambda: (numbers(), LocalStorage(root)))
+        assert first in landing._retention._expired
+        reader = NamedReader(storage, "sessions")
+        await asyncio.to_thread(reader.claim, first)
+        await land_some(40)
+        there = await asyncio.to_thread(numbers)
+        assert there == [*range(first, landing._log.next_number)]
+        files = await asyncio.to_thread(lambda: LocalFiles(root).list("segments"))
+        assert len(files) == len(there)
+        await asyncio.to_thread(reader.commit, first + 30)
+        await land_some(20)
+        assert (await asyncio.to_thread(numbers))[0] == first + 30
+
+
 async def test_a_start_of_a_landing_leaves_what_a_reader_is_writing(tmp_path: Path) -> None:
     half_written = tmp_path / "readers" / "_tmp-1"
     half_written.parent.mkdir()

@@ -168,14 +168,22 @@ class _Planner:
         elif given is not None:
             self._log.require(start.place)
         self._claim(start.place)
-        place = max(start.place, Place(end))
+        began = self._first_place(start) if start.initial else start.place
+        place = max(began, Place(end))
         if limits != NO_LIMITS:
-            place = self._log.limited(start.place, end, limits)
-        began = start.place.entry if start.initial else None
+            place = self._log.limited(began, end, limits)
         if place != start.place or start.initial:
-            start = LandingOffset(self._log.identity.id, place, began)
+            start = LandingOffset(
+                self._log.identity.id, place, began.entry if start.initial else None
+            )
         self._last = start
         return start
+
+    def _first_place(self, start: LandingOffset) -> Place:
+        """Return where a new query begins, now that the landing keeps what it needs."""
+        if self._options.start != "earliest":
+            return start.place
+        return max(start.place, Place(self._log.oldest()))
 
     def rows(self, given: Mapping[str, Any], until: Mapping[str, Any]) -> Iterator[Any]:
         start, end = self._parse(given), self._parse(until)

@@ -189,6 +189,20 @@ def test_a_query_begins_where_it_is_told(landing: FilledLanding, start: str, exp
     assert rows(one, offset, one.latestOffset(offset, ALL)) == list(range(expected, 21))
 
 
+def test_a_new_query_begins_with_what_is_there_when_it_has_claimed_it(
+    landing: FilledLanding,
+) -> None:
+    """The landing may delete entries between the look for the oldest one and the claim."""
+    landing.put(25)
+    one = reader(landing, reader="sessions", maxRecordsPerTrigger="8")
+    start = one.initialOffset()
+    delete(landing, 0, 1)
+    end = one.latestOffset(start, ReadMaxRows(8))
+    assert rows(one, start, end) == list(range(11, 19))
+    again = reader(landing, reader="sessions")
+    assert rows(again, again.initialOffset(), end) == list(range(11, 19))
+
+
 def test_a_start_that_is_not_there_is_refused(landing: FilledLanding) -> None:
     landing.put(15)
     with pytest.raises(OptionError, match=r"start=9: the newest entry of .*landing is 2"):
