@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final, Self, final
 from fanout.errors import OptionError
 from fanout.spark.dataframe.given_options import GivenOptions
 from fanout.spark.dataframe.landing_thread import LandingOptions
-from fanout.spark.dataframe.options import READ_OPTIONS, STORAGE, ReadOptions
+from fanout.spark.dataframe.options import READ_OPTIONS, ReadOptions
 from fanout.spark.dataframe.source_options import (
     LANDING_OPTIONS,
     refuse_without_source,
     source_from_options,
     words_of,
 )
+from fanout.spark.dataframe.storage_settings import STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

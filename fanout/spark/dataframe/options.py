@@ -12,6 +12,7 @@ from fanout.landing.landed_log import NO_LIMITS, Limits
 from fanout.landing.named_readers import check_reader
 from fanout.landing.places import open_files, open_known_storage
 from fanout.spark.dataframe.option_words import in_words_of_options
+from fanout.spark.dataframe.storage_settings import STORAGE, check_storage_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 _STREAM: Final = ("reader", "maxRecordsPerTrigger", "maxBytesPerTrigger")
 _BATCH: Final = ("stop",)
 READ_OPTIONS: Final = ("landing", "start", "failOnDataLoss", *_STREAM, *_BATCH)
-STORAGE: Final = "storage."
-# Options show in Spark's plans, in its user interface and in its event log.
-_SECRET: Final = re.compile(
-    r"secret|token|password|credential|(access|account|sas|service_account)_key|sas$",
-    re.IGNORECASE,
-)
 
 
 @final
@@ -68,7 +63,7 @@ class ReadOptions:
         for name, value in options.items():
             lower = name.lower()
             if lower.startswith(STORAGE):
-                storage[_check_storage(lower.removeprefix(STORAGE))] = value
+                storage[check_storage_setting(lower.removeprefix(STORAGE), value)] = value
             elif lower in known:
                 found[known[lower]] = value
             else:
@@ -122,15 +117,6 @@ def _unknown(name: str) -> OptionError:
     if name == "path":
         hint = "give the location as the option landing"
     return OptionError(f'{name} is no option of format("fanout"); {hint}')
-
-
-def _check_storage(name: str) -> str:
-    if _SECRET.search(name):
-        raise OptionError(
-            f"{STORAGE}{name} would show a secret in Spark's plans; set it in the environment of "
-            f"the driver and the executors, as the service's SDK finds it"
-        )
-    return name
 
 
 def _entry(name: str, value: str, *words: str) -> int | str:
