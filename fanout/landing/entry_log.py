@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.lifecycle_log import LogEvent, write
@@ -23,8 +24,12 @@ from fanout.landing.entries import (
 from fanout.landing.ownership import create_owned
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fanout.landing.ownership import Ownership
     from fanout.landing.storage import Storage, StoredFiles
+
+_READ_AT_ONCE: Final = 16
 
 
 def read_entry(files: StoredFiles, number: int) -> BatchEntry | None:
@@ -146,6 +151,22 @@ class EntryLog:
                 f"checkpoint; start again in a minute"
             )
         return entry
+
+    def newest_first(self, numbers: range) -> Iterator[BatchEntry]:
+        """Yield entries from the newest on, reading more and more at once.
+
+        Args:
+            numbers: Their numbers; those that are not there are left out.
+
+        Raises:
+            CheckpointError: If one is damaged, or written by a newer version.
+        """
+        count = 1
+        with ThreadPoolExecutor(_READ_AT_ONCE, "fanout-entries") as threads:
+            while numbers:
+                read = threads.map(self.look_up, reversed(numbers[-count:]))
+                yield from (entry for entry in read if entry is not None)
+                numbers, count = numbers[:-count], min(2 * count, _READ_AT_ONCE)
 
     def look_up(self, batch_id: int) -> BatchEntry | None:
         """Read one entry; None where there is none.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # How often it is looked for new entries in a bucket, where it costs money, as `followed` does:
 # Spark asks a hundred times a second.
 _POLL_SECONDS: Final = 1.0
-# How often a reader that waits lists the entries, and looks whether the landing is the same.
+# How often a reader that waits looks whether the landing is the same, and its last entry there.
 _CHECK_SECONDS: Final = 60.0
 _PARALLEL_READS: Final = 8
 
@@ -121,10 +121,13 @@ class LandedLog:
             before, due = self._next, now - self._checked >= _CHECK_SECONDS
             if due:
                 self._check_identity()
-                numbers = self._list()
-                self._next = max(self._next, numbers[-1] + 1 if numbers else 0)
             while self._read(self._next) is not None:
                 self._next += 1
+            if due and self._may_be_behind():
+                numbers = self._list()
+                self._next = max(self._next, numbers[-1] + 1 if numbers else 0)
+                while self._read(self._next) is not None:
+                    self._next += 1
             if self._next > before and not due:
                 self._check_identity()
             self._looked = now
@@ -248,6 +251,14 @@ class LandedLog:
                 break
             row += file.rows
         return Place(rows.entry, row) if row < entry.rows else Place(rows.entry + 1)
+
+    def _may_be_behind(self) -> bool:
+        """Say whether the next entry may have been deleted already, and later ones be there.
+
+        The oldest go first. So while the one before it is there, the next one was not written yet;
+        to list all entries would be slow, and costs money in a bucket.
+        """
+        return self._next == 0 or read_entry(self._files, self._next - 1) is None
 
     def _check_identity(self) -> None:
         """See that the landing is the one of before."""

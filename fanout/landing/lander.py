@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.cancellation import in_thread
+from fanout.core.error_text import text_of
 from fanout.core.opening import open_stream, resolve_start
 from fanout.core.option_checks import number, one_of, whole
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
@@ -20,7 +23,12 @@ from fanout.landing.landed_entry import LandedEntry
 from fanout.landing.ownership import ThisProcess, claim
 from fanout.landing.places import open_storage
 from fanout.landing.reading import LandingPlace
-from fanout.landing.retention import Retention, check_no_files, sweep_orphans
+from fanout.landing.retention import (
+    Retention,
+    check_no_files,
+    sweep_files_of_landers,
+    sweep_orphans,
+)
 from fanout.landing.segment_filler import NoRecords, SegmentFiller
 from fanout.landing.segments import Filled, LandedBatch, SegmentLog, publish
 from fanout.landing.spark_log import SparkLog
@@ -36,6 +44,8 @@ if TYPE_CHECKING:
     from fanout.landing.ownership import Ownership
     from fanout.landing.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.storage import Storage
+
+_LOG: Final = logging.getLogger(__name__)
 
 # How often positions are stored of a stream without records: a restart after a long silence must
 # not begin at a position that the service has forgotten.
@@ -133,21 +143,27 @@ class Landing:
         return self._stream.statistics()
 
     @asynccontextmanager
-    async def filling(self, ownership: Ownership) -> AsyncIterator[None]:
+    async def filling(
+        self, ownership: Ownership, files_of_landers: list[str]
+    ) -> AsyncIterator[None]:
         """Fill files in the background while the block runs, as long as this run owns them.
 
         Args:
             ownership: The claim of this run.
+            files_of_landers: The files that landers of earlier runs have written.
         """
+        ending = threading.Event()
         # The block's own error is carried around the task group, which would wrap it in a group.
         error: BaseException | None = None
         async with asyncio.TaskGroup() as tasks:
             filling = tasks.create_task(self._fill())
             watching = tasks.create_task(self._watch(ownership, filling))
+            tasks.create_task(self._sweep(files_of_landers, ending))
             try:
                 yield
             except BaseException as raised:  # noqa: BLE001 - raised again below
                 error = raised
+            ending.set()
             watching.cancel()
             filling.cancel()
         if error is not None:
@@ -166,6 +182,18 @@ class Landing:
             with suppress(CheckpointError):
                 self._loss = await in_thread(ownership.loss)
         filling.cancel()
+
+    async def _sweep(self, files_of_landers: list[str], ending: threading.Event) -> None:
+        """Delete what landers of earlier runs left; it may take long, and nothing waits for it."""
+        try:
+            await in_thread(
+                lambda: sweep_files_of_landers(self._storage, self._log, files_of_landers, ending)
+            )
+        except CheckpointError as error:
+            _LOG.warning(
+                "what landers of earlier runs left is not deleted before the next run: %s",
+                text_of(error),
+            )
 
     def _write(self, taken: Filled | LandedBatch) -> None:
         try:
@@ -197,7 +225,11 @@ class Landing:
     def _after(self, entry: BatchEntry) -> None:
         """Show Spark an entry that was written, and delete what is too old."""
         expired = self._retention.expire(entry.batch_id)
-        if self._spark_log is None or self._spark_log.write(entry, expired, Retention.now()):
+        if self._spark_log is None:
+            gone = self._retention.is_due
+        else:
+            gone = self._spark_log.write(entry, expired, Retention.now())
+        if gone:
             self._retention.delete()
 
     def _discard_unnamed(self, entry: BatchEntry) -> None:
@@ -234,6 +266,7 @@ async def land(
     keep: timedelta | None = None,
     keep_for_readers: timedelta = KEEP_FOR_READERS,
     storage_options: Mapping[str, str] | None = None,
+    spark_log: bool = True,
     available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
 ) -> AsyncIterator[Landing]:
@@ -260,6 +293,8 @@ async def land(
             `format("fanout")`, keeps entries that are older than `keep` and that it has not read.
         storage_options: Settings of the object store by obstore's names, such as `endpoint` and
             `region`. Credentials are found as the service's SDK finds them.
+        spark_log: Keep the log by which Spark reads the files without fanout. It has a line for
+            each file, in memory too. With False a landing that has none gets none.
         available_now: End when every split has once reached its newest record.
         on_resubscribe: Called for each recoverable end of a subscription with the split, the
             cause and the seconds until the next attempt.
@@ -313,6 +348,7 @@ async def land(
         keep=keep,
         keep_for_readers=keep_for_readers,
         storage_options=storage_options,
+        spark_log=spark_log,
     ) as landing:
         yield landing
 
@@ -327,6 +363,7 @@ async def open_landing(
     keep: timedelta | None = None,
     keep_for_readers: timedelta = KEEP_FOR_READERS,
     storage_options: Mapping[str, str] | None = None,
+    spark_log: bool = True,
 ) -> AsyncIterator[Landing]:
     """Own a location, and land there what is read of a source, as `land` does.
 
@@ -338,6 +375,7 @@ async def open_landing(
         keep: Delete what was written longer ago.
         keep_for_readers: How long a named reader keeps what it needs.
         storage_options: Settings of the object store.
+        spark_log: Keep Spark's log of the files.
 
     Yields:
         The landing.
@@ -361,9 +399,9 @@ async def open_landing(
         await in_thread(lambda: _fence(storage, log, positions))
         await in_thread(lambda: give_identity(storage, source.schema))
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
-        spark_log = await in_thread(lambda: SparkLog.open(storage, ownership, log))
-        shown = None if spark_log is None else spark_log.names
-        await in_thread(lambda: sweep_orphans(storage, log, ownership, shown))
+        opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
+        spark_files = await in_thread(opening_log)
+        of_landers = await in_thread(lambda: sweep_orphans(storage, log, ownership))
         opening = reading(LandingPlace(storage, ownership.run, positions))
         try:
             stream, filler = await resources.enter_async_context(opening)
@@ -375,10 +413,10 @@ async def open_landing(
             storage,
             log,
             retention=retention,
-            spark_log=spark_log,
+            spark_log=spark_files,
             partition_by_date=partition_by_date,
         )
-        await resources.enter_async_context(landing.filling(ownership))
+        await resources.enter_async_context(landing.filling(ownership, of_landers))
         yield landing
 
 

@@ -15,7 +15,8 @@ from fanout.landing.named_readers import needed_by_readers
 from fanout.landing.segments import place_of, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    import threading
+    from collections.abc import Iterable
     from datetime import timedelta
 
     from fanout.landing.entries import SegmentFile
@@ -30,6 +31,8 @@ _RUNS: Final = 5
 # How often readers are asked whether they need what is too old; and so while it is deleted.
 _READERS_MILLIS: Final = 60_000
 _DELETING_SECONDS: Final = 1.0
+# Without Spark's log, as with it, ten entries go at a time, or a tenth of all.
+_EXPIRED_SHARE: Final = 10
 
 
 @final
@@ -120,6 +123,11 @@ class Retention:
             self._delete_files(files)
             del self._expired[number]
 
+    @property
+    def is_due(self) -> bool:
+        """Whether so much is too old that it is worth to ask the readers and delete it."""
+        return len(self._expired) * _EXPIRED_SHARE >= min(len(self._kept), _EXPIRED_SHARE**2)
+
     def _keep_expired(self) -> None:
         """Let what was going to be deleted wait until no reader needs it."""
         for number in sorted(self._expired, reverse=True):
@@ -163,9 +171,7 @@ def check_no_files(storage: Storage) -> None:
         )
 
 
-def sweep_orphans(
-    storage: Storage, log: EntryLog, ownership: Ownership, shown: Collection[str] | None = None
-) -> None:
+def sweep_orphans(storage: Storage, log: EntryLog, ownership: Ownership) -> list[str]:
     """Delete the files that earlier runs left and no entry names. It blocks.
 
     Call it when this run has written an entry: only then no earlier run can name a file any more.
@@ -174,39 +180,63 @@ def sweep_orphans(
         storage: The landing.
         log: Its entries.
         ownership: The claim of this run.
-        shown: The names of the files that Spark's log has, of all entries; None where there is no
-            such log. Then files of landers stay.
+
+    Returns:
+        The files of landers of earlier runs, for `sweep_files_of_landers`.
 
     Raises:
         CheckpointError: If the storage refused.
     """
     earlier: defaultdict[_Place, list[str]] = defaultdict(list)
-    landed: set[str] = set()
+    of_landers: list[str] = []
     for name in storage.walk(SEGMENTS):
         place = _place(name)
         if place is None or place >= (ownership.run, 0):
             continue
         if _is_of_lander(name):
-            landed.add(name)
+            of_landers.append(name)
         else:
             earlier[place].append(name)
     if earlier:
         for place in _unnamed(sorted(earlier), log):
             for name in earlier[place]:
                 storage.delete(name)
-    if landed and shown is not None:
-        for name in sorted(landed.difference(shown, _left_the_log(log, shown))):
-            storage.delete(name)
+    return of_landers
 
 
-def _left_the_log(log: EntryLog, shown: Collection[str]) -> Iterator[str]:
-    """Yield the files that were too old, and whose entries are still there."""
-    for number in range(log.oldest(), log.next_number):
-        entry = log.look_up(number)
-        files = () if entry is None else entry.segments
-        if any(file.name in shown for file in files):
+def sweep_files_of_landers(
+    storage: Storage, log: EntryLog, files: Iterable[str], ending: threading.Event
+) -> None:
+    """Delete the files that landers of earlier runs left and no entry names. It blocks.
+
+    Several landers write at a time, so their files are not named in the order of their numbers:
+    each entry of their runs is read. A run looks after the last ones before it, as those have
+    looked after others.
+
+    Args:
+        storage: The landing.
+        log: Its entries.
+        files: The files of landers of earlier runs.
+        ending: Set when it is to end before it is done.
+
+    Raises:
+        CheckpointError: If the storage refused.
+    """
+    of_run: defaultdict[int, set[str]] = defaultdict(set)
+    for name in files:
+        of_run[_run(name)].add(name)
+    runs = sorted(of_run)[-_RUNS:]
+    unnamed = set[str]().union(*(of_run[run] for run in runs))
+    for entry in log.newest_first(range(log.oldest(), log.next_number) if runs else range(0)):
+        if ending.is_set():
             return
-        yield from (file.name for file in files)
+        if any(_run(file.name) < runs[0] for file in entry.segments):
+            break  # so are all entries before
+        unnamed.difference_update(file.name for file in entry.segments)
+    for name in sorted(unnamed):
+        if ending.is_set():
+            return
+        storage.delete(name)
 
 
 def _unnamed(places: list[_Place], log: EntryLog) -> list[_Place]:
@@ -244,6 +274,12 @@ def _unnamed(places: list[_Place], log: EntryLog) -> list[_Place]:
 
 def _place(name: str) -> _Place | None:
     return place_of(name.rpartition("/")[2])
+
+
+def _run(name: str) -> int:
+    place = _place(name)
+    assert place is not None, "it is the name of a segment"
+    return place[0]
 
 
 def _is_of_lander(name: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Self, final
 
@@ -24,7 +23,7 @@ from fanout.landing.spark_log_files import (
 from fanout.landing.storage import SPARK_LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Mapping
 
     from fanout.landing.entries import BatchEntry
     from fanout.landing.entry_log import EntryLog
@@ -34,10 +33,9 @@ if TYPE_CHECKING:
 _DIRECTORY: Final = f"{SEGMENTS}/{SPARK_LOG}"
 # A reader may be busy with a list of files that is a while old. Spark's sink keeps as many.
 _KEPT: Final = 100
-_MAX_BYTES: Final = 1 << 30
+_UNLISTED_BYTES: Final = 1 << 30
 # Files that are too old leave the log at once if they are one in so many of it.
 _EXPIRED_SHARE: Final = 10
-_READ_AT_ONCE: Final = 16
 
 
 @final
@@ -64,7 +62,9 @@ class SparkLog:
         self._time = 0
 
     @classmethod
-    def open(cls, storage: Storage, ownership: Ownership, log: EntryLog) -> Self | None:
+    def open(
+        cls, storage: Storage, ownership: Ownership, log: EntryLog, *, wanted: bool = True
+    ) -> Self | None:
         """Return the log of a landing, with all entries; None where Spark cannot read the landing.
 
         Call it when this run has written an entry.
@@ -73,22 +73,19 @@ class SparkLog:
             storage: The landing.
             ownership: The claim of this run.
             log: The entries.
+            wanted: Whether a landing gets a log that has none. One that is there goes on, as Spark
+                would not see the files that it lacks.
 
         Raises:
             CheckpointError: If the storage refused, or an entry is damaged.
         """
         uri = table_uri(storage.location)
-        if uri is None:
+        if uri is None or not (wanted or storage.list(_DIRECTORY)):
             return None
         found = cls(storage, ownership, uri)
         while not found._complete(log):
             found = cls(storage, ownership, uri)
         return found
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of the files that are in the log."""
-        return self._lines.keys()
 
     def write(self, entry: BatchEntry, expired: Collection[str], written_at: int) -> bool:
         """Add the files of an entry, and let those go that are too old.
@@ -131,10 +128,11 @@ class SparkLog:
         So it does not matter in which state the log was, nor what a run that was overtaken is
         about to write. Return whether no other run was faster.
         """
-        names = [file.name for file in self._storage.list(_DIRECTORY)]
+        sizes = {file.name: file.size for file in self._storage.list(_DIRECTORY)}
+        names = [*sizes]
         numbers = {name: number for name in names if (number := log_file_number(name)) is not None}
         self._numbers = sorted({*numbers.values()})
-        self._read()
+        self._read(sizes)
         self._add_missing(log)
         compacts = sorted(numbers[name] for name in numbers if name.endswith(COMPACT))
         number = next_compact(self._numbers[-1] + 1 if self._numbers else 0)
@@ -150,10 +148,15 @@ class SparkLog:
             return False
         return True
 
-    def _read(self) -> None:
-        """Take over the lines of the log; none where it is damaged, or names another place."""
+    def _read(self, sizes: Mapping[str, int]) -> None:
+        """Take over the lines of the log; none where it is damaged, or names another place.
+
+        A file may have any size: a run that refused to read it could never go on.
+        """
         for name in files_to_read(self._numbers[-1]) if self._numbers else ():
-            data = self._storage.read(f"{_DIRECTORY}/{name}", limit=_MAX_BYTES)
+            data = self._storage.read(
+                f"{_DIRECTORY}/{name}", limit=sizes.get(name, _UNLISTED_BYTES)
+            )
             found = None if data is None else decode_file(data)
             if found is None or not all(uri.startswith(self._root) for uri, _, _ in found):
                 self._lines.clear()
@@ -172,7 +175,7 @@ class SparkLog:
             for name in [*takewhile(lambda name: name != first, self._lines)]:
                 del self._lines[name]
         missing: list[BatchEntry] = []
-        for entry in _newest_first(log, numbers):
+        for entry in log.newest_first(numbers):
             if any(name in self._lines for name in _files(entry)):
                 break
             missing.append(entry)
@@ -201,16 +204,6 @@ class SparkLog:
         if is_compact(number):
             while self._numbers[0] < number - _KEPT:
                 self._storage.delete(f"{_DIRECTORY}/{log_file_name(self._numbers.pop(0))}")
-
-
-def _newest_first(log: EntryLog, numbers: range) -> Iterator[BatchEntry]:
-    """Yield entries from the newest on, reading more and more at once."""
-    count = 1
-    with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
-        while numbers:
-            read = threads.map(log.look_up, reversed(numbers[-count:]))
-            yield from (entry for entry in read if entry is not None)
-            numbers, count = numbers[:-count], min(2 * count, _READ_AT_ONCE)
 
 
 def _files(entry: BatchEntry | None) -> list[str]:

@@ -11,7 +11,7 @@ from fanout.landing import landed_log
 from fanout.landing.entries import BatchEntry, SegmentFile, encode_entry, entry_name
 from fanout.landing.identity import IDENTITY, give_identity, read_identity
 from fanout.landing.landed_log import LandedLog, Limits, Place
-from fanout.landing.local_storage import LocalStorage
+from fanout.landing.local_storage import LocalFiles, LocalStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,9 +161,23 @@ def test_a_reader_that_slept_while_entries_were_deleted_sees_the_newer_ones(
 ) -> None:
     assert log.end() == 4
     write(storage, 6)
+    for number in range(4):
+        storage.delete(entry_name(number))
     assert log.end() == 4
     monkeypatch.setattr(landed_log, "_CHECK_SECONDS", 0.0)
     assert log.end() == 7
+
+
+def test_a_reader_that_waits_lists_no_entries(
+    log: LandedLog, storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be millions."""
+    assert log.end() == 4
+    monkeypatch.setattr(landed_log, "_CHECK_SECONDS", 0.0)
+    monkeypatch.delattr(LocalFiles, "list")
+    assert log.end() == 4
+    write(storage, 4)
+    assert log.end() == 5
 
 
 def test_an_identity_is_given_once_and_read_back(storage: LocalStorage) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError
+from fanout.landing import spark_log
 from fanout.landing.entries import BatchEntry, SegmentFile
 from fanout.landing.entry_log import EntryLog
 from fanout.landing.lander import land
@@ -330,6 +331,50 @@ async def test_a_log_that_is_wrong_is_made_good_by_the_next_run(
     await table.land()
     assert len(await table.read()) == 4
     await table.land(entries=21)
+
+
+async def test_a_log_of_any_size_is_read_by_the_next_run(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await table.land(entries=4)
+    monkeypatch.setattr(spark_log, "_UNLISTED_BYTES", 100)
+    await table.land(entries=1)
+    assert len(await table.read()) == 5
+
+
+async def test_a_landing_without_the_log_gets_it_from_the_first_run_that_keeps_it(
+    table: Table,
+) -> None:
+    async with land(table.source, str(table.root), max_wait=0.0, spark_log=False) as landing:
+        for _ in range(3):
+            table.source.put(b"x")
+            await anext(landing)
+    assert await table.log() == []
+    await table.land(entries=1)
+    assert len(await table.read()) == 4
+    async with land(table.source, str(table.root), max_wait=0.0, spark_log=False) as landing:
+        table.source.put(b"x")
+        await anext(landing)
+    assert len(await table.read()) == 5  # Spark would miss it otherwise
+    await asyncio.to_thread(table.check)
+
+
+async def test_entries_without_the_log_are_deleted_ten_at_a_time(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, counts = Retention.now(), list[int]()
+    monkeypatch.setattr(Retention, "now", staticmethod(lambda: clock))
+    landing_without_log = land(
+        table.source, str(table.root), max_wait=0.0, keep=timedelta(hours=2), spark_log=False
+    )
+    async with landing_without_log as landing:
+        for _ in range(145):
+            clock += 60_000
+            table.source.put(b"x")
+            await anext(landing)
+            counts.append(len(await asyncio.to_thread(table.named)))
+    # The first of all has no file.
+    assert counts[119:145] == [*range(120, 130), *range(121, 131), *range(121, 127)]
 
 
 async def test_a_landing_that_was_moved_is_read_where_it_is(table: Table, tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ class LandersLanding:
             partial(self._read, loop, bounded=available_now),
             keep=self.options.keep,
             storage_options=self.options.storage or None,
+            spark_log=False,
         )
 
     @asynccontextmanager

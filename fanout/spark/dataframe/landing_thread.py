@@ -213,6 +213,7 @@ class LandingThread:
             max_wait=options.max_wait,
             keep=options.keep,
             storage_options=options.storage or None,
+            spark_log=False,
             available_now=self._available_now,
         )
 
