@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSourceReader
 
 from fanout.errors import OptionError
 from fanout.landing.landed_log import LandedLog, Place
+from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.row_groups import RowGroups, partitions, read_rows
 from fanout.spark.dataframe.stream_reader import first_entry, log_skipped
 
@@ -33,6 +34,7 @@ class LandingBatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @in_words_of_options()
     def partitions(self) -> list[InputPartition]:
         """Divide the rows among tasks; Spark calls it once for each action.
 

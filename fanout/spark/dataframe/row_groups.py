@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from fanout.core.error_text import text_of
 from fanout.errors import CheckpointError
+from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -104,18 +105,25 @@ def read_rows(
         CheckpointError: A file is missing, damaged or has other columns, or the storage refused.
     """
     assert isinstance(partition, RowGroups)
-    files = _files(options)
-    for group in partition.groups:
-        with _Reading(group.entry, group.file, options) as reading:
-            file = reading.open(files)
-            missing = [name for name in schema.names if name not in file.schema_arrow.names]
-            if missing:
-                raise CheckpointError(
-                    f"the records of entry {group.entry} of {options.landing} have no column "
-                    f"{', '.join(missing)}; name the columns that all records have with .schema()"
-                )
-            for batch in _slices(file, group, schema.names):
-                yield _as(batch, schema, group, options)
+    with in_words_of_options():
+        files = _files(options)
+        for group in partition.groups:
+            yield from _rows(files, group, schema, options)
+
+
+def _rows(
+    files: ReadableFiles, group: RowGroup, schema: pa.Schema, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    with _Reading(group.entry, group.file, options) as reading:
+        file = reading.open(files)
+        missing = [name for name in schema.names if name not in file.schema_arrow.names]
+        if missing:
+            raise CheckpointError(
+                f"the records of entry {group.entry} of {options.landing} have no column "
+                f"{', '.join(missing)}; name the columns that all records have with .schema()"
+            )
+        for batch in _slices(file, group, schema.names):
+            yield _as(batch, schema, group, options)
 
 
 def _row_groups(files: ReadableFiles, rows: FileRows, options: ReadOptions) -> list[RowGroup]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 import pyspark
 
 from fanout.spark.dataframe.landing_thread import LandingThread
+from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.stream_reader import LandingStreamReader
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("fanout.spark")
 # How often it is looked for an entry that was landed just now.
 _POLL_SECONDS: Final = 0.1
+# How long Spark may take to report an error after `stop`.
+_TELL_SECONDS: Final = 5.0
 
 
 @final
@@ -67,6 +70,7 @@ class SourceStreamReader(LandingStreamReader):
         landing = replace(self._landing, driver=None)
         return self.__dict__ | {"_make_source": None, "_thread": None, "_landing": landing}
 
+    @in_words_of_options()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Land what the source has by now: this run ends with it.
 
@@ -76,6 +80,7 @@ class SourceStreamReader(LandingStreamReader):
         self._bounded = True
         self._plan()
 
+    @in_words_of_options()
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: Mapping[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -108,6 +113,7 @@ class SourceStreamReader(LandingStreamReader):
                 return end
             time.sleep(_POLL_SECONDS)
 
+    @in_words_of_options()
     def commit(self, end: Mapping[str, Any]) -> None:
         """Tell the landing what this query no longer needs.
 
@@ -127,7 +133,11 @@ class SourceStreamReader(LandingStreamReader):
             if self._handler is not None:
                 signal.signal(signal.SIGTERM, self._handler)
             if not stopped:
-                os._exit(1)  # a thread waits for a disk or a service, and would keep the process
+                # A thread waits for a disk or a service, and would keep the process. Spark reports
+                # the error that has ended the query after this call.
+                ending = threading.Timer(_TELL_SECONDS, os._exit, (1,))
+                ending.daemon = True
+                ending.start()
 
     @property
     def _landed(self) -> LandingThread:

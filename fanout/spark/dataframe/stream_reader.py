@@ -12,6 +12,7 @@ from fanout.errors import OptionError
 from fanout.landing.landed_log import NO_LIMITS, LandedLog, Limits, Place
 from fanout.landing.named_readers import NamedReader
 from fanout.spark.dataframe.offsets import LandingOffset
+from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.row_groups import partitions, read_rows
 
 try:
@@ -51,10 +52,12 @@ class LandingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._planner: _Planner | None = None
 
+    @in_words_of_options()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query begins."""
         return self._plan().initial().to_dict()
 
+    @in_words_of_options()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note what is there: this run ends with it."""
         self._plan().stop_at_end()
@@ -72,6 +75,7 @@ class LandingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(limits.records)
         return ReadAllAvailable() if limits.bytes is None else ReadMaxBytes(limits.bytes)
 
+    @in_words_of_options()
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: Mapping[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -90,10 +94,12 @@ class LandingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = NO_LIMITS if unlimited else self._options.limits
         return self._plan().latest(start, limits).to_dict()
 
+    @in_words_of_options()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the newest place, and how far the query is behind it, for `lastProgress`."""
         return self._plan().report()
 
+    @in_words_of_options()
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """Divide a micro-batch among tasks.
 
@@ -118,6 +124,7 @@ class LandingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         return read_rows(partition, self._schema, self._options)
 
+    @in_words_of_options()
     def commit(self, end: Mapping[str, Any]) -> None:
         """Tell the landing that a named reader no longer needs what is before an offset.
 

@@ -392,6 +392,27 @@ def test_a_planner_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "landing" / "_scratch").iterdir())
 
 
+def test_an_error_is_told_although_a_thread_of_the_landing_does_not_end(tmp_path: Path) -> None:
+    """Spark's runner calls `stop` before it reports the error."""
+    code = (
+        "import sys, threading; from tests.spark.dataframe.test_source_reader import *\n"
+        "from fanout.core.cancellation import in_thread\n"
+        "from fanout.spark.dataframe import source_reader\n"
+        "landing_thread._STOP_SECONDS, source_reader._TELL_SECONDS = 0.1, 1.0\n"
+        "async def hang(_): await in_thread(threading.Event().wait)\n"
+        "lander.Landing._watch = lambda *_: hang(_)\n"
+        "landing = LandingOptions(sys.argv[1], max_wait=0.0)\n"
+        "options = ReadOptions(landing=sys.argv[1])\n"
+        "reader = SourceStreamReader(options, SCHEMA, landing, ManualSource)\n"
+        "reader.initialOffset(); reader.stop(); print('told', flush=True)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "landing")]
+    ended = subprocess.run(  # noqa: S603 - our own interpreter and module
+        command, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "told\n", "")
+
+
 def parse(**options: str) -> LandedSource:
     kinesis = {"source": "kinesis", "stream": "orders", "consumer": "etl", "landing": "/lake"}
     landed = LandedSource.parse(kinesis | {name.lower(): options[name] for name in options}, None)

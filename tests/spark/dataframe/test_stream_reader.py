@@ -19,7 +19,7 @@ import fanout
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing import landed_log
 from fanout.landing.entries import entry_name
-from fanout.landing.local_storage import LocalStorage
+from fanout.landing.local_storage import LocalFiles, LocalStorage
 from fanout.landing.named_readers import needed_by_readers
 from fanout.landing.places import open_files, open_known_storage
 from fanout.spark.dataframe.data_source import LandingDataSource
@@ -30,12 +30,14 @@ from tests.spark.dataframe.landings import write_landing
 from tests.spark.manual import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from fanout.spark.dataframe.stream_reader import LandingStreamReader
     from tests.spark.dataframe.landings import FilledLanding
 
 ALL = ReadAllAvailable()
+NO_COLUMNS = StructType([])
 
 
 @pytest.fixture(autouse=True)
@@ -375,6 +377,47 @@ def test_the_newest_place_and_the_lag_are_reported(landing: FilledLanding) -> No
     reported = one.reportLatestOffset()
     assert reported is not None
     assert (reported["entry"], reported["entriesBehind"]) == (4, 3)
+
+
+CALLS = (
+    "initialOffset",
+    "prepareForTriggerAvailableNow",
+    "latestOffset",
+    "reportLatestOffset",
+    "partitions",
+    "commit",
+    "read",
+    "batch",
+)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_error_of_the_storage_names_options(
+    landing: FilledLanding, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    landing.put(15)
+    one = reader(landing, reader="sessions")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    (partition, *_) = one.partitions(start, end)
+    new = reader(landing) if call.startswith(("initial", "prepare")) else one
+    landing.put(5)
+
+    def refuses(*_: object, **__: object) -> None:
+        raise CheckpointError("cannot read: give the storage option region")
+
+    monkeypatch.setattr(LocalFiles, "read", refuses)
+    monkeypatch.setattr(LocalFiles, "open", refuses)
+    calls: dict[str, Callable[[], object]] = {
+        "latestOffset": lambda: one.latestOffset(end, ALL),
+        "partitions": lambda: one.partitions(start, end),
+        "commit": lambda: one.commit(end | {"entry": 2}),
+        "read": lambda: list(one.read(partition)),
+        "batch": LandingDataSource({"landing": landing.location}).reader(NO_COLUMNS).partitions,
+    }
+    with pytest.raises(CheckpointError) as refused:
+        calls.get(call, getattr(new, call, None))()  # type: ignore[misc]
+    assert str(refused.value).endswith("give the option storage.region")
 
 
 def test_row_groups_become_tasks(landing: FilledLanding, monkeypatch: pytest.MonkeyPatch) -> None:
