@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import tempfile
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 from uuid import uuid4
 
 import msgspec
+from py4j.protocol import Py4JError
 
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
@@ -29,6 +32,7 @@ from fanout.spark.dataframe.landing_call import (
     LandingOpened,
     from_planner,
 )
+from fanout.spark.lander_jobs import is_stopped
 from fanout.spark.landers_stream import LandersStream
 from fanout.spark.loop_thread import LoopThread
 
@@ -96,6 +100,13 @@ class LandersLanding:
             storage_options=self.options.storage or None,
             spark_log=False,
         )
+
+    def has_ended(self) -> bool:
+        """Say whether the session was stopped, or its JVM has ended, so that no query can land."""
+        try:
+            return is_stopped(self.spark.sparkContext)
+        except (Py4JError, OSError):
+            return True
 
     @asynccontextmanager
     async def _read(
@@ -180,22 +191,36 @@ class DriverLandings:
     def __init__(self) -> None:
         self._landings: dict[str, LandersLanding] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
-        self._secret = secrets.token_bytes(SECRET_BYTES)
+        secret = secrets.token_bytes(SECRET_BYTES)
         with ExitStack() as resources:
+            # Python makes the directory for this user alone, and removes it at its end.
+            directory = tempfile.TemporaryDirectory(prefix="fanout-")
+            self._secret_file = Path(resources.enter_context(directory), "secret")
+            self._secret_file.write_bytes(secret)
             self._loop = resources.enter_context(LoopThread())
-            control = partial(ControlServer, "127.0.0.1", 0, self._secret, self._serve)
+            control = partial(ControlServer, "127.0.0.1", 0, secret, self._serve)
             self._address = self._loop.hold("planners", control).address
             self._resources = resources.pop_all()
 
     def add(self, landing: LandersLanding) -> LandingCall:
-        """Return how a planner has a source landed.
+        """Return how a planner has a source landed; the same for a landing that equals another.
+
+        Those of sessions that were stopped are forgotten.
 
         Args:
             landing: The source, and where it is landed.
         """
+        for name, known in [*self._landings.items()]:
+            if known == landing:
+                return self._call(name)
+            if known.has_ended():
+                del self._landings[name]
         name = uuid4().hex
         self._landings[name] = landing
-        return LandingCall(self._address, self._secret, name)
+        return self._call(name)
+
+    def _call(self, name: str) -> LandingCall:
+        return LandingCall(self._address, str(self._secret_file), name)
 
     def close(self) -> None:
         """End all landings, and listen no longer."""
@@ -203,7 +228,11 @@ class DriverLandings:
 
     async def _serve(self, channel: Channel) -> None:
         """Land for one planner until it has gone."""
-        begin = from_planner(await channel.receive())
+        try:
+            begin = from_planner(await channel.receive())
+        except MessageError as error:
+            log.warning("a planner is not served: %s", text_of(error))
+            return
         if not isinstance(begin, Begin) or begin.landing not in self._landings:
             return
         landing = self._landings[begin.landing]

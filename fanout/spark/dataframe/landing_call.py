@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import msgspec
 
+from fanout.core.cancellation import in_thread
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import SetupError
 from fanout.landers.channel import ChannelClosedError
@@ -66,17 +68,31 @@ _FROM_DRIVER: Final[msgspec.json.Decoder[FromDriver]] = msgspec.json.Decoder(Fro
 @final
 @dataclass(frozen=True, slots=True)
 class LandingCall:
-    """How a planner reaches the driver; it travels to the planner alone.
+    """How a planner, which runs on the driver's machine, reaches the driver.
+
+    Spark sends it to workers too. So it names the file of the secret, which only the driver's user
+    can read, and only on that machine.
 
     Args:
         address: The host and port of the driver.
-        secret: What both sides prove that they know.
+        secret_file: The path of what both sides prove that they know.
         landing: The name of the landing.
     """
 
     address: tuple[str, int]
-    secret: bytes = field(repr=False)
+    secret_file: str
     landing: str
+
+    def read_secret(self) -> bytes:
+        """Return the secret. It blocks.
+
+        Raises:
+            SetupError: The driver's Python has ended, or this is another user or machine.
+        """
+        try:
+            return Path(self.secret_file).read_bytes()
+        except OSError as error:
+            raise _driver_has_gone() from error
 
 
 def from_planner(message: bytes) -> FromPlanner:
@@ -114,8 +130,9 @@ async def land_in_driver(
     from fanout.landers.control_client import connect  # noqa: PLC0415
 
     async with AsyncExitStack() as resources:
+        secret = await in_thread(call.read_secret)
         try:
-            channel = await resources.enter_async_context(connect(call.address, call.secret))
+            channel = await resources.enter_async_context(connect(call.address, secret))
         except SetupError as error:
             raise _driver_has_gone() from error
         await _ask(channel, Begin(call.landing, available_now))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from typing import TYPE_CHECKING, Any, Final
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError, SetupError
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fanout.core.source import Source
-
-_numbers: Final = itertools.count(1)
 
 
 def read_stream(
@@ -68,12 +66,14 @@ def read_stream(
             "read_stream needs pyspark 4.0 or newer; use fanout.spark.foreach_batch, which needs "
             "3.5"
         ) from error
-    _check(source)
+    pickled = _check(source)
     if landers is None and control_port:
         raise OptionError(
             f"control_port={control_port} is for landers: pass landers, or leave it out"
         )
     given = {key: str(value) for key, value in (options or {}).items()}
+    if any(key.lower() == "landing" for key in given):
+        raise OptionError("landing is an argument of read_stream; leave it out of options")
     landed = LandedSource.parse({**given, "landing": landing}, source)
     assert landed is not None, "there is a source"
     driver = None
@@ -83,15 +83,17 @@ def read_stream(
         driver = of_this_process().add(
             LandersLanding(spark, source, landed.landing, landers=executors)
         )
-    name = f"fanout_{os.getpid()}_{next(_numbers)}"
+    # Spark keeps each name for as long as the session lives: an equal source gets the same one.
+    digest = sha256(pickled + repr(driver).encode()).hexdigest()[:16]
+    name = f"fanout_{os.getpid()}_{digest}"
     # Not found by its name, so Spark sends the class itself, with the source.
     members = {"source": source, "driver": driver, "name": classmethod(lambda _: name)}
     spark.dataSource.register(type(name, (LandingDataSource,), members))
     return spark.readStream.format(name).options(landing=landing, **given).load()
 
 
-def _check(source: Source) -> None:
-    """Check that a source can be landed and sent, and holds no credentials.
+def _check(source: Source) -> bytes:
+    """Check that a source can be landed and sent, and holds no credentials; return what is sent.
 
     Raises:
         OptionError: It cannot.
@@ -111,10 +113,11 @@ def _check(source: Source) -> None:
             "leave session out, and give them by the environment, a profile or role_arn"
         )
     try:
-        dumps(source)
+        pickled: bytes = dumps(source)
     except OptionError:
         raise
     except Exception as error:
         raise OptionError(
             f"the source cannot be sent to the process that lands it: {text_of(error)}"
         ) from error
+    return pickled

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import cloudpickle
 
 from fanout.errors import CheckpointError, FanOutError, ServiceError, SetupError, SplitFailedError
+from fanout.landers.channel import ChannelClosedError
+from fanout.landers.control_client import connect
+from fanout.landers.control_handshake import SECRET_BYTES
 from fanout.landing import landed_log, lander
 from fanout.landing.lander import land
 from fanout.spark.dataframe.driver_landings import DriverLandings
 from fanout.spark.dataframe.landing_thread import LandingOptions, LandingThread
 from fanout.spark.dataframe.options import ReadOptions
 from fanout.spark.dataframe.source_reader import SourceStreamReader
-from tests.spark.dataframe.test_source_reader import ALL, put, read, rows, sent
+from tests.spark.dataframe.test_source_reader import ALL, put, read, rows
 from tests.spark.harness import eventually, fanout_threads
 from tests.spark.manual import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
     from fanout.landing.lander import Landing
 
@@ -41,6 +46,10 @@ class OwnLanding:
         self.opened: list[bool] = []
         self.may_open = asyncio.Event()
         self.may_open.set()
+        self.ended = False
+
+    def has_ended(self) -> bool:
+        return self.ended
 
     @asynccontextmanager
     async def open(self, _: object, *, available_now: bool) -> AsyncIterator[Landing]:
@@ -185,13 +194,50 @@ def test_a_planner_is_told_that_the_driver_has_gone(
         late.initialOffset()
 
 
-def test_workers_do_not_know_the_driver(driver: DriverLandings, landing: OwnLanding) -> None:
+def test_what_spark_sends_has_no_secret(driver: DriverLandings, landing: OwnLanding) -> None:
+    """Spark sends the class of a data source to planners and workers, and the call in it."""
+    call = driver.add(landing)  # type: ignore[arg-type]
+    secret = call.read_secret()
+    assert len(secret) == SECRET_BYTES
+    sent: bytes = cloudpickle.dumps(call)  # type: ignore[no-untyped-call]
+    assert secret not in sent
+    assert repr(secret) not in repr(call)
+    file = Path(call.secret_file)
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    driver.close()
+    assert not file.parent.exists()
+    with pytest.raises(SetupError, match="the Python process that has called read_stream"):
+        call.read_secret()
+
+
+def test_an_equal_landing_is_the_same_and_one_of_a_stopped_session_is_forgotten(
+    driver: DriverLandings, landing: OwnLanding
+) -> None:
+    first = driver.add(landing)  # type: ignore[arg-type]
+    assert driver.add(landing) == first  # type: ignore[arg-type]
+    landing.ended = True
+    other = OwnLanding(landing.source, landing.options.location)
+    second = driver.add(other)  # type: ignore[arg-type]
+    assert second != first
+    assert [*driver._landings] == [second.landing]
+
+
+def test_a_planner_that_talks_nonsense_ends_nothing(
+    driver: DriverLandings, landing: OwnLanding
+) -> None:
+    async def talk() -> None:
+        secret = await asyncio.to_thread(call.read_secret)
+        async with connect(call.address, secret) as channel:
+            await channel.send(b"nonsense")
+            with pytest.raises(ChannelClosedError):
+                await channel.receive()
+
     with planner(driver, landing) as reader:
-        reader.initialOffset()
-        assert reader._landing.driver is not None
-        assert "secret" not in repr(reader._landing)
-        worker: Any = sent(reader)
-        assert worker._landing.driver is None
+        start = reader.initialOffset()
+        call = driver.add(landing)  # type: ignore[arg-type]
+        asyncio.run(talk())
+        expected = put(landing.source, 1, 5)
+        assert rows(reader, start, read(reader, start, 5)) == expected
 
 
 def test_nothing_is_landed_that_the_planner_does_not_want(

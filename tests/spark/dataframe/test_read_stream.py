@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import aioboto3
@@ -84,6 +85,11 @@ def test_the_error_of_a_source_ends_the_query(
             {},
             "a share group cannot be landed, as the broker locks its records for one reader: read",
         ),
+        (
+            ManualSource(),
+            {"options": {"Landing": "/lake"}},
+            "landing is an argument of read_stream; leave it out of options",
+        ),
         (ManualSource(), {"landers": 0}, "landers=0 must be at least 1"),
         (
             ManualSource(),
@@ -105,6 +111,25 @@ def test_what_cannot_be_is_refused(
 def test_an_option_is_refused_by_spark_with_our_sentence(spark: SparkSession) -> None:
     with pytest.raises(Exception, match=r"the option 'stream' is not known"):
         read_stream(spark, ManualSource(), landing="/lake", options={"stream": "orders"})
+
+
+def test_a_source_that_is_read_again_and_again_is_registered_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    landing, registered = str(tmp_path / "landing"), set[str]()
+    register = type(spark.dataSource).register
+
+    def noted(registration: Any, source: Any) -> None:
+        registered.add(source.name())
+        register(registration, source)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(spark.dataSource), "register", noted)
+        source = KinesisSource(stream="orders", consumer="etl", region="eu-west-1")
+        for options in ({}, {"maxRecordsPerTrigger": 5}, {}):
+            read_stream(spark, source, landing=landing, options=options)
+        read_stream(spark, replace(source, consumer="other"), landing=landing)
+    assert len(registered) == 2
 
 
 def test_spark_connect_is_told_what_to_use() -> None:
