@@ -68,6 +68,7 @@ class ManualSource:
         self.bounded = bounded
         self.event_time: EventTime | None = None
         self.available_now: list[bool] = []
+        self.lag = 0.0
         self.trace: list[object] = []
         self._logs: dict[Split, list[bytes | None]] = {Split(id_): [] for id_ in splits or ("a",)}
         self._ended: dict[Split, tuple[Split, ...]] = {}
@@ -131,7 +132,7 @@ class ManualSource:
                 until = Cursor(done + len(entries)) if entries else position
                 records = records_of(split, entries, done)
                 if entries or split not in self._ended:
-                    yield Batch(split, records, Range(position, until), lag=0.0)
+                    yield Batch(split, records, Range(position, until), lag=self.lag)
                 position, done = until, done + len(entries)
                 if split in self._ended and done == len(self._logs[split]):
                     yield End(split, self._ended[split])

@@ -271,7 +271,9 @@ class DriverLandings:
         try:
             await wanted.acquire()
             async for entry in entries:
-                await channel.send(msgspec.json.encode(Entry(entry.number, entry.bytes)))
+                found = entries.statistics()
+                told = Entry(entry.number, entry.bytes, found.totals.records, found.lag)
+                await channel.send(msgspec.json.encode(told))
                 await wanted.acquire()
             await channel.send(msgspec.json.encode(Ended()))
         except ChannelClosedError:

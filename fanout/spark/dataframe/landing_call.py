@@ -48,10 +48,14 @@ class Entry(msgspec.Struct, frozen=True, tag="entry", forbid_unknown_fields=True
     Args:
         number: Its number.
         bytes: The bytes of its files.
+        records: The records that this run has landed.
+        lag: Seconds that the split is behind which is most behind; None where that is not known.
     """
 
     number: int
     bytes: int
+    records: int
+    lag: float | None
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", forbid_unknown_fields=True):

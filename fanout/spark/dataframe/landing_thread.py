@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
-from fanout.landing.lander import land
-from fanout.spark.dataframe.landing_call import land_in_driver
+from fanout.landing.lander import Landing, land
+from fanout.spark.dataframe.landing_call import Entry, land_in_driver
 from fanout.spark.dataframe.option_words import in_words_of_options
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.landing.landed_entry import LandedEntry
-    from fanout.spark.dataframe.landing_call import Entry, LandingCall
+    from fanout.spark.dataframe.landing_call import LandingCall
 
 # How long the subscriptions may take to close.
 _STOP_SECONDS: Final = 10.0
@@ -33,6 +34,8 @@ _ENTRY_SECONDS: Final = 1.0
 _ARRIVED_SECONDS: Final = 0.05
 # How often a call that waits looks whether Spark's JVM, the parent of this process, is alive.
 _LOOK_SECONDS: Final = 0.5
+# How long a report waits for the landing, which may be busy or about to end.
+_REPORT_SECONDS: Final = 1.0
 
 
 @final
@@ -85,6 +88,9 @@ class LandingThread:
         self._wanted = asyncio.Event()
         self._unread: dict[int, int] = {}
         self._needed = 0
+        self._paused = False
+        self._landing: Landing | None = None
+        self._of_driver: Entry | None = None
         self._changed = threading.Condition()
         self._newest: int | None = None
         self._opened = self._ended = False
@@ -149,6 +155,20 @@ class LandingThread:
         """
         self._call(self._forget, number, dict(unread))
 
+    def report(self) -> dict[str, Any]:
+        """Return how far the landing is, for `lastProgress`; nothing where it has ended.
+
+        The names are `recordsLanded` of this run, `sourceMillisBehind` of the split that is most
+        behind the service, None where that is not known yet, and `landingPaused`, while the query
+        is `maxBytesAhead` behind the landing.
+        """
+        answer: Future[dict[str, Any]] = Future()
+        self._call(lambda: answer.set_result(self._measured()))
+        try:
+            return answer.result(_REPORT_SECONDS)
+        except TimeoutError:
+            return {}
+
     def stop(self) -> bool:
         """Close the subscriptions and end the thread; what is in no entry comes again.
 
@@ -190,11 +210,28 @@ class LandingThread:
             self._failure, self._ended = failure, True
             self._changed.notify_all()
 
+    def _measured(self) -> dict[str, Any]:
+        records, lag = 0, None
+        if self._landing is not None:
+            statistics = self._landing.statistics()
+            records, lag = statistics.totals.records, statistics.lag
+        elif self._of_driver is not None:
+            records, lag = self._of_driver.records, self._of_driver.lag
+        return {
+            "recordsLanded": records,
+            "sourceMillisBehind": None if lag is None else round(lag * 1000),
+            "landingPaused": self._paused,
+        }
+
     async def _land(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         async with self._open() as landing:
+            if isinstance(landing, Landing):
+                self._landing = landing
             self._tell()
             async for entry in landing:
+                if isinstance(entry, Entry):
+                    self._of_driver = entry
                 self._wanted.clear()
                 self._tell(entry.number)
                 if entry.number >= self._needed:  # otherwise the query has found and read it
@@ -226,8 +263,10 @@ class LandingThread:
     async def _wait_for_reader(self) -> None:
         """Wait while more is landed than the query may leave unread."""
         while sum(self._unread.values()) > self._options.max_bytes_ahead:
+            self._paused = True
             self._was_read.clear()
             await self._was_read.wait()
+        self._paused = False
 
     async def _let_grow(self) -> None:
         """Leave records to the next entry until the query looks for them, or for a moment."""

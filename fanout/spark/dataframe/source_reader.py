@@ -113,6 +113,13 @@ class SourceStreamReader(LandingStreamReader):
                 return end
             time.sleep(_POLL_SECONDS)
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return the newest place, how far the query is behind it, and how far the landing is."""
+        report = super().reportLatestOffset()
+        if report is not None and self._thread is not None:
+            report |= self._thread.report()
+        return report
+
     @in_words_of_options()
     def commit(self, end: Mapping[str, Any]) -> None:
         """Tell the landing what this query no longer needs.

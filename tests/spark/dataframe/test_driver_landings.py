@@ -111,6 +111,8 @@ def test_the_driver_lands_while_a_planner_is_there(
         middle = read(first, start, 25)
         assert rows(first, start, middle) == before
         assert landing.running == 1
+        report = first.reportLatestOffset() or {}
+        assert (report["recordsLanded"], report["sourceMillisBehind"]) == (25, 0)
     during = put(landing.source, 26, 30)
     # The one before may be ending still.
     with planner(driver, landing) as second:

@@ -300,6 +300,30 @@ def test_what_is_available_is_landed_without_pauses(
         assert thread.stop()
 
 
+def test_the_progress_of_the_landing_is_reported(
+    planner: Callable[..., SourceStreamReader], source: ManualSource
+) -> None:
+    """The query may be at the end of the landing, and that hours behind the service."""
+    reader = planner(max_bytes_ahead=1)
+    names = ("entriesBehind", "recordsLanded", "sourceMillisBehind", "landingPaused")
+
+    def reported() -> tuple[object, ...]:
+        found = reader.reportLatestOffset() or {}
+        return tuple(found.get(name) for name in names)
+
+    start = reader.initialOffset()
+    source.lag = 3_600.5
+    put(source, 1, 5)
+    end = read(reader, start, 5)
+    eventually(lambda: reported() == (0, 5, 3_600_500, True), "a landing that waits")
+    source.lag = 0.0
+    put(source, 6, 10)
+    reader.commit(end)
+    eventually(lambda: reported() == (1, 10, 0, True), "a landing that went on")
+    reader.commit(read(reader, end, 5))
+    eventually(lambda: reported() == (0, 10, 0, False), "a landing that waits for nothing")
+
+
 def test_the_landing_waits_for_a_query_that_is_behind(fake: FakeLanding) -> None:
     options = LandingOptions("anywhere", max_bytes_ahead=30)
     thread = LandingThread(ManualSource(), options, available_now=False)
