@@ -75,8 +75,8 @@ def run(spark: SparkSession, orders: str, scratch: Path, *examples: str) -> dict
     return names
 
 
-def test_ten_examples_run() -> None:
-    assert len(EXAMPLES) == 10
+def test_eleven_examples_run() -> None:
+    assert len(EXAMPLES) == 11
 
 
 def test_the_page_has_every_option() -> None:
@@ -88,7 +88,7 @@ def test_the_page_has_every_option() -> None:
 def test_the_batch_examples_read_everything(
     spark: SparkSession, orders: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    batch = [example for example in EXAMPLES if "readStream" not in example][:-1]
+    batch = [example for example in EXAMPLES if "readStream" not in example][:-2]
     names = run(spark, orders, tmp_path, *batch)
     assert capsys.readouterr().out.startswith(f"{RECORDS}\n")
     assert names["slice"].count() == 40
@@ -124,8 +124,12 @@ def test_the_streaming_examples_write_every_record_once(
 ) -> None:
     streaming = [example for example in EXAMPLES if "readStream" in example]
     assert len(streaming) == 5
-    run(spark, orders, tmp_path, *streaming, EXAMPLES[-1])
-    assert ("entriesBehind" in capsys.readouterr().out) is TELLS_TRIGGER
+    *_, progress, listener = EXAMPLES
+    names = run(spark, orders, tmp_path, listener, *streaming, progress)
+    shown = capsys.readouterr().out
+    assert ("entriesBehind" in shown) is TELLS_TRIGGER
+    assert re.search(rf"^None {RECORDS} None$", shown, re.MULTILINE)  # of the listener
+    del names
     for name in ("once", "daily", "pairs", "batches/*"):
         written = spark.read.parquet(f"{tmp_path}/output/{name}").collect()
         assert sorted(int(row.data) for row in written) == [*range(RECORDS)]

@@ -83,7 +83,7 @@ def test_the_error_of_a_source_ends_the_query(
                 group_id="billing",
             ),
             {},
-            "a share group cannot be landed, as the broker locks its records for one reader: read",
+            "a share group cannot be landed, as a landing continues after positions, and a group",
         ),
         (
             ManualSource(),

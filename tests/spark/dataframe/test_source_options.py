@@ -303,8 +303,8 @@ def test_options_of_a_source_need_the_source() -> None:
 
 def test_a_share_group_is_refused() -> None:
     assert refusal(KAFKA | {"source": "share"}) == (
-        "source='share' cannot be landed: a share group locks records for seconds; read its topics "
-        "with source='kafka'"
+        "source='share' cannot be landed: a landing continues after positions, and a share group "
+        "has none; read its topics with source='kafka'"
     )
 
 
