@@ -100,8 +100,8 @@ def _check(source: Source) -> bytes:
     """
     if type(source).__module__.startswith("fanout.kafka.share."):
         raise OptionError(
-            "a share group cannot be landed, as a landing continues after positions, and a group has "
-            "none: read its topics with a KafkaSource, or the group with foreach_batch"
+            "a share group cannot be landed, as a landing continues after positions, and a group "
+            "has none: read its topics with a KafkaSource, or the group with foreach_batch"
         )
     from pyspark import cloudpickle  # noqa: PLC0415 - an optional extra
 

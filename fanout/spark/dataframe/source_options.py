@@ -108,8 +108,8 @@ def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) 
     given = GivenOptions(options)
     if given.text("source") == "share":
         raise OptionError(
-            "source='share' cannot be landed: a landing continues after positions, and a share group "
-            "has none; read its topics with source='kafka'"
+            "source='share' cannot be landed: a landing continues after positions, and a share "
+            "group has none; read its topics with source='kafka'"
         )
     kind = given.word("source", *_SOURCES)
     assert kind is not None, "there is one"
