@@ -300,6 +300,17 @@ def test_what_is_available_is_landed_without_pauses(
         assert thread.stop()
 
 
+def test_a_query_that_lands_keeps_no_log_of_all_files(
+    planner: Callable[..., SourceStreamReader], source: ManualSource, tmp_path: Path
+) -> None:
+    """It would have a line for each file, in memory too."""
+    reader = planner()
+    start = reader.initialOffset()
+    put(source, 1, 5)
+    read(reader, start, 5)
+    assert not (tmp_path / "landing" / "segments" / "_spark_metadata").exists()
+
+
 def test_the_progress_of_the_landing_is_reported(
     planner: Callable[..., SourceStreamReader], source: ManualSource
 ) -> None:
