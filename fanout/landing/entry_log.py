@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -60,7 +61,8 @@ class EntryLog:
     def __init__(self, storage: Storage, ownership: Ownership) -> None:
         self._storage = storage
         self._ownership = ownership
-        self._listed = batch_ids(file.name for file in storage.list(BATCHES))
+        # There may be millions.
+        self._listed = array("q", batch_ids(file.name for file in storage.list(BATCHES)))
         self._newest = self._find_newest()
 
     @property

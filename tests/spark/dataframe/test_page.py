@@ -129,7 +129,7 @@ def test_the_streaming_examples_write_every_record_once(
     shown = capsys.readouterr().out
     assert ("entriesBehind" in shown) is TELLS_TRIGGER
     assert re.search(rf"^None {RECORDS} None$", shown, re.MULTILINE)  # of the listener
-    del names
+    spark.streams.removeListener(names["lag"])
     for name in ("once", "daily", "pairs", "batches/*"):
         written = spark.read.parquet(f"{tmp_path}/output/{name}").collect()
         assert sorted(int(row.data) for row in written) == [*range(RECORDS)]
