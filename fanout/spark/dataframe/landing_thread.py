@@ -91,6 +91,7 @@ class LandingThread:
         self._paused = False
         self._landing: Landing | None = None
         self._of_driver: Entry | None = None
+        self._last_report: dict[str, Any] = {}
         self._changed = threading.Condition()
         self._newest: int | None = None
         self._opened = self._ended = False
@@ -156,18 +157,20 @@ class LandingThread:
         self._call(self._forget, number, dict(unread))
 
     def report(self) -> dict[str, Any]:
-        """Return how far the landing is, for `lastProgress`; nothing where it has ended.
+        """Return how far the landing is, for `lastProgress`, or was at its end.
 
         The names are `recordsLanded` of this run, `sourceMillisBehind` of the split that is most
         behind the service, None where that is not known yet, and `landingPaused`, while the query
         is `maxBytesAhead` behind the landing.
         """
+        if self._ended:
+            return self._last_report
         answer: Future[dict[str, Any]] = Future()
         self._call(lambda: answer.set_result(self._measured()))
         try:
             return answer.result(_REPORT_SECONDS)
         except TimeoutError:
-            return {}
+            return self._last_report
 
     def stop(self) -> bool:
         """Close the subscriptions and end the thread; what is in no entry comes again.
@@ -239,6 +242,7 @@ class LandingThread:
                 await self._wait_for_reader()
                 if entry.bytes < _SMALL_BYTES and not self._available_now:
                     await self._let_grow()
+            self._last_report = self._measured()
 
     def _open(self) -> AbstractAsyncContextManager[AsyncIterator[Entry | LandedEntry]]:
         options = self._options

@@ -216,6 +216,8 @@ def test_a_run_of_what_is_available_waits_until_it_is_landed(
         offset = end
     assert rows(reader, start, offset) == expected
     assert source.available_now[-1] is True
+    report = reader.reportLatestOffset() or {}
+    assert (report["recordsLanded"], report["landingPaused"]) == (25, False)
 
 
 def test_workers_have_no_source(planner: Callable[[], SourceStreamReader]) -> None:
