@@ -1,8 +1,8 @@
-"""A query whose source is landed by landers on Spark's executors, or by itself, into Parquet.
+"""A query whose source is landed by landers on Spark's executors, into Parquet.
 
-Its arguments: the endpoint of Kinesis, a directory, and a word: "alone" for no landers, or one of
-the mistakes in `PLANTED`. It runs until the directory has a file "end", and tells in "landers.log"
-which landers connect.
+Its arguments: the endpoint of Kinesis, a directory, and "unguarded" for a coordinator that assigns
+splits where their first lander began, and does not check what lands. It runs until the directory
+has a file "end", and tells in "landers.log" which landers connect.
 """
 
 from __future__ import annotations
@@ -16,24 +16,17 @@ from pathlib import Path
 from fanout.kinesis import KinesisSource
 from fanout.spark import read_stream
 from fanout.testing.spark.session import short_lived_session
-from tests.provers.planted.lander_bugs import LANDER_BUGS, UNGUARDED
-
-PLANTED = {
-    "unguarded": UNGUARDED,
-    "leaves out": LANDER_BUGS[
-        "a batch has the positions of all that has landed, and not all of that"
-    ],
-}
+from tests.provers.planted.lander_bugs import UNGUARDED
 
 
-def main(endpoint: str, directory: str, how: str = "") -> None:
+def main(endpoint: str, directory: str, planted: str = "") -> None:
     """Run the query."""
     path = Path(directory)
     log = logging.getLogger("fanout.landers")
     log.setLevel(logging.INFO)
     log.addHandler(logging.FileHandler(path / "landers.log"))
     with ExitStack() as resources:
-        for edit in PLANTED.get(how, ()):
+        for edit in UNGUARDED if planted else ():
             resources.enter_context(edit.made())
         spark = resources.enter_context(
             # Two tasks are landers, and one is left for the batches.
@@ -51,7 +44,7 @@ def main(endpoint: str, directory: str, how: str = "") -> None:
             spark,
             source,
             landing=f"{path}/landing",
-            landers=None if how == "alone" else 2,
+            landers=2,
             options={"maxWait": 0.2, "maxRecordsPerTrigger": 500},
         ).select("shardId", "sequenceNumber", "partitionKey", "data")
         writer = records.writeStream.format("parquet")

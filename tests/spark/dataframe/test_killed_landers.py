@@ -96,16 +96,6 @@ class Job:
                 found.add((int(match[1]), int(match[2])))
         return found
 
-    def left_out(self) -> int:
-        """Return how many files of landers no entry names."""
-        landing = self._root / "landing"
-        named = {
-            segment["name"]
-            for path in (landing / "batches").glob("[0-9]*")
-            for segment in json.loads(path.read_bytes())["segments"]
-        }
-        return len({f"segments/{path.name}" for path in landing.glob("segments/*.parquet")} - named)
-
     def put_until_landed_by(self, count: int, *, after: tuple[int, int] = (0, 0)) -> None:
         """Send records, more with each entry, until so many later sessions have landed some."""
         newest = None
@@ -114,7 +104,7 @@ class Job:
             nonlocal newest
             if sum(session > after for session in self.sessions()) >= count:
                 return True
-            if (entries := self.entries()) != newest:
+            if (entries := self._entries()) != newest:
                 newest = entries
                 self.put(50)
             return False
@@ -156,7 +146,7 @@ class Job:
         """Tell the driver to end when everything that has landed is in the sink."""
         (self._root / "end").touch()
 
-    def entries(self) -> int:
+    def _entries(self) -> int:
         """Return the number of the newest entry."""
         names = (path.name for path in (self._root / "landing" / "batches").glob("[0-9]*"))
         return max((int(re.sub(r"\D.*", "", name)) for name in names), default=-1)
@@ -222,30 +212,3 @@ def test_a_coordinator_that_forgets_positions_is_seen(
         kill_landers(job, drawn)
         job.wait_for_all()
     assert job.difference().duplicated > 0
-
-
-def test_a_batch_that_leaves_out_what_its_positions_have_is_seen(
-    spark: SparkSession, kinesis: KinesisServer, tmp_path: Path
-) -> None:
-    job = Job(spark, kinesis, tmp_path, random.Random(0))
-    with job.run("leaves out") as driver:
-        wait_until_running(driver)
-        job.put_until_landed_by(2)
-
-        def behind() -> bool:
-            job.put(50)
-            return job.left_out() >= 5
-
-        eventually(behind, "files that no entry names", patience=_PATIENCE)
-        newest = job.entries()
-        eventually(lambda: job.entries() > newest, "an entry after them", patience=_PATIENCE)
-        assert kill(job.mark, "driver") == 2
-        eventually(lambda: not running_with(job.mark), "the end of its processes", patience=60)
-    with job.run() as driver:
-        wait_until_running(driver)
-        job.put_until_landed_by(2, after=max(job.sessions()))
-        job.end()
-        wait_for_end(driver)
-    difference = job.difference()
-    assert difference.lost > 0
-    assert (difference.duplicated, difference.altered) == (0, 0)
