@@ -20,6 +20,7 @@ from benchmarks import (
     decode,
     land,
     latency,
+    pictures,
     report,
     scale,
     shuffle,
@@ -81,6 +82,9 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
     "writer": {"kafka": Scenario(writer.run, partial(writer.run, 1, {1024: 200_000}))},
 }
 
+# The name of all sources together.
+_ALL: Final = "all"
+
 _HELP = """\
 scenarios:
   decode   event bytes to Arrow, without a socket; the peer is botocore's event stream parser
@@ -122,6 +126,7 @@ python -m benchmarks soak [--minutes 30] runs a job on Kinesis and Kafka while s
 merged, and ends with 1 if memory, threads, sockets or files grow after the warm-up.
 
 python -m benchmarks report FILE... writes what scenarios with --json have printed as an HTML page.
+python -m benchmarks pictures FILE... takes it over into docs/images, and draws the pictures there.
 
 Contenders take turns, each run in a process of its own, and a figure is the median of its rounds.
 Standard error has a line for each run as soon as it is over.
@@ -130,6 +135,7 @@ too, compare the CPU seconds rather than the rates, and raise --rounds.
 
 examples:
   python -m benchmarks                                    all scenarios without Kafka
+  python -m benchmarks --source all                       all scenarios: `make bench`
   python -m benchmarks consume --source kafka             one scenario
   python -m benchmarks --quick                            a quick look at everything
   python -m benchmarks consume spark --quick              at two scenarios
@@ -142,7 +148,7 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run scenarios and print a table of each; with --json also an object on the last line."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    others = {"soak": soak.main, "report": report.main}
+    others = {"soak": soak.main, "report": report.main, "pictures": pictures.main}
     if given and given[0] in others:
         sys.exit(others[given[0]](given[1:]))
     parser = argparse.ArgumentParser(
@@ -153,7 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
     sources = sorted({source for runs in SCENARIOS.values() for source in runs})
-    parser.add_argument("--source", choices=sources, help="what to read from (default kinesis)")
+    parser.add_argument(
+        "--source", choices=[*sources, _ALL], help="what to read from (default kinesis)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="runs of each contender (default 5)")
     parser.add_argument("--json", action="store_true", help="print each report as a line of JSON")
     parser.add_argument(
@@ -166,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"unknown scenario {', '.join(sorted(unknown))}: take {', '.join(SCENARIOS)}")
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
-    if options.source and (
+    if options.source not in {None, _ALL} and (
         unreadable := [name for name in options.scenarios if options.source not in SCENARIOS[name]]
     ):
         parser.error(f"{', '.join(sorted(unreadable))}: not with --source {options.source}")
@@ -181,9 +189,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _chosen(names: Sequence[str], source: str | None, *, quick: bool) -> list[Scenario]:
     """Return the scenarios that the command line names."""
     named = [SCENARIOS[name] for name in names] or list(SCENARIOS.values())
-    if source is not None:
+    if source is not None and source != _ALL:
         return [sources[source] for sources in named if source in sources]
-    if quick:
+    if quick or source == _ALL:
         return [scenario for sources in named for scenario in sources.values()]
     # A scenario that is named and has no Kinesis needs no --source.
     return [

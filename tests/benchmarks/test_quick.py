@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,6 +57,19 @@ def test_a_quick_run_may_be_of_one_source_or_scenario(run: Callable[..., list[st
     assert run("--quick", "--source", "kafka-share") == ["consume/kafka-share quick"]
     assert run("--quick", "spark") == ["spark/kinesis quick", "spark/kafka quick"]
     assert run("--quick", "spark", "--source", "kafka") == ["spark/kafka quick"]
+
+
+def test_all_sources_are_measured_if_asked_for(run: Callable[..., list[str]]) -> None:
+    every = [f"{name}/{source} 5" for name in cli.SCENARIOS for source in cli.SCENARIOS[name]]
+    assert run("--source", "all") == every
+    assert run("spark", "--source", "all") == ["spark/kinesis 5", "spark/kafka 5"]
+    assert run("sink", "--source", "all") == ["sink/kafka 5"]
+
+
+def test_make_bench_measures_everything(run: Callable[..., list[str]]) -> None:
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    (arguments,) = re.findall(r"^\t\$\(BIN\)/python -m benchmarks (.*)$", makefile, re.MULTILINE)
+    assert len(run(*arguments.split())) == sum(map(len, cli.SCENARIOS.values()))
 
 
 def test_without_arguments_all_that_reads_kinesis_is_run(run: Callable[..., list[str]]) -> None:
