@@ -34,7 +34,7 @@ help:
 	@echo "make crash        kill a Spark job, its landers and executors at every step: make crash ROUNDS=30 [ARGS=--json]"
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
 	@echo "make check        ruff, formatting, mypy, spelling and style, import rules, public names"
-	@echo "make bench        the benchmarks, each against its peer"
+	@echo "make bench        every benchmark on Kinesis and Kafka, each against its peer"
 	@echo "make site         the documentation as a site, in site/, or one of its versions: [SITE_VERSION=0.2]"
 	@echo "make docs         the same, and every example of its pages"
 	@echo "make release      build wheel and sdist, and try them in empty environments: [PYTHONS='python3.11 ...']"
@@ -82,8 +82,9 @@ check: $(VENV)/ready
 	$(BIN)/codespell fanout tests benchmarks docs *.md
 	$(BIN)/python -m pytest tests/test_imports.py tests/test_public_interface.py tests/docs/test_style.py
 
-bench: $(VENV)/ready
-	$(BIN)/python -m benchmarks
+# The peers of consume are KCL and Flink; Spark downloads the jars of its Kafka source and sink.
+bench: $(VENV)/ready java kafka kcl flink
+	$(BIN)/python -m benchmarks --source all
 
 # Zensical builds it; tests/docs has the checks that it has not.
 site: $(VENV)/ready
