@@ -97,12 +97,13 @@ def put(data: str, shard: str) -> str:
     client = boto3.client("kinesis")
     shards = client.list_shards(StreamName="orders")["Shards"]
     (keys,) = [each["HashKeyRange"] for each in shards if each["ShardId"] == shard]
-    return client.put_record(
+    put: dict[str, str] = client.put_record(
         StreamName="orders",
         PartitionKey="k",
         ExplicitHashKey=keys["StartingHashKey"],
         Data=data,
-    )["SequenceNumber"]
+    )
+    return put["SequenceNumber"]
 
 
 async def cancelled_after(program: Coroutine[Any, Any, None], done: Callable[[], bool]) -> None:

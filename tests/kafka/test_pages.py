@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
 
 TEXT = page("kafka.md")
-_, ASYNCIO, MSK, DECODE = python_blocks("kafka.md")
+_, ASYNCIO, DECODE = python_blocks("kafka.md")
+(MSK,) = python_blocks("msk.md")
 
 
 def table(heading: str, number: int = 0) -> list[tuple[str, str]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
 import threading
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark import TaskContext
@@ -31,6 +30,7 @@ from fanout.spark import OnExecutors
 from fanout.spark.lander_jobs import LanderFailedError
 from fanout.spark.landers_stream import LandersStream, _addresses, _check_travels
 from fanout.testing.faults import CutConnection
+from tests.pages import defined_by, python_blocks
 from tests.spark.harness import Recorder, eventually
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 # One of the two cores is left for the batches.
 LANDING = OnExecutors(landers=1)
 
@@ -179,17 +178,16 @@ def test_the_example_of_the_page(
         monkeypatch.setenv(name, value)
         monkeypatch.setitem(spark.sparkContext.environment, name, value)
     kinesis.put_records("orders", numbered(0, 100))
-    output = tmp_path / "output"
-    names = {"OUTPUT": str(output), "CHECKPOINT": str(tmp_path / "checkpoint"), "LANDERS": 1}
-    (example, sizes) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    exec(example, names)  # noqa: S102 - the page is ours
-    query: Any = names["query"]
+    example, sizes = python_blocks("scaling.md")
+    assert example.count("landers=2") == 1
+    example = example.replace("landers=2", "landers=1").replace("s3a://lake", f"file://{tmp_path}")
+    query = defined_by(example)["query"]
     try:
         eventually(lambda: query.progress().total_rows == 100)
     finally:
         query.stop()
-    assert spark.read.parquet(str(output)).count() == 100
-    exec(sizes, names)  # noqa: S102 - the page is ours
+    assert spark.read.parquet(str(tmp_path / "orders-by-batch")).count() == 100
+    exec(sizes)  # noqa: S102 - the page is ours
 
 
 def test_more_landers_than_cores_are_refused(start: Start, source: KinesisSource) -> None:
