@@ -46,9 +46,10 @@ def figures_of(reports: Sequence[Report]) -> Figures:
     """
     found: Figures = {}
     for report in reports:
-        groups = found.setdefault(_name(report), {})
+        groups = found.setdefault(name := _name(report), {})
         for row in report.rows:
-            groups.setdefault(_group(row), {})[row.name] = float(f"{row.records_per_second:.3g}")
+            group = _group(row, "partition" if "kafka" in name else "shard")
+            groups.setdefault(group, {})[row.name] = float(f"{row.records_per_second:.3g}")
     return found
 
 
@@ -105,10 +106,11 @@ def _name(report: Report) -> str:
     return report.scenario
 
 
-def _group(row: Row) -> str:
+def _group(row: Row, split: str) -> str:
     size = "1 KB" if row.record_bytes == 1 << 10 else f"{row.record_bytes} B"
-    splits = "" if row.shards is None else f", {row.shards} shards or partitions"
-    return f"Records of {size}{splits.replace('1 shards or partitions', '1 shard or partition')}"
+    if row.shards is None:
+        return f"Records of {size}"
+    return f"Records of {size}, {row.shards} {split}{'s' if row.shards > 1 else ''}"
 
 
 def _bars(bars: Mapping[str, float], top: int, scheme: str) -> list[str]:

@@ -74,6 +74,6 @@ def test_new_reports_replace_their_figures_alone(
     assert ended.value.code == 0
     assert json.loads(pictures.FIGURES.read_text()) == {
         "decode": {"a": {"b": 1.0}},
-        "consume-kafka": {"Records of 1 KB, 1 shard or partition": {"fanout": 381_000.0}},
+        "consume-kafka": {"Records of 1 KB, 1 partition": {"fanout": 381_000.0}},
     }
     assert "381,000" in (tmp_path / "benchmarks" / "consume-kafka-light.svg").read_text()
