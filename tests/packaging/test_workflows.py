@@ -21,6 +21,8 @@ WRITES: Final = {
     # PyPI accepts the identity of the workflow instead of a password.
     ("release.yml", "publish"): {"id-token": "write"},
     ("release.yml", "announce"): {"contents": "write"},
+    # GitHub Pages accepts the identity of the workflow, too.
+    ("site.yml", "publish"): {"pages": "write", "id-token": "write"},
 }
 every_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 
@@ -84,7 +86,7 @@ def test_no_secret_is_named(path: Path) -> None:
 
 def test_maven_and_pip_are_cached_where_tests_run() -> None:
     ci = next(path for path in WORKFLOWS if path.name == "ci.yml")
-    for name in ("test", "prove"):
+    for name in ("test", "docs", "prove"):
         text = str(jobs(ci)[name])
         assert "~/.cache/fanout" in text
         assert "'cache': 'pip'" in text
