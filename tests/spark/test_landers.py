@@ -8,7 +8,6 @@ import signal
 import threading
 from concurrent.futures import Future
 from dataclasses import fields, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -35,6 +34,7 @@ from tests.spark.harness import Recorder, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
