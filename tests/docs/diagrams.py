@@ -22,6 +22,8 @@ DIAGRAMS: Final = [
     for path in PAGES
     for code in re.findall(r"```mermaid\n(.*?)```", path.read_text(), re.DOTALL)
 ]
+# Pixels.
+_READABLE: Final = 600
 _SETTINGS: Final = {
     "htmlLabels": False,
     "flowchart": {"htmlLabels": False},
@@ -52,7 +54,13 @@ def _draw(code: str) -> str:
     drawn: str = mermaidx.Diagram(code, config=_SETTINGS).svg()
     plain = re.sub(r"<style>.*?</style>|<symbol .*?</symbol>", "", drawn, flags=re.DOTALL)
     plain = re.sub(r"<defs>\s*</defs>", "", plain)
+    plain = re.sub(r"max-width: ([\d.]+)px", _least_width, plain, count=1)
     return plain.replace("my-svg", f"diagram-{digest(code)}") + "\n"
+
+
+def _least_width(found: re.Match[str]) -> str:
+    """Let a phone scroll a wide picture, whose text would be too small."""
+    return f"{found[0]}; min-width: {min(float(found[1]), _READABLE):.0f}px"
 
 
 def main() -> None:
