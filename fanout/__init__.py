@@ -35,6 +35,11 @@ from fanout.core.statistics import (
     Statistics,
     StreamTotals,
 )
+from fanout.core.write_statistics import (
+    SinkStatistics,
+    TransactionStatistics,
+    WriterStatistics,
+)
 from fanout.errors import (
     AcknowledgementError,
     BadFrameError,
@@ -110,6 +115,7 @@ __all__ = (
     "ServiceError",
     "SetupError",
     "SilentProducerError",
+    "SinkStatistics",
     "SparkLostError",
     "Split",
     "SplitFailedError",
@@ -123,9 +129,11 @@ __all__ = (
     "SubscriptionEndedError",
     "SubscriptionSilentError",
     "Timestamp",
+    "TransactionStatistics",
     "UnconfirmedEndError",
     "UnwritableRecordError",
     "WriteTimeoutError",
+    "WriterStatistics",
     "followed",
     "land",
     "open",

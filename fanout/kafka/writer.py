@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.drain import Drained
 from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
+from fanout.core.statistics import Origin
 from fanout.errors import OptionError, PositionError, StreamStateError
 from fanout.kafka.cluster import check_cluster
 from fanout.kafka.partitions import Partition
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.write_statistics import WriterStatistics
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.writing.partitioner import Partitioner
     from fanout.kafka.writing.writer import KafkaWriter
@@ -260,6 +263,15 @@ class TopicWriter:
             )
         await self.commit(checkpoint)
         return first
+
+    def statistics(self) -> WriterStatistics:
+        """Return the counters since the writer was opened; any thread may call it."""
+        own = self._transactions
+        return replace(
+            self._writer.statistics(),
+            transactions=None if own is None else own.statistics(),
+            origin=Origin("kafka", self._topic or ""),
+        )
 
     @property
     def _identity(self) -> str:

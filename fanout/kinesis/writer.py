@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.core.backoff import Backoff, FullJitter
+from fanout.core.write_statistics import WriterStatistics
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import explained
 from fanout.kinesis.writing.entries import make_entries
@@ -165,3 +166,16 @@ class KinesisWriter:
         Cancellation: nothing is lost; call it again.
         """
         await self._sender.flush()
+
+    def statistics(self) -> WriterStatistics:
+        """Return the counters since the writer was opened; any thread may call it."""
+        sender = self._sender
+        return WriterStatistics(
+            records=sender.records,
+            bytes=sender.bytes,
+            requests=sender.calls,
+            retries=sender.put_again,
+            throttled=sender.throttled,
+            waiting_bytes=sender.waiting,
+            origin=self._options.origin,
+        )

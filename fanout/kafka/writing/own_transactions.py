@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.error_text import text_of
+from fanout.core.write_statistics import TransactionStatistics
 from fanout.errors import BatchNotWrittenError, FanOutError, FencedError, StreamStateError
 from fanout.kafka.transactions.outcome import TransactionOutcome
 
@@ -60,6 +61,11 @@ class OwnTransactions:
         self._stored: dict[Partition, int] = {}
         # The offsets that are being added to the open transaction, or were.
         self._new: Mapping[Partition, int] = {}
+        self._begun = self._committed = self._aborted = 0
+
+    def statistics(self) -> TransactionStatistics:
+        """Return how many transactions were begun and ended."""
+        return TransactionStatistics(self._begun, self._committed, self._aborted)
 
     async def offsets(self) -> Mapping[Partition, int]:
         """Return the offsets of the last committed transaction that had any.
@@ -92,7 +98,8 @@ class OwnTransactions:
             self._torn = self._torn or self._writer.queued > before
             raise
         finally:
-            self._open = self._open or self._writer.queued > before
+            if self._writer.queued > before:
+                self._begin()
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the rows since the last commit, and offsets with them.
@@ -117,7 +124,8 @@ class OwnTransactions:
             return
         await self._writer.flush()
         if new:
-            self._open, self._new = True, new
+            self._begin()
+            self._new = new
             await self._store()
         self._ending = True
         await self._end()
@@ -154,6 +162,10 @@ class OwnTransactions:
         except (TimeoutError, FanOutError) as error:
             log.warning("a transaction could not be aborted: %s", text_of(error))
 
+    def _begin(self) -> None:
+        self._begun += not self._open
+        self._open = True
+
     async def _store(self) -> None:
         """Add the new offsets to the open transaction."""
         joined = self._joined
@@ -167,6 +179,7 @@ class OwnTransactions:
             # arrived after the abort; it arrives before this one.
             await self._store()
         await self._transactions.abort(self._joined.transactional_id, self._joined.incarnation)
+        self._aborted += 1
         self._open, self._torn, self._new = False, False, {}
         self._writer.next_transaction()
 
@@ -175,8 +188,12 @@ class OwnTransactions:
         outcome = await self._transactions.end(
             name, self._joined.incarnation, patience=self._timeout
         )
+        if outcome is not TransactionOutcome.COMMITTED:
+            self._aborted += self._open
+            self._open = False
         match outcome:
             case TransactionOutcome.COMMITTED:
+                self._committed += 1
                 self._stored |= self._new
                 self._open, self._ending, self._new = False, False, {}
                 self._writer.next_transaction()

@@ -79,6 +79,11 @@ class ProduceRequests:
         transaction: The transaction to which partitions are added before they are written to;
             None without one.
         written: How many records the producer has written in other processes, by partition.
+
+    Attributes:
+        sent: Requests that were sent.
+        sent_again: Records in attempts after the first.
+        throttled: Answers by which brokers slow the writer down, for a quota.
     """
 
     def __init__(
@@ -98,6 +103,9 @@ class ProduceRequests:
         self._sequences = {partition: rows % _SEQUENCES for partition, rows in written.items()}
         self._added: set[Partition] = set()
         self._unconfirmed_brokers: set[int] = set()
+        self.sent = 0
+        self.sent_again = 0
+        self.throttled = 0
 
     async def send(
         self, broker: int, batches: Mapping[Partition, ProduceBatch]
@@ -151,6 +159,8 @@ class ProduceRequests:
 
     async def _encode(self, partition: Partition, batch: ProduceBatch) -> None:
         batch.attempts += 1
+        if batch.attempts > 1:
+            self.sent_again += len(batch.rows)
         if batch.data is not None:
             return
         codec = self._options.compression_type
@@ -172,12 +182,14 @@ class ProduceRequests:
             round(self._options.request_timeout * 1000),
             by_topic({partition: (batch.data,) for partition, batch in batches.items()}),
         )
+        self.sent += 1
         response = await self._connections.send(
             broker, request, Lane.WRITES, answered=self._confirmed
         )
         if not self._confirmed:
             self._unconfirmed_brokers.add(broker)
             return dict.fromkeys(batches)
+        self.throttled += response.throttle_time_ms > 0
         errors: dict[Partition, KafkaError | None] = {}
         for partition, code, offset, *_ in partition_rows(response):
             errors[partition] = error_of(code, partition)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import LeaderNotAvailableError
 
+from fanout.core.write_statistics import WriterStatistics
 from fanout.errors import StreamStateError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.delivery import Part
@@ -184,6 +185,17 @@ class Sender:
     def next_transaction(self) -> None:
         """Go on in a new transaction, after the one before was ended."""
         self._requests.next_transaction()
+
+    def statistics(self) -> WriterStatistics:
+        """Return the counters, without transactions."""
+        return WriterStatistics(
+            records=self.rows,
+            bytes=self.bytes,
+            requests=self._requests.sent,
+            retries=self._requests.sent_again,
+            throttled=self._requests.throttled,
+            waiting_bytes=self._waiting,
+        )
 
     async def _wait_for_progress(self) -> None:
         """Wait until a batch is confirmed or fails."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.write_statistics import WriterStatistics
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.partitions import Partition
     from fanout.kafka.writing.delivery import Delivery
@@ -133,6 +134,10 @@ class KafkaWriter:
         await self._sender.flush()
         sender = self._sender
         return Written(sender.rows, sender.bytes, dict(sender.partitions))
+
+    def statistics(self) -> WriterStatistics:
+        """Return the counters since the writer was opened, without transactions."""
+        return self._sender.statistics()
 
     def next_transaction(self) -> None:
         """Go on in a new transaction of the same producer, after the one before was ended.

@@ -11,7 +11,7 @@ from fanout.core.cancellation import prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.policy import Fatal, Phase, Retry
 from fanout.errors import FanOutError, RemoteError, WriteTimeoutError
-from fanout.kinesis.aws.error_hints import explain
+from fanout.kinesis.aws.error_hints import code_of, explain
 from fanout.kinesis.policy import KinesisRemedy, judge
 from fanout.kinesis.writing.shard_queues import OpenShards
 
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 # Seconds for the answer to a call. An answer takes milliseconds; a call of 5 MiB over a slow line
 # takes longer.
 _CALL_TIMEOUT: Final = 30.0
+# The service, or the KMS key of the stream, takes less than it is given.
+_THROTTLING: Final = frozenset(
+    {
+        "KMSThrottlingException",
+        "LimitExceededException",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "ThrottlingException",
+    }
+)
 
 
 @final
@@ -40,6 +50,14 @@ class PutSender:
         queues: The entries.
         max_bytes: The most bytes that may wait to be confirmed.
         jitter: The waits after failures.
+
+    Attributes:
+        records: Records that are confirmed.
+        bytes: Their bytes, with their partition keys.
+        calls: Calls that were made.
+        put_again: Records that are put again, each time.
+        throttled: Answers with an error that asks for less.
+        waiting: Bytes of the records that are not confirmed.
     """
 
     def __init__(
@@ -54,7 +72,8 @@ class PutSender:
         self._queues = queues
         self._max_bytes = max_bytes
         self._jitter = jitter
-        self._waiting = 0
+        self.records = self.bytes = self.calls = self.put_again = self.throttled = 0
+        self.waiting = 0
         self._sending: set[str] = set()
         self._listing = False
         self._has_put = False
@@ -86,9 +105,9 @@ class PutSender:
         """
         self._check()
         for entry in entries:
-            while self._waiting and self._waiting + entry.nbytes > self._max_bytes:
+            while self.waiting and self.waiting + entry.nbytes > self._max_bytes:
                 await self._wait_for_progress()
-            self._waiting += entry.nbytes
+            self.waiting += entry.nbytes
             self._queues.add(entry)
         self._start()
 
@@ -98,7 +117,7 @@ class PutSender:
         Raises:
             FanOutError: If the sending has failed.
         """
-        while self._waiting:
+        while self.waiting:
             await self._wait_for_progress()
         self._check()
 
@@ -158,6 +177,8 @@ class PutSender:
         """Make one call; return why some of it is to be put again."""
         failure: Exception | None = None
         refused: Sequence[Put] = puts
+        throttled = False
+        self.calls += 1
         try:
             async with asyncio.timeout(_CALL_TIMEOUT):
                 results = await self._client.put_records([put.to_request() for put in puts])
@@ -165,6 +186,7 @@ class PutSender:
             prefer_cancellation(error)
             await self._judge(error)
             failure = error
+            throttled = code_of(error) in _THROTTLING
         else:
             self._has_put = True
             refused = []
@@ -172,19 +194,25 @@ class PutSender:
                 if result.error_code is not None:
                     refused.append(put)
                     failure = RemoteError(result.error_code, result.message)
+                    throttled = throttled or result.error_code in _THROTTLING
                     continue
                 self._confirm(put)
                 if result.shard_id != shard:
                     self._list_again()
+        self.throttled += throttled
         for put in refused:
             self._queues.settle(put, confirmed=False)
+            self.put_again += len(put.entries)
         if failure is not None:
             self._check_time(refused, failure)
         return failure
 
     def _confirm(self, put: Put) -> None:
         self._queues.settle(put, confirmed=True)
-        self._waiting -= sum(entry.nbytes for entry in put.entries)
+        nbytes = sum(entry.nbytes for entry in put.entries)
+        self.waiting -= nbytes
+        self.bytes += nbytes
+        self.records += len(put.entries)
 
     def _check_time(self, refused: Sequence[Put], failure: Exception) -> None:
         now = asyncio.get_running_loop().time()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from fanout.core.option_checks import number, whole
+from fanout.core.statistics import Origin
 from fanout.errors import OptionError
 from fanout.kinesis.aws.role import AssumedRole
 from fanout.kinesis.options import NAME, STREAM_ARN, check_endpoint
@@ -101,3 +102,9 @@ class KinesisWriteOptions:
             "role": self.role,
             "insecure": self.insecure,
         }
+
+    @property
+    def origin(self) -> Origin:
+        """The stream, as statistics name it."""
+        arn = STREAM_ARN.fullmatch(self.stream)
+        return Origin("aws_kinesis", self.stream if arn is None else arn["stream"])

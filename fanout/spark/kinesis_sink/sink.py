@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, final
 
 from pyspark.errors import PySparkException
@@ -15,6 +15,7 @@ from fanout.kinesis.writing.write_options import KinesisWriteOptions
 from fanout.spark.current_batch import batch_of_sink, check_sink_name
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
 from fanout.spark.kinesis_sink.task import REPORT_SCHEMA, PutTask, put_rows
+from fanout.spark.sink.sink_counts import SinkCounts
 from fanout.spark.sink.worker_check import WorkerCheck, ask_workers, import_error
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
+    from fanout.core.write_statistics import SinkStatistics
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.loop_thread import LoopThread
 
@@ -82,6 +84,7 @@ class KinesisSink(KinesisWriteOptions):
     deduplicate: bool = False
     transform: Callable[[DataFrame], DataFrame] | None = None
     sink_name: str = "kinesis"
+    _counts: SinkCounts = field(default_factory=SinkCounts, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.check_writing()
@@ -116,7 +119,11 @@ class KinesisSink(KinesisWriteOptions):
         rows = df if self.transform is None else self.transform(df)
         check_columns(rows.schema, deduplicate=self.deduplicate)
         batch = f"{context.query_id} {self.sink_name} {batch_id}" if self.deduplicate else None
-        self._run(rows, PutTask(options=self._options, batch=batch), batch_id)
+        self._run(rows, PutTask(options=self._options, batch=batch), context)
+
+    def statistics(self) -> SinkStatistics:
+        """Return the counters since the sink was made; any thread may call it."""
+        return self._counts.statistics(self.origin, transactional=False)
 
     def prepare(self, spark: SparkSession, loop: LoopThread) -> None:  # noqa: ARG002 - the protocol's
         """Check that Spark's workers can run the tasks of the sink.
@@ -135,7 +142,8 @@ class KinesisSink(KinesisWriteOptions):
         names = [one.name for one in fields(KinesisWriteOptions)]
         return KinesisWriteOptions(**{name: getattr(self, name) for name in names})
 
-    def _run(self, rows: DataFrame, task: PutTask, batch_id: int) -> None:
+    def _run(self, rows: DataFrame, task: PutTask, context: BatchContext) -> None:
+        batch_id = context.batch_id
         try:
             reports = by_key(rows).mapInArrow(put_rows(task), REPORT_SCHEMA).collect()
         except (PySparkException, *JAVA_ERRORS) as error:
@@ -150,6 +158,12 @@ class KinesisSink(KinesisWriteOptions):
         for report in reports:
             if report.kind is not None:
                 raise _failure(report, batch_id)
+        self._counts.add(
+            context.query_id,
+            batches=1,
+            records=sum(report.rows for report in reports),
+            bytes=sum(report.bytes for report in reports),
+        )
 
 
 def check_columns(schema: StructType, *, deduplicate: bool) -> None:

@@ -18,7 +18,7 @@ from fanout.kinesis.writer import open_with
 if TYPE_CHECKING:
     from fanout.kinesis.writing.write_options import KinesisWriteOptions
 
-REPORT_SCHEMA: Final = "rows bigint, kind string, message string"
+REPORT_SCHEMA: Final = "rows bigint, bytes bigint, kind string, message string"
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -40,15 +40,15 @@ class PutTask:
 def put_rows(task: PutTask) -> Callable[[_Batches], _Batches]:
     """Return the function that a task runs on its rows: it puts them, and returns a report.
 
-    The report has the number of rows, and the error that ended the task as data: Spark would try a
-    task that raises again.
+    The report has the rows, their bytes, and the error that ended the task as data: Spark would try
+    a task that raises again.
     """
 
     def put(batches: _Batches) -> _Batches:
         kind = message = None
-        rows = 0
+        rows = nbytes = 0
         try:
-            rows = asyncio.run(_put(batches, task))
+            rows, nbytes = asyncio.run(_put(batches, task))
         except FanOutError as error:
             for _ in batches:  # Spark's side waits until all its rows were read
                 pass
@@ -56,6 +56,7 @@ def put_rows(task: PutTask) -> Callable[[_Batches], _Batches]:
         yield pa.record_batch(
             {
                 "rows": pa.array([rows], pa.int64()),
+                "bytes": pa.array([nbytes], pa.int64()),
                 "kind": pa.array([kind], pa.string()),
                 "message": pa.array([message], pa.string()),
             }
@@ -64,15 +65,16 @@ def put_rows(task: PutTask) -> Callable[[_Batches], _Batches]:
     return put
 
 
-async def _put(batches: _Batches, task: PutTask) -> int:
+async def _put(batches: _Batches, task: PutTask) -> tuple[int, int]:
+    """Put all rows; return their number, and their bytes."""
     ids = None if task.batch is None else RowIds(task.batch)
-    rows = 0
     async with open_with(task.options) as writer:
         # Spark's iterator reads a socket, which would block the loop.
         while (records := await asyncio.to_thread(next, batches, None)) is not None:
             await writer.write(records if ids is None else ids.add_to(records))
-            rows += records.num_rows
-    return rows
+        await writer.flush()
+        written = writer.statistics()
+    return written.records, written.bytes
 
 
 @final

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
 from fanout.errors import OptionError
 from fanout.kafka.writing.write_options import WriteOptions
 from fanout.spark.sink.connection import connect
 from fanout.spark.sink.options import SinkTarget
+from fanout.spark.sink.sink_counts import SinkCounts
 from fanout.spark.sink.transaction import recover_sink, write_batch
 from fanout.spark.sink.worker_check import check_workers
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from fanout.core.write_statistics import SinkStatistics
     from fanout.kafka.writing.partitioner import Partitioner
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.loop_thread import LoopThread
@@ -71,6 +73,7 @@ class KafkaSink(WriteOptions):
     transform_arrow: ArrowTransform | None = None
     sink_name: str = "kafka"
     partitioner: Partitioner | None = None
+    _counts: SinkCounts = field(default_factory=SinkCounts, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.check_writing("exactly_once", "at_least_once", "none")
@@ -86,6 +89,7 @@ class KafkaSink(WriteOptions):
             options=self,
             partitioner=self.partitioner,
             transform=self.transform_arrow,
+            counts=self._counts,
         )
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -115,6 +119,10 @@ class KafkaSink(WriteOptions):
             FencedError: Another job uses the transactional id.
         """
         write_batch(df if self.transform is None else self.transform(df), batch_id, self.target)
+
+    def statistics(self) -> SinkStatistics:
+        """Return the counters since the sink was made; any thread may call it."""
+        return self.target.statistics()
 
     def prepare(self, spark: SparkSession, loop: LoopThread) -> None:
         """Check Spark's workers, the topic, and that brokers allow the transaction timeout.

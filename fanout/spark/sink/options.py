@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
+from fanout.core.statistics import Origin
 from fanout.errors import OptionError
 from fanout.spark.current_batch import check_sink_name
+from fanout.spark.sink.sink_counts import SinkCounts
 
 if TYPE_CHECKING:
+    from fanout.core.write_statistics import SinkStatistics
     from fanout.kafka.writing.partitioner import Partitioner
     from fanout.kafka.writing.write_options import WriteOptions
     from fanout.spark.sink.arrow_transform import ArrowTransform
@@ -26,6 +29,7 @@ class SinkTarget:
         partitioner: The user's partitioner; None for Kafka's own.
         transform: Makes of Arrow records what is written; None where they are written as they are.
         framing: Encodes the rows as frames of a shuffle; None where they are written unchanged.
+        counts: Counts what the sink writes.
 
     Raises:
         OptionError: If the name or the partitioner is malformed, or the security of the cluster
@@ -37,6 +41,7 @@ class SinkTarget:
     partitioner: Partitioner | None = None
     transform: ArrowTransform | None = None
     framing: ShuffleFraming | None = None
+    counts: SinkCounts = field(default_factory=SinkCounts, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _ = self.options.cluster.for_workers()  # checks its security
@@ -45,6 +50,13 @@ class SinkTarget:
             raise OptionError(
                 f"partitioner={self.partitioner!r} must be a function of keys and a number"
             )
+
+    def statistics(self) -> SinkStatistics:
+        """Return what the sink has counted."""
+        return self.counts.statistics(
+            Origin("kafka", self.options.topic or ""),
+            transactional=self.options.delivery_guarantee == "exactly_once",
+        )
 
     def transactional_id(self, query_id: str) -> str:
         """Return the transactional id of the sink in a query."""

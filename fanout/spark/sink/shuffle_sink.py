@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
@@ -14,6 +14,7 @@ from fanout.spark.loop_thread import LoopThread
 from fanout.spark.sink.connection import connect
 from fanout.spark.sink.options import SinkTarget
 from fanout.spark.sink.shuffle_frames import ShuffleFraming
+from fanout.spark.sink.sink_counts import SinkCounts
 from fanout.spark.sink.transaction import recover_sink, write_batch
 from fanout.spark.sink.worker_check import check_workers
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from fanout.core.write_statistics import SinkStatistics
     from fanout.spark.current_batch import BatchContext
 
 
@@ -66,6 +68,7 @@ class ShuffleSink(ShuffleProducerOptions):
     timestamp: str | Column | None = None
     transform: Callable[[DataFrame], DataFrame] | None = None
     sink_name: str = "shuffle"
+    _counts: SinkCounts = field(default_factory=SinkCounts, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.check_producer(has_times=self.timestamp is not None)
@@ -74,7 +77,12 @@ class ShuffleSink(ShuffleProducerOptions):
     @property
     def target(self) -> SinkTarget:
         """The settings that the driver uses."""
-        return SinkTarget(name=self.sink_name, options=self, framing=ShuffleFraming(self))
+        return SinkTarget(
+            name=self.sink_name,
+            options=self,
+            framing=ShuffleFraming(self),
+            counts=self._counts,
+        )
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write a batch; `foreach_batch` calls it. See `write`."""
@@ -106,6 +114,10 @@ class ShuffleSink(ShuffleProducerOptions):
                 for name, one in chosen.items()
             )
         )
+
+    def statistics(self) -> SinkStatistics:
+        """Return the counters since the sink was made; any thread may call it."""
+        return self.target.statistics()
 
     def prepare(self, spark: SparkSession, loop: LoopThread) -> None:
         """Check Spark's workers, the topic, and that brokers allow the transaction timeout.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from fanout.kafka.transactions.commit_token import Incarnation
+    from fanout.kafka.writing.producer_id import WriteMode
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.sink.connection import SinkConnection
     from fanout.spark.sink.job import JobResult
@@ -66,9 +68,14 @@ def write_batch(df: DataFrame, batch_id: int, target: SinkTarget) -> None:
         case "exactly_once":
             ExactlyOnce(target, context, connection).write(job)
         case "at_least_once":
-            _in_attempts(batch_id, lambda: job.run(Idempotent()))
+            _in_attempts(batch_id, lambda: _run(job, Idempotent()))
         case "none":
-            _in_attempts(batch_id, lambda: job.run(Unconfirmed()))
+            _in_attempts(batch_id, lambda: _run(job, Unconfirmed()))
+
+
+def _run(job: SinkJob, mode: WriteMode) -> None:
+    result = job.run(mode)
+    job.target.counts.add(job.context.query_id, batches=1, records=result.rows, bytes=result.bytes)
 
 
 def _readable_files(df: DataFrame, target: SinkTarget, context: BatchContext) -> Sequence[str]:
@@ -141,6 +148,7 @@ class ExactlyOnce:
         self._connection = connection
         self._calls = connection.transactions
         self._has_token = False
+        self._count = partial(target.counts.add, context.query_id)
 
     def recover(self) -> None:
         """Finish every recorded transaction, and abort any other that an earlier run left open."""
@@ -203,9 +211,11 @@ class ExactlyOnce:
         if self._has_token:
             self._state.forget(self._batch_id)
             self._has_token = False
+        self._count(begun=1)
         try:
             result = job.run(Transactional(self._id, incarnation))
             if not result.rows:
+                self._count(batches=1, committed=1)
                 return
             token = self._token(result, incarnation, expires_at)
             self._connection.call(self._calls.mark(token))
@@ -218,6 +228,7 @@ class ExactlyOnce:
             raise
         self._has_token = True
         self._commit(token, started, timeout)
+        self._count(batches=1, committed=1, records=result.rows, bytes=result.bytes)
 
     def _commit(self, token: CommitToken, started: float, timeout: float) -> None:
         outcome = self._connection.call(self._calls.commit(token))
@@ -225,11 +236,13 @@ class ExactlyOnce:
             case TransactionOutcome.COMMITTED:
                 self._state.record_committed(token.batch_id)
             case TransactionOutcome.ABORTED | TransactionOutcome.EXPIRED:
+                self._count(aborted=1)
                 self._check_time(started, timeout)
                 raise AttemptFailedError(
                     f"its transaction {self._id} was {outcome.value} before it was committed"
                 )
             case TransactionOutcome.FENCED:
+                self._count(aborted=1)
                 self._ownership.check()
                 raise FencedError(
                     f"another job has begun a transaction of {self._id}, which aborted this one: "
@@ -265,3 +278,5 @@ class ExactlyOnce:
             self._connection.call(self._calls.abort(self._id, incarnation))
         except FanOutError as error:
             log.warning("a transaction of %s could not be aborted: %s", self._id, error)
+        else:
+            self._count(aborted=1)

@@ -97,8 +97,13 @@ def test_each_key_is_there_in_order(
     spark: SparkSession, kinesis: KinesisServer, tmp_path: Path, *, aggregate: bool
 ) -> None:
     kinesis.inject(RefuseRecords(every=3, times=4))
+    handler = sink(kinesis, aggregate=aggregate)
     with run(spark, tmp_path) as here:
-        here.call(sink(kinesis, aggregate=aggregate), numbered(spark, 300), 0)
+        here.call(handler, numbered(spark, 300), 0)
+    nbytes = sum(len(f"{n % 7}{n}") for n in range(300))
+    assert handler.statistics() == fanout.SinkStatistics(
+        1, 300, nbytes, origin=fanout.Origin("aws_kinesis", COPY)
+    )
     found = read(kinesis)
     assert of_each_key(found) == {str(key): [*range(key, 300, 7)] for key in range(7)}
     assert {row["deduplicationId"] for row in found} == {None}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from fanout import TransactionStatistics
 from fanout.errors import (
     BatchNotWrittenError,
     CheckpointError,
@@ -165,6 +166,9 @@ def test_a_batch_is_written_again_with_a_new_epoch_when_an_attempt_fails(
         sink = Sink(output, here)
         sink.write(0, *FIRST, then=fail)
         assert len({mode.incarnation for mode in sink.modes}) == 3
+        counted = sink.target.statistics()
+        assert counted.transactions == TransactionStatistics(begun=3, committed=1, aborted=2)
+        assert (counted.batches, counted.records) == (1, len(FIRST))
     assert output.values() == sorted(FIRST)
 
 
