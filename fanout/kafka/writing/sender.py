@@ -113,7 +113,7 @@ class Sender:
         return self._metadata.cluster_id
 
     async def partition_count(self, topic: str) -> int:
-        """Return the number of partitions of a topic, as it was when the topic was located.
+        """Return the number of partitions of a topic, as it was when the topic was first located.
 
         Raises:
             FanOutError: If the topic cannot be written to, or the sending has failed.

@@ -33,6 +33,7 @@ class TopicMetadata:
         self._connections = connections
         self.cluster_id = ""
         self._leaders: dict[str, dict[int, int]] = {}
+        self._counts: dict[str, int] = {}
         self._errors: dict[str, KafkaError] = {}
 
     async def refresh(self, topics: Iterable[str]) -> None:
@@ -47,13 +48,22 @@ class TopicMetadata:
         self.cluster_id = response.cluster_id
         for code, topic, _, partitions in response.topics:
             self._leaders[topic] = {number: leader for _, number, leader, *_ in partitions}
+            if partitions:
+                self._counts.setdefault(topic, len(partitions))
             self._errors.pop(topic, None)
             if (error := error_of(code, topic)) is not None:
                 self._errors[topic] = error
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; 0 where that is not known."""
-        return len(self._leaders.get(topic, {}))
+        """Return how many partitions a topic had when the cluster first reported any.
+
+        A later answer does not change it. Otherwise a key would move to another partition, in which
+        its records may overtake earlier ones.
+
+        Raises:
+            KeyError: If the cluster has reported none yet.
+        """
+        return self._counts[topic]
 
     def leader(self, partition: Partition) -> int | None:
         """Return the broker that leads a partition; None where it is not known."""
