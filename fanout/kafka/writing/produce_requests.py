@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
+import numpy as np
 import pyarrow as pa
 from aiokafka.errors import DuplicateSequenceNumber, KafkaConnectionError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fanout.kafka.writing.delivery import Part
     from fanout.kafka.writing.producer_id import OpenTransaction, ProducerId
     from fanout.kafka.writing.producer_options import ProducerOptions
+    from fanout.kafka.writing.write_buffers import WriteBuffers
 
 _ALL_REPLICAS: Final = -1
 
@@ -50,6 +52,7 @@ class ProduceBatch:
         attempts: How many times the batch was sent.
         parts: The deliveries to which its rows belong, in order; empty where nobody asks.
         first_offset: The offset of the first row, once a broker has reported it.
+        buffers: What the rows are a slice of; None where they have buffers of their own.
     """
 
     rows: pa.RecordBatch
@@ -59,6 +62,19 @@ class ProduceBatch:
     attempts: int = 0
     parts: list[Part] = field(default_factory=list)
     first_offset: int | None = None
+    buffers: WriteBuffers | None = None
+
+    def release(self) -> None:
+        """Count the rows as queued no more."""
+        if self.buffers is not None:
+            self.buffers.release(self.nbytes)
+            self.buffers = None
+
+    def copy_rows(self) -> None:
+        """Copy the rows, so that the other rows of their write can be freed."""
+        if self.buffers is not None:
+            self.rows = self.rows.take(pa.array(np.arange(len(self.rows))))
+            self.release()
 
     def report(self, partition: Partition) -> None:
         """Tell each delivery where its rows are."""
@@ -230,7 +246,10 @@ class PartitionQueue:
         first = self.batches[0]
         if first.nbytes > self.max_bytes and len(first.rows) > 1:
             self.batches.popleft()
-            self.batches.extendleft(reversed([*self._cut(first)]))
+            pieces = [*self._cut(first)]
+            if first.buffers is not None:
+                first.buffers.slices += len(pieces) - 1
+            self.batches.extendleft(reversed(pieces))
         elif not first.attempts:
             self._join_first(min(batch_size, self.max_bytes))
 
@@ -238,7 +257,7 @@ class PartitionQueue:
         left = batch.parts
         for rows, nbytes in cut_batches(batch.rows, int(self.max_bytes)):
             parts, left = cut_parts(left, len(rows))
-            yield ProduceBatch(rows, nbytes, batch.deadline, parts=parts)
+            yield ProduceBatch(rows, nbytes, batch.deadline, parts=parts, buffers=batch.buffers)
 
     def _join_first(self, max_bytes: float) -> None:
         """Merge the first batches, as many as fit into the limit together."""
@@ -253,4 +272,6 @@ class PartitionQueue:
         joined = [self.batches.popleft() for _ in range(count)]
         (rows,) = pa.Table.from_batches([one.rows for one in joined]).combine_chunks().to_batches()
         parts = [part for one in joined for part in one.parts]
+        for one in joined:
+            one.release()
         self.batches.appendleft(ProduceBatch(rows, nbytes, first.deadline, parts=parts))

@@ -17,6 +17,7 @@ from fanout.kafka.writing.delivery import Part
 from fanout.kafka.writing.policy import TOO_LARGE, final_error
 from fanout.kafka.writing.produce_requests import PartitionQueue, ProduceBatch
 from fanout.kafka.writing.topic_metadata import wait_for_leaders, write_timeout
+from fanout.kafka.writing.write_buffers import IdleMemory, WriteBuffers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -67,6 +68,8 @@ class Sender:
         self._ready: dict[PartitionQueue, None] = {}
         self._in_flight: Counter[int] = Counter()
         self._waiting = 0
+        self._idle = IdleMemory()
+        self._latest: WriteBuffers | None = None
         self._progress = asyncio.Event()
         self._failure: Exception | None = None
         self._group: asyncio.TaskGroup
@@ -121,12 +124,33 @@ class Sender:
         await self.locate([Partition(topic, 0)])
         return self._metadata.partition_count(topic)
 
+    def begin_write(self, size: int, encoded: int) -> WriteBuffers:
+        """Return the buffers of the rows that are put next.
+
+        Rows of earlier writes are copied if they keep more confirmed rows in memory than
+        `buffer.memory`: small ones wait for a leader, and the other partitions go on. The latest
+        write is usually still under way.
+
+        Args:
+            size: The bytes of the buffers.
+            encoded: The bytes of all rows, as they are put.
+        """
+        idle = self._idle.nbytes - (self._latest.idle if self._latest is not None else 0)
+        if idle > self._options.buffer_memory:
+            for queue in self._queues.values():
+                for batch in queue.batches:
+                    if batch.buffers is not self._latest:
+                        batch.copy_rows()
+        self._latest = WriteBuffers(self._idle, size, encoded)
+        return self._latest
+
     async def put(
         self,
         partition: Partition,
         rows: pa.RecordBatch,
         nbytes: int,
-        delivery: Delivery | None = None,
+        delivery: Delivery | None,
+        buffers: WriteBuffers,
     ) -> None:
         """Queue rows for a located partition, when `buffer.memory` has room for them.
 
@@ -134,7 +158,8 @@ class Sender:
             partition: The partition.
             rows: The rows, as `encode_record_batch` takes them.
             nbytes: The most bytes that they take when encoded.
-            delivery: The delivery to which the rows belong.
+            delivery: The delivery to which the rows belong; None where nobody asks.
+            buffers: Those of the write.
 
         Raises:
             FanOutError: If the sending has failed.
@@ -145,7 +170,9 @@ class Sender:
         if not queue.batches:
             self._ready[queue] = None
         parts = [] if delivery is None else [Part(delivery, len(rows))]
-        queue.batches.append(ProduceBatch(rows, nbytes, self._deadline(), parts=parts))
+        batch = ProduceBatch(rows, nbytes, self._deadline(), parts=parts, buffers=buffers)
+        buffers.slices += 1
+        queue.batches.append(batch)
         self._waiting += nbytes
         self.queued += len(rows)
 
@@ -259,6 +286,7 @@ class Sender:
         batch = queue.batches.popleft()
         queue.failures = 0
         self._waiting -= batch.nbytes
+        batch.release()
         assert batch.data is not None
         self.rows += len(batch.rows)
         self.bytes += len(batch.data)

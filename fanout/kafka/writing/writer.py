@@ -117,8 +117,15 @@ class KafkaWriter:
                     f"{self._options.max_request_size}: raise it, and the topic's max.message.bytes"
                 )
         await self._sender.locate(dict.fromkeys(partition for partition, *_ in batches))
-        for partition, some, nbytes in batches:
-            await self._sender.put(partition, some, nbytes, delivery)
+        if not batches:
+            return
+        size = batches[0][1].get_total_buffer_size()
+        buffers = self._sender.begin_write(size, sum(nbytes for *_, nbytes in batches))
+        try:
+            for partition, some, nbytes in batches:
+                await self._sender.put(partition, some, nbytes, delivery, buffers)
+        finally:
+            buffers.release(0)
         self._sender.start()
 
     async def flush(self) -> Written:

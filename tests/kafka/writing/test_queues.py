@@ -10,6 +10,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.encoding import record_sizes
 from fanout.kafka.writing.produce_requests import PartitionQueue, ProduceBatch
 from fanout.kafka.writing.row_batches import prepare_rows
+from fanout.kafka.writing.write_buffers import IdleMemory, WriteBuffers
 from tests.kafka.writing.writing import records
 
 RECORD = 39
@@ -63,3 +64,22 @@ def test_what_the_topic_does_not_take_is_cut_although_it_was_sent() -> None:
     given = queue(batch(101, 102, 103, attempts=1), batch(104), max_bytes=2 * RECORD)
     assert shape(given, 1 << 20) == [[101, 102], [103], [104]]
     assert [each.attempts for each in given.batches] == [0, 0, 0]
+
+
+def test_the_buffers_of_a_write_are_let_go_with_its_last_slice() -> None:
+    total = IdleMemory()
+    of_one = WriteBuffers(total, size=1000, encoded=3 * RECORD, slices=2)
+    of_other = WriteBuffers(total, size=600, encoded=2 * RECORD, slices=1)
+    given = queue(batch(101, 102), batch(103), batch(104), max_bytes=RECORD)
+    for each, buffers in zip(given.batches, (of_one, of_one, of_other), strict=True):
+        each.buffers = buffers
+    assert shape(given, 1 << 20) == [[101], [102], [103], [104]]
+    assert (of_one.slices, total.nbytes) == (3, 0), "what is cut has the same buffers"
+    given.batches.popleft().release()
+    assert (of_one.slices, of_one.idle, total.nbytes) == (2, 333, 333)
+    given.batches[0].copy_rows()
+    assert (of_one.slices, total.nbytes) == (1, 666)
+    assert given.batches[0].rows["value"].to_pylist() == [b"102"]
+    given.max_bytes = math.inf
+    assert shape(given, 1 << 20) == [[102, 103, 104]]
+    assert (of_one.slices, of_other.slices, total.nbytes) == (0, 0, 0), "what is joined is copied"
