@@ -61,7 +61,7 @@ def open_writer(
         max_record_bytes: The most bytes in a record with its partition key; a stream takes 1 MiB
             unless its own limit was raised, and 10 MiB at most.
         max_bytes_in_flight: The most bytes that may wait to be confirmed.
-        delivery_timeout: Seconds until a record is confirmed, attempts together.
+        delivery_timeout: Seconds from the first attempt to put a record until it is confirmed.
         region: The AWS region; None takes it from the ARN, else from the session.
         endpoint_url: An endpoint instead of the region's.
         session: An `aioboto3.Session`; None makes one from the environment.
@@ -111,6 +111,7 @@ async def open_with(
             client,
             ShardQueues(shards, aggregate=options.aggregate),
             max_bytes=options.max_bytes_in_flight,
+            delivery_timeout=options.delivery_timeout,
             jitter=FullJitter(_WAITS, Random()),  # noqa: S311 - it spreads attempts
         )
         await stack.enter_async_context(sender.running())
@@ -152,8 +153,7 @@ class KinesisWriter:
 
         Cancellation: some of the records may be written.
         """
-        deadline = asyncio.get_running_loop().time() + self._options.delivery_timeout
-        entries = make_entries(records, self._options.max_record_bytes, deadline)
+        entries = make_entries(records, self._options.max_record_bytes)
         async with self._lock:
             await self._sender.put(entries)
 

@@ -37,13 +37,13 @@ class QueuedRecord:
         key: Its partition key, and its explicit hash key.
         data: Its data.
         nbytes: The bytes of both, as the service counts them.
-        deadline: When to give up, by the loop's clock.
+        deadline: When to give up, by the loop's clock; None before the first attempt.
     """
 
     key: KeyOfEntry
     data: bytes
     nbytes: int
-    deadline: float
+    deadline: float | None = None
 
 
 def hash_key_of_entry(key: KeyOfEntry) -> int:
@@ -53,7 +53,7 @@ def hash_key_of_entry(key: KeyOfEntry) -> int:
 
 
 def make_entries(
-    records: pa.RecordBatch | Sequence[Mapping[str, Any]], max_bytes: int, deadline: float
+    records: pa.RecordBatch | Sequence[Mapping[str, Any]], max_bytes: int
 ) -> Iterator[QueuedRecord]:
     """Return the entries of records, in their order.
 
@@ -61,7 +61,6 @@ def make_entries(
         records: The columns `partitionKey` and `data`, and optionally `explicitHashKey` and
             `deduplicationId`; or rows with these names.
         max_bytes: The most bytes in a record.
-        deadline: When to give up, by the loop's clock.
 
     Raises:
         UnwritableRecordError: If a column is missing, unknown or of another type, or a record
@@ -84,8 +83,7 @@ def make_entries(
     hash_keys = [_hash_key(digits) for digits in explicit.to_pylist()]
     of_each = zip(keys.to_pylist(), hash_keys, data.to_pylist(), sizes.to_pylist(), strict=True)
     return (
-        QueuedRecord((key, hash_key), value, nbytes, deadline)
-        for key, hash_key, value, nbytes in of_each
+        QueuedRecord((key, hash_key), value, nbytes) for key, hash_key, value, nbytes in of_each
     )
 
 

@@ -49,6 +49,7 @@ class PutSender:
         client: The calls of the stream.
         queues: The entries.
         max_bytes: The most bytes that may wait to be confirmed.
+        delivery_timeout: Seconds from the first attempt to put an entry until it is confirmed.
         jitter: The waits after failures.
 
     Attributes:
@@ -66,11 +67,13 @@ class PutSender:
         queues: ShardQueues,
         *,
         max_bytes: int,
+        delivery_timeout: float,
         jitter: FullJitter,
     ) -> None:
         self._client = client
         self._queues = queues
         self._max_bytes = max_bytes
+        self._delivery_timeout = delivery_timeout
         self._jitter = jitter
         self.records = self.bytes = self.calls = self.put_again = self.throttled = 0
         self.waiting = 0
@@ -179,6 +182,7 @@ class PutSender:
         refused: Sequence[Put] = puts
         throttled = False
         self.calls += 1
+        self._begin_time(puts)
         try:
             async with asyncio.timeout(_CALL_TIMEOUT):
                 results = await self._client.put_records([put.to_request() for put in puts])
@@ -200,7 +204,7 @@ class PutSender:
                 if result.shard_id != shard:
                     self._list_again()
         self.throttled += throttled
-        for put in refused:
+        for put in reversed(refused):
             self._queues.settle(put, confirmed=False)
             self.put_again += len(put.entries)
         if failure is not None:
@@ -214,9 +218,21 @@ class PutSender:
         self.bytes += nbytes
         self.records += len(put.entries)
 
+    def _begin_time(self, puts: Sequence[Put]) -> None:
+        """Begin the time of entries that are put for the first time.
+
+        Before that they wait for entries that are confirmed one after the other, however slowly.
+        """
+        deadline = asyncio.get_running_loop().time() + self._delivery_timeout
+        for put in puts:
+            first = put.entries[0]
+            if first.deadline is None:
+                first.deadline = deadline
+
     def _check_time(self, refused: Sequence[Put], failure: Exception) -> None:
         now = asyncio.get_running_loop().time()
-        if any(put.entries[0].deadline <= now for put in refused):
+        deadlines = [put.entries[0].deadline for put in refused]
+        if any(deadline is not None and deadline <= now for deadline in deadlines):
             raise WriteTimeoutError(
                 f"Kinesis did not confirm records within delivery_timeout; the error of the last "
                 f"attempt: {text_of(failure)}; check that the stream has enough shards, or raise "

@@ -7,7 +7,7 @@ keep their order, one record of a key is under way at a time; with aggregation i
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
@@ -95,7 +95,7 @@ class ShardQueues:
         self._aggregate = aggregate
         self._entries: dict[KeyOfEntry, deque[QueuedRecord]] = {}
         self._under_way: set[KeyOfEntry] = set()
-        self._ready: defaultdict[str, dict[KeyOfEntry, None]] = defaultdict(dict)
+        self._ready: defaultdict[str, OrderedDict[KeyOfEntry, None]] = defaultdict(OrderedDict)
 
     @property
     def ready(self) -> list[str]:
@@ -126,7 +126,11 @@ class ShardQueues:
         return taken
 
     def settle(self, put: Put, *, confirmed: bool) -> None:
-        """Take the result of a put; its entries stay first of their key if it failed."""
+        """Take the result of a put.
+
+        If it failed, its entries stay first of their key, and their key comes before the others:
+        their time has begun.
+        """
         key = put.key
         self._under_way.discard(key)
         entries = self._entries[key]
@@ -134,7 +138,9 @@ class ShardQueues:
             for _ in put.entries:
                 entries.popleft()
         if entries:
-            self._ready[self._shards.shard_of(key)][key] = None
+            ready = self._ready[self._shards.shard_of(key)]
+            ready[key] = None
+            ready.move_to_end(key, last=confirmed)
         else:
             del self._entries[key]
 

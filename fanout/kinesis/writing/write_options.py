@@ -34,7 +34,8 @@ class KinesisWriteOptions:
             the format of the KPL; readers have to deaggregate.
         max_record_bytes: The most bytes in a record with its partition key; the stream's own limit.
         max_bytes_in_flight: The most bytes that may wait to be confirmed.
-        delivery_timeout: The longest time until a record is confirmed, attempts together.
+        delivery_timeout: The longest time from the first attempt to put a record until it is
+            confirmed.
         region: The AWS region; None takes it from the ARN, else from the session.
         endpoint_url: An endpoint instead of the region's.
         role_arn: A role to assume, refreshed before it expires.

@@ -63,7 +63,7 @@ class KinesisSink(KinesisWriteOptions):
             KPL; readers have to deaggregate.
         max_record_bytes: The most bytes in a record with its partition key; the stream's own limit.
         max_bytes_in_flight: The most bytes of a task that may wait to be confirmed.
-        delivery_timeout: Seconds until a record is confirmed, attempts together.
+        delivery_timeout: Seconds from the first attempt to put a record until it is confirmed.
         region: The AWS region; None takes it from the ARN, else from the workers' environment.
         endpoint_url: An endpoint instead of the region's.
         role_arn: A role to assume, refreshed before it expires.

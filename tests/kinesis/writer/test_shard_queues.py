@@ -31,7 +31,7 @@ SPLIT = OpenShards(
 
 
 def record(data: bytes, key: tuple[str, int | None] = LOW) -> QueuedRecord:
-    return QueuedRecord(key, data, len(data) + len(key[0]), 0.0)
+    return QueuedRecord(key, data, len(data) + len(key[0]))
 
 
 def queued(*records: QueuedRecord, aggregate: bool = False) -> ShardQueues:
@@ -63,6 +63,16 @@ def test_one_record_of_a_key_is_under_way_wherever_its_key_goes() -> None:
         assert put.data == expected
         queues.settle(put, confirmed=True)
     assert queues.take("low") == []
+
+
+def test_what_was_refused_is_put_again_before_what_never_was() -> None:
+    large = [record(bytes(MAX_CALL_BYTES // 2 - 1), ("k", n)) for n in range(6)]
+    queues = queued(*large)
+    first, second = queues.take("whole")
+    queues.settle(first, confirmed=False)
+    queues.settle(second, confirmed=False)
+    assert {put.key for put in queues.take("whole")} == {first.key, second.key}
+    assert [put.key for put in queues.take("whole")] == [large[2].key, large[3].key]
 
 
 def test_a_call_has_one_record_of_each_key_up_to_the_limits() -> None:

@@ -355,4 +355,4 @@ def test_malformed_options_are_refused(wrong: dict[str, Any], says: str) -> None
 
 def test_entries_are_checked_before_the_first_is_made() -> None:
     with pytest.raises(FanOutError):
-        make_entries(rows(("k", b"12"), ("k", b"123")), 3, 0.0)
+        make_entries(rows(("k", b"12"), ("k", b"123")), 3)
