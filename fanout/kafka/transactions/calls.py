@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, final
 
 from aiokafka.errors import (
@@ -35,6 +36,7 @@ from aiokafka.errors import (
     InvalidTxnState,
     KafkaError,
     NodeNotReadyError,
+    NoError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
@@ -58,7 +60,7 @@ from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.transactions.outcome import TransactionDescription, TransactionState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.transactions.commit_token import CommitToken
@@ -265,12 +267,18 @@ class TransactionCalls:
             partitions={topic: tuple(sorted(numbers)) for topic, numbers, _ in topics},
         )
 
-    async def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
-        response = await fetch_metadata(self._connections, [topic])
-        ((code, _, _, partitions),) = response.topics
-        raise_if_refused(code, topic, topic=topic, operation="DESCRIBE")
-        return len(partitions)
+    async def partition_counts(
+        self, topics: Collection[str], others: Collection[str]
+    ) -> dict[str, int]:
+        """Return how many partitions topics have, and those of the others that can be described."""
+        response = await fetch_metadata(self._connections, sorted({*topics, *others}))
+        counts = {}
+        for code, topic, _, partitions in sorted(response.topics, key=itemgetter(1)):
+            if topic in topics:
+                raise_if_refused(code, topic, topic=topic, operation="DESCRIBE")
+            if code == NoError.errno:
+                counts[topic] = len(partitions)
+        return counts
 
     async def max_timeout(self) -> float:
         """Return the longest timeout that a broker allows, in seconds."""

@@ -30,7 +30,7 @@ from fanout.kafka.transactions.outcome import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.partitions import Partition
@@ -304,26 +304,37 @@ class Transactions:
         return await self._retried(doing, lambda: self._calls.markers(group, topics, stable=stable))
 
     async def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has.
+        """Return how many partitions a topic has; see `partition_counts`."""
+        return (await self.partition_counts([topic]))[topic]
+
+    async def partition_counts(
+        self, topics: Collection[str], others: Collection[str] = ()
+    ) -> dict[str, int]:
+        """Return how many partitions topics have, in the order of their names.
+
+        Args:
+            topics: Topics that have to exist.
+            others: Topics that are left out where they do not exist, or may not be described.
 
         Raises:
-            ServiceError: If it does not exist, may not be described, or no broker answers.
+            ServiceError: If a topic does not exist, may not be described, or no broker answers.
         """
         clock = asyncio.get_running_loop().time
         missing_at = clock() + KAFKA_INTERVALS.current.topic_missing_after
 
-        async def count() -> int:
+        async def count() -> dict[str, int]:
             try:
-                return await self._calls.partitions(topic)
+                return await self._calls.partition_counts(topics, others)
             except UnknownTopicOrPartitionError as error:
                 if clock() < missing_at:  # a broker that has just started may not know it yet
                     raise
                 raise ServiceError(
-                    f"there is no topic {topic}: create it before it is written to, or check its "
-                    f"name and the cluster"
+                    f"there is no topic {error.args[0]}: create it before it is written to, or "
+                    f"check its name and the cluster"
                 ) from error
 
-        return await self._retried(f"the partitions of {topic} cannot be counted", count)
+        named = ", ".join(sorted(topics)) or "the topics"
+        return await self._retried(f"the partitions of {named} cannot be counted", count)
 
     async def describe(self, transactional_id: str) -> TransactionDescription | None:
         """Return the description of a transactional id; None before Kafka 3.0.

@@ -56,12 +56,15 @@ class SinkConnection:
             self.transaction_timeout(options.transaction_timeout)
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions of topics, and of those of earlier calls."""
-        counts = {
-            topic: self.call(self.transactions.partitions(topic))
-            for topic in sorted({*topics, *self._topics})
-        }
-        self._topics.update(counts)
+        """Return the number of partitions of topics, and of those of earlier calls.
+
+        A topic of an earlier call that does not exist any more is forgotten.
+        """
+        wanted = set(topics)
+        if not wanted | self._topics:
+            return {}
+        counts = self.call(self.transactions.partition_counts(wanted, self._topics - wanted))
+        self._topics = set(counts)
         return counts
 
     def transaction_timeout(self, wanted: float | None) -> float:
