@@ -82,8 +82,8 @@ class SinkJob:
 
     Args:
         df: The rows; their columns were checked.
-        files: The Parquet files with the rows before the target's transform, which tasks read;
-            empty where they get them from the DataFrame.
+        files: The Parquet files with the rows before the target's transform, on a disk of the
+            driver; empty where the rows come from the DataFrame alone.
         target: The sink.
         context: The batch.
         connection: The connection of the driver to the cluster.
@@ -124,14 +124,16 @@ class SinkJob:
         return result
 
     def _write_unchanged(self, options: TaskOptions, counts: Mapping[str, int]) -> JobResult:
-        """Write the rows by Spark's tasks, which read the batch's files where they can."""
-        if not self.files:
-            partitioner = self.target.partitioner
-            return write_rows(self.df, options, counts=counts, partitioner=partitioner)
-        if _is_small(self.files):
+        """Write the rows from the batch's files where that is possible, else by a job of SQL."""
+        if self.files and _is_small(self.files):
             # The start of a job takes longer than the writing.
             return _result([write_files(options, self._shared(counts, tasks=1))])
         spark = self.df.sparkSession
+        # The tasks of a cluster may run where the disk of the driver is not. Each task reads all
+        # rows, so that many tasks would read more than the shuffle costs.
+        if not self.files or not str(spark.sparkContext.master).startswith("local["):
+            partitioner = self.target.partitioner
+            return write_rows(self.df, options, counts=counts, partitioner=partitioner)
         shared = self._shared(counts, tasks=_tasks(spark, counts))
         # Without SQL a job starts in three quarters of the time.
         tasks = spark.sparkContext.parallelize(range(shared.tasks), shared.tasks)

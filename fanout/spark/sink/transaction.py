@@ -79,11 +79,8 @@ def _run(job: SinkJob, mode: WriteMode) -> None:
 
 
 def _readable_files(df: DataFrame, target: SinkTarget, context: BatchContext) -> Sequence[str]:
-    """Return the files whose rows are those of a DataFrame, where the tasks can read them."""
-    whole = df is context.frame and target.framing is None
-    # The tasks of a cluster may run where the disk of the driver is not.
-    local = str(df.sparkSession.sparkContext.master).startswith("local[")
-    return context.files if whole and local else ()
+    """Return the files whose rows are those of a DataFrame, where the driver can read them."""
+    return context.files if df is context.frame and target.framing is None else ()
 
 
 def recover_sink(target: SinkTarget, context: BatchContext) -> None:

@@ -16,6 +16,7 @@ from fanout.errors import BatchFailedError, OptionError, UnwritableRecordError
 from fanout.kafka import Cluster
 from fanout.spark import KafkaSink
 from fanout.spark.current_batch import handling
+from fanout.spark.sink import job
 from tests.kafka.topics import PLAINTEXT
 from tests.spark.manual import ManualSource
 from tests.spark.sink.harness import Output, Run, run
@@ -110,6 +111,33 @@ def test_the_rows_of_the_file_are_written_without_spark(
     with run(spark, tmp_path) as here:
         write(here, output.sink(transform_arrow=by_shard), empty, file)
     assert len(output.values()) == ROWS
+
+
+def test_the_driver_of_a_cluster_writes_a_small_batch_and_spark_gives_tasks_their_rows(
+    spark: SparkSession, output: Output, tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+
+    def noted(name: str) -> None:
+        original = getattr(job, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            used.append(name)
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(job, name, call)
+
+    for name in ("write_files", "file_task", "write_rows"):
+        noted(name)
+    monkeypatch.setattr(spark.sparkContext, "master", "spark://master:7077")
+    sink = output.sink(transform_arrow=by_shard)
+    with run(spark, tmp_path / "checkpoint") as here:
+        df = spark.read.parquet(file)
+        write(here, sink, df, file)
+        monkeypatch.setattr(job, "_SMALL_ROWS", ROWS - 1)
+        write(here, sink, df, file, 1)
+    assert used == ["write_files", "write_rows"]
+    assert output.values() == sorted(2 * [b"%d!" % row for row in range(ROWS)])
 
 
 @pytest.mark.usefixtures("by_tasks")
