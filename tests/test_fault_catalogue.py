@@ -436,6 +436,10 @@ WRITING: Final[Lines] = {
         "tests/kinesis/writer/test_writer.py::test_resharding_while_writing_loses_nothing_and_keeps_the_order",
         "tests/kinesis/writer/test_shard_queues.py::test_one_record_of_a_key_is_under_way_wherever_its_key_goes",
     ),
+    "Many writers fill one shard for longer than the timeout: all of them get through.": (
+        "tests/kinesis/writer/test_delivery_timeout.py::test_many_tasks_that_fill_one_shard_for_longer_than_the_timeout_all_get_through",
+        "tests/kinesis/writer/test_shard_queues.py::test_what_was_refused_is_put_again_before_what_never_was",
+    ),
     "Records are never taken: an error in time.": (
         "tests/kinesis/writer/test_writer.py::test_records_that_are_never_taken_are_an_error_in_time",
     ),

@@ -340,6 +340,16 @@ WRITING: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/writer/test_failures.py::test_a_broker_that_is_killed_and_comes_back_has_each_record_once_in_order",
         "tests/kafka/writer/test_failures.py::test_a_job_goes_on_through_the_restart_of_its_broker",
     ),
+    "A broker does not know a topic yet, or knows more partitions: no key of a writer moves.": (
+        "tests/kafka/writer/test_partition_counts.py::test_a_broker_that_does_not_know_the_topic_yet_moves_no_key",
+        "tests/kafka/writer/test_partition_counts.py::test_partitions_that_are_added_move_no_key_of_a_writer_that_is_open",
+    ),
+    "A partition has no leader while others are written: memory stays bounded.": (
+        "tests/kafka/writing/test_writer_memory.py::test_what_waits_keeps_no_memory_of_what_was_confirmed",
+    ),
+    "A topic that earlier batches of a sink named is deleted: other batches are written.": (
+        "tests/spark/sink/test_connection.py::test_a_topic_of_an_earlier_batch_that_was_deleted_fails_no_batch_that_does_not_name_it",
+    ),
     "A job that reads, processes and writes is killed at any moment: each record counts once.": (
         "tests/kafka/writer/test_failures.py::test_a_job_that_is_killed_counts_each_record_once",
         "tests/kafka/writer/test_failures.py::test_a_job_that_is_killed_many_times_counts_each_record_once",
