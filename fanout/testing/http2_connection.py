@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 # What a client may have open at once, and may send before it waits for us.
+_MAX_FRAME_SIZE = 1 << 17
 _SETTINGS: dict[SettingCodes | int, int] = {
     SettingCodes.MAX_CONCURRENT_STREAMS: 1_000,
     SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20,
-    SettingCodes.MAX_FRAME_SIZE: 1 << 17,
+    SettingCodes.MAX_FRAME_SIZE: _MAX_FRAME_SIZE,
 }
 _CONNECTION_WINDOW = 1 << 24
 # How much of an answer becomes frames at a time.
@@ -81,6 +82,8 @@ class Http2Connection:
             with self._lock:
                 self._h2.initiate_connection()
                 self._h2.update_settings(_SETTINGS)
+                # h2 would refuse a large frame that it reads together with the acknowledgement.
+                self._h2.max_inbound_frame_size = _MAX_FRAME_SIZE
                 self._h2.increment_flow_control_window(_CONNECTION_WINDOW)
                 self._flush()
             while self._read():

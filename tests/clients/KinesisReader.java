@@ -187,6 +187,8 @@ final class KinesisReader {
         check(listed.get(0).consumerARN().equals(consumer.consumerARN()));
         var tags = kinesis.listTagsForResource(b -> b.resourceARN(consumer.consumerARN())).join();
         check(tags.tags().equals(List.of(Tag.builder().key("a").value("b").build())));
+        kinesis.tagResource(b -> b.resourceARN(arn).tags(Map.of("cost", "b"))).join();
+        kinesis.untagResource(b -> b.resourceARN(arn).tagKeys("cost")).join();
         kinesis.deregisterStreamConsumer(b -> b.consumerARN(consumer.consumerARN())).join();
     }
 

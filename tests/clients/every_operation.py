@@ -81,6 +81,8 @@ def _consumers(arn: str) -> Calls:
     assert (yield "ListStreamConsumers", {"StreamARN": arn})["Consumers"] == [consumer]
     tags = (yield "ListTagsForResource", {"ResourceARN": consumer["ConsumerARN"]})["Tags"]
     assert tags == [{"Key": "team", "Value": "a"}]
+    yield "TagResource", {"ResourceARN": arn, "Tags": {"cost": "b"}}
+    yield "UntagResource", {"ResourceARN": arn, "TagKeys": ["cost"]}
     described = (yield "DescribeStreamConsumer", name)["ConsumerDescription"]
     assert described == consumer | {"StreamARN": arn}
     event = yield (

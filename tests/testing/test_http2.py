@@ -151,6 +151,15 @@ def test_a_request_may_be_larger_than_every_window(client: Http2Client) -> None:
     assert client.call("PutRecords", request)["FailedRecordCount"] == 0
 
 
+def test_a_large_frame_may_follow_the_acknowledgement_of_its_size(client: Http2Client) -> None:
+    while client.h2.max_outbound_frame_size < 50_000:
+        client.h2.receive_data(client.socket.recv(1 << 16))
+    record = {"PartitionKey": "key", "Data": base64.b64encode(bytes(30_000)).decode()}
+    # Both leave in one piece, so that the server reads them together.
+    answer = client.call("PutRecord", {"StreamName": "orders"} | record)
+    assert answer["ShardId"] in {FIRST, SECOND}
+
+
 def test_a_cut_resets_its_stream_and_no_other(server: KinesisServer, client: Http2Client) -> None:
     server.inject(CutConnection(shard=FIRST))
     arn = consumer(client)

@@ -93,20 +93,25 @@ def test_an_unknown_shard_is_not_found(kinesis: Any) -> None:
 @pytest.mark.parametrize(
     "position",
     [
-        {"kind": "NOWHERE"},
         {"kind": "AT_TIMESTAMP"},
         {"kind": "AT_TIMESTAMP", "Timestamp": datetime.now(UTC) + timedelta(days=1)},
         {"kind": "AFTER_SEQUENCE_NUMBER"},
         {"kind": "AT_SEQUENCE_NUMBER", "SequenceNumber": "0"},
         {"kind": "AT_SEQUENCE_NUMBER", "SequenceNumber": "9" * 56},
     ],
-    ids=["kind", "no time", "future", "no number", "below", "above"],
+    ids=["no time", "future", "no number", "below", "above"],
 )
 def test_a_bad_position_is_an_invalid_argument(kinesis: Any, position: dict[str, Any]) -> None:
     with pytest.raises(ClientError) as error:
         kinesis.subscribe(**position)
     assert code(error) == "InvalidArgumentException"
     assert kinesis.server.statistics().violations == {"invalid_position": 1}
+
+
+def test_a_position_of_an_unknown_kind_is_no_valid_request(kinesis: Any) -> None:
+    with pytest.raises(ClientError) as error:
+        kinesis.subscribe("NOWHERE")
+    assert code(error) == "ValidationException"
 
 
 def test_a_number_of_another_shard_is_an_invalid_argument(start: Callable[..., Any]) -> None:
@@ -160,6 +165,28 @@ def test_the_tags_of_a_consumer_and_of_its_stream_are_listed(kinesis: Any) -> No
         assert listed["Tags"] == [{"Key": "team", "Value": team}]
 
 
+def test_a_consumer_and_its_stream_are_tagged_by_their_arns(kinesis: Any) -> None:
+    for arn in (kinesis.stream_arn, kinesis.consumer_arn):
+        kinesis.client.tag_resource(ResourceARN=arn, Tags={"team": "orders", "tier": "b"})
+        kinesis.client.untag_resource(ResourceARN=arn, TagKeys=["tier", "unknown"])
+        listed = kinesis.client.list_tags_for_resource(ResourceARN=arn)
+        assert listed["Tags"] == [{"Key": "team", "Value": "orders"}]
+
+
+def test_streams_are_listed_by_name_in_pages(kinesis: Any) -> None:
+    for number in range(101):
+        kinesis.server.create_stream(f"stream-{number:03}")
+    first = kinesis.client.list_streams()
+    assert first["HasMoreStreams"]
+    assert len(first["StreamNames"]) == len(first["StreamSummaries"]) == 100
+    last = kinesis.client.list_streams(NextToken=first["NextToken"])
+    assert (last["HasMoreStreams"], "NextToken" in last) == (False, False)
+    names = [*first["StreamNames"], *last["StreamNames"]]
+    assert names == ["orders", *(f"stream-{number:03}" for number in range(101))]
+    third = kinesis.client.list_streams(ExclusiveStartStreamName=names[1], Limit=1)
+    assert third["StreamNames"] == [names[2]]
+
+
 def test_deregistering_by_name_spares_the_others(kinesis: Any) -> None:
     kinesis.register("audit")
     kinesis.client.deregister_stream_consumer(StreamARN=kinesis.stream_arn, ConsumerName="etl")
@@ -195,6 +222,16 @@ def test_a_sixth_consumer_in_creating_is_refused(start: Callable[..., Any]) -> N
     with pytest.raises(ClientError) as error:
         kinesis.register("c5")
     assert code(error) == "LimitExceededException"
+
+
+def test_a_twenty_first_consumer_is_refused(kinesis: Any) -> None:
+    for index in range(1, 20):
+        kinesis.register(f"c{index}")
+    with pytest.raises(ClientError) as error:
+        kinesis.register("c20")
+    assert code(error) == "LimitExceededException"
+    kinesis.client.deregister_stream_consumer(ConsumerARN=kinesis.consumer_arn)
+    kinesis.register("c20")
 
 
 @pytest.mark.parametrize("name", ["heartbeat", "subscription_life", "max_event_records"])

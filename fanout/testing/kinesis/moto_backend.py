@@ -19,6 +19,7 @@ from fanout.errors import OptionError
 from fanout.testing.kinesis.consumers import Consumer, Refusal
 from fanout.testing.kinesis.moto_responses import Response
 from fanout.testing.kinesis.moto_stream import HASH_KEYS, EmbeddedStream, PutEntry, invalid_argument
+from fanout.testing.kinesis.request_checks import serialization_error, validation_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,6 +36,7 @@ _MAX_RECORDS = 500
 _MAX_REQUEST_BYTES = 5 << 20
 _MAX_RECORD_BYTES = 1 << 20
 _MAX_KEY_CHARACTERS = 256
+_MAX_HASH_KEY_DIGITS = 39
 _MAX_CONSUMERS = 20
 _MAX_CREATING = 5
 
@@ -233,18 +235,31 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         raise _exceptions.ConsumerNotFound(consumer_arn or consumer_name, self.account_id)
 
 
-def _entry(record: dict[str, Any], position: int) -> PutEntry:
-    partition_key, explicit = record.get("PartitionKey"), record.get("ExplicitHashKey")
-    if not isinstance(partition_key, str) or not 0 < len(partition_key) <= _MAX_KEY_CHARACTERS:
-        raise invalid_argument("A partition key must have 1 to 256 characters.")
-    hash_key = int(explicit) if explicit else None
-    if hash_key is not None and not 0 <= hash_key < HASH_KEYS:
-        raise invalid_argument("An explicit hash key must be below 2 to the power of 128.")
-    data = str(record.get("Data", "")).encode()
+def _entry(record: Any, position: int) -> PutEntry:
+    match record:
+        case {"PartitionKey": str(partition_key), "Data": str(data)}:
+            hash_key = _hash_key(record.get("ExplicitHashKey"))
+        case dict():
+            raise validation_error("a record needs a PartitionKey and Data, which are strings.")
+        case _:
+            raise serialization_error("A record must be a structure.")
+    if not 0 < len(partition_key) <= _MAX_KEY_CHARACTERS:
+        raise validation_error("a partition key must have 1 to 256 characters.")
     try:
-        length = len(binascii.a2b_base64(data, strict_mode=True))
-    except binascii.Error as error:
-        raise JsonRESTError("SerializationException", f"Data is not base64: {error}") from error
+        encoded = data.encode()
+        length = len(binascii.a2b_base64(encoded, strict_mode=True))
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise serialization_error("Data is not base64.") from error
     if length > _MAX_RECORD_BYTES:
         raise _exceptions.RecordSizeExceedsLimit(position)
-    return PutEntry(partition_key, hash_key, data, length + len(partition_key.encode()))
+    return PutEntry(partition_key, hash_key, encoded, length + len(partition_key.encode()))
+
+
+def _hash_key(explicit: object) -> int | None:
+    if explicit is None:
+        return None
+    if not isinstance(explicit, str) or not explicit.isascii() or not explicit.isdigit():
+        raise validation_error("an explicit hash key must be a decimal number.")
+    if len(explicit) > _MAX_HASH_KEY_DIGITS or int(explicit) >= HASH_KEYS:
+        raise invalid_argument("An explicit hash key must be below 2 to the power of 128.")
+    return int(explicit)

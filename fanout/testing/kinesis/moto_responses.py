@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Never
 
 import moto.kinesis.responses
 from moto.core.exceptions import JsonRESTError
-from moto.core.responses import ActionResult
+from moto.core.responses import ActionResult, EmptyResult
+from moto.core.utils import camelcase_to_underscores, get_service_model
 
 from fanout.testing.caller import Caller, caller_of
 from fanout.testing.faults import (
@@ -32,12 +34,15 @@ from fanout.testing.kinesis.list_shards import (
 )
 from fanout.testing.kinesis.moto_stream import invalid_argument
 from fanout.testing.kinesis.polling import ShardIterator, encode_answer, read_page
+from fanout.testing.kinesis.request_checks import read_request, serialization_error
 from fanout.testing.kinesis.server_state import now_in_millis
 from fanout.testing.kinesis.shard import Page, PositionRefusedError
 from fanout.testing.kinesis.subscribe import open_subscription, stream_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from botocore.model import StructureShape
 
     from fanout.testing.kinesis.consumers import Consumer
     from fanout.testing.kinesis.moto_stream import EmbeddedStream
@@ -48,16 +53,33 @@ _logger = logging.getLogger(__name__)
 # moto's types stay outside: they describe the backend that ours replaces.
 _responses: Any = moto.kinesis.responses
 
-# The largest pages, and the default ones, of the API reference.
-_MAX_SHARDS = 1_000
-_MAX_POLL_RECORDS = 10_000
+# The default pages of the API reference.
+_SHARDS = 1_000
+_POLL_RECORDS = 10_000
+_STREAMS = 100
 
 
 class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is untyped here
-    """Answer one request."""
+    """Answer one request; `request` is what it asks for, checked."""
+
+    request: dict[str, Any]
+
+    def _dispatch(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer mistakes of the client, and those of ours, as the service does."""
+        try:
+            return super()._dispatch(*args, **kwargs)
+        except ConnectionAbortedError:
+            raise
+        except UnicodeDecodeError:
+            return _as_answer(serialization_error("The body of the request is not UTF-8."))
+        except JsonRESTError as error:
+            return _as_answer(error)
+        except Exception:
+            _logger.warning("a call failed", exc_info=True)
+            return _error(500, "InternalFailure", "The embedded server failed: see its log.")
 
     def call_action(self) -> Any:
-        """Refuse or ignore the call where a fault asks for it."""
+        """Refuse or ignore the call where a fault asks for it, and check what it asks for."""
         state: ServerState = self.kinesis_backend.state
         action = self._get_action()
         environ = self.normalized_request.environ
@@ -70,6 +92,11 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             return _refuse(fault)
         if isinstance(fault, IgnoreCall):
             _never_answer(self._caller)
+        asked_for = _operations().get(action)
+        if asked_for is None:
+            message = f"The embedded server has no operation {action}."
+            raise JsonRESTError("UnknownOperationException", message)
+        self.request = read_request(asked_for, self.raw_body)
         return super().call_action()
 
     def _access_key(self) -> str:
@@ -79,7 +106,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
 
     def put_records(self) -> Any:
         """Parse and encode a large call once; moto parses it for every parameter."""
-        request = json.loads(self.body)
+        request = self.request
         fault = self.kinesis_backend.state.faults.at_put()
         result = self.kinesis_backend.put_records(
             request.get("StreamARN"),
@@ -94,7 +121,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
 
     def describe_stream(self) -> Any:
         """Return the stream with a page of its shards; moto always begins with the first one."""
-        request = json.loads(self.body)
+        request = self.request
         stream = self.kinesis_backend.describe_stream(
             request.get("StreamARN"), request.get("StreamName")
         )
@@ -105,7 +132,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
 
     def list_shards(self) -> Any:
         """Return a page of shards."""
-        request = json.loads(self.body)
+        request = self.request
         try:
             stream, after, shard_filter = self._asked_for(request)
             with stream.lock:
@@ -113,7 +140,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         except ListShardsError as error:
             raise invalid_argument(str(error)) from error
         following = [shard for shard in shards if shard.shard_id > after]
-        page = following[: request.get("MaxResults", _MAX_SHARDS)]
+        page = following[: request.get("MaxResults", _SHARDS)]
         answer: dict[str, Any] = {"Shards": [shard.to_json() for shard in page]}
         if len(page) < len(following):
             last = page[-1].shard_id
@@ -136,7 +163,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
 
     def get_shard_iterator(self) -> Any:
         """Answer with an iterator that holds the number after which to read."""
-        request = json.loads(self.body)
+        request = self.request
         stream = self.kinesis_backend.describe_stream(
             request.get("StreamARN"), request.get("StreamName")
         )
@@ -159,7 +186,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
 
     def get_records(self) -> Any:
         """Read on from an iterator; a drained closed shard names its children instead of a next."""
-        request = json.loads(self.body)
+        request = self.request
         try:
             iterator = ShardIterator.decode(request["ShardIterator"])
         except ValueError as error:
@@ -177,7 +204,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             if isinstance(fault, EmptyPoll):
                 page = Page((), 0, iterator.cursor, millis_behind=1)
             else:
-                limit = request.get("Limit", _MAX_POLL_RECORDS)
+                limit = request.get("Limit", _POLL_RECORDS)
                 page = read_page(shard, iterator.cursor, meter, limit, state.rules)
             answer = encode_answer(stream.stream_name, shard, page)
         kind = JSON
@@ -197,26 +224,60 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
 
     def register_stream_consumer(self) -> Any:
         """Register a consumer with its tags, which moto leaves out."""
-        request = json.loads(self.body)
+        request = self.request
         consumer = self.kinesis_backend.register_stream_consumer(
             request["StreamARN"], request["ConsumerName"], request.get("Tags", {})
         )
         return ActionResult({"Consumer": consumer.to_json()})
 
+    def list_streams(self) -> Any:
+        """Return a page of names, in their order; moto's has ten, and the summaries of all."""
+        after = self.request.get("NextToken") or self.request.get("ExclusiveStartStreamName", "")
+        streams = sorted(self.kinesis_backend.list_streams(), key=lambda each: each.stream_name)
+        following = [stream for stream in streams if stream.stream_name > after]
+        page = following[: self.request.get("Limit", _STREAMS)]
+        answer = {
+            "StreamNames": [stream.stream_name for stream in page],
+            "StreamSummaries": [
+                stream.to_json_summary()["StreamDescriptionSummary"] for stream in page
+            ],
+            "HasMoreStreams": len(page) < len(following),
+        }
+        if answer["HasMoreStreams"]:
+            answer["NextToken"] = page[-1].stream_name
+        return ActionResult(answer)
+
+    def tag_resource(self) -> Any:
+        """Tag a consumer or a stream."""
+        self._tags_of_resource().update(self.request["Tags"])
+        return EmptyResult()
+
+    def untag_resource(self) -> Any:
+        """Remove tags of a consumer or a stream."""
+        tags = self._tags_of_resource()
+        for key in self.request["TagKeys"]:
+            tags.pop(key, None)
+        return EmptyResult()
+
     def list_tags_for_resource(self) -> Any:
-        """Return the tags of a consumer or a stream, which moto does not know by ARN."""
-        arn = json.loads(self.body)["ResourceARN"]
-        tagged = (
+        """Return the tags of a consumer or a stream."""
+        tags = sorted(self._tags_of_resource().items())
+        return ActionResult({"Tags": [{"Key": key, "Value": value} for key, value in tags]})
+
+    def _tags_of_resource(self) -> dict[str, str]:
+        """Find what moto does not know by its ARN."""
+        arn = self.request["ResourceARN"]
+        tagged: Any = (
             self.kinesis_backend.find_consumer(None, None, arn)[1]
             if "/consumer/" in arn
             else self.kinesis_backend.describe_stream(arn, None)
         )
-        tags = [{"Key": key, "Value": value} for key, value in sorted(tagged.tags.items())]
-        return ActionResult({"Tags": tags})
+        tags: dict[str, str] = tagged.tags
+        return tags
 
     def subscribe_to_shard(self) -> Any:
         """Answer with an event stream."""
-        request = json.loads(self.body)
+        request = self.request
         state: ServerState = self.kinesis_backend.state
         state.count_subscribe(request["ShardId"])
         with self._counting_violations():
@@ -278,5 +339,24 @@ def _refuse(fault: RefuseSubscribe | RefuseCall) -> tuple[int, dict[str, Any], s
     if fault.html:
         page = f"<html><body><h1>{fault.status} {fault.code}</h1>{fault.message}</body></html>"
         return fault.status, {"status": fault.status, "Content-Type": "text/html"}, page
-    headers = {"status": fault.status, "Content-Type": JSON, "X-Amzn-ErrorType": fault.code}
-    return fault.status, headers, json.dumps({"__type": fault.code, "message": fault.message})
+    return _error(fault.status, fault.code, fault.message)
+
+
+def _error(status: int, code: str, message: str) -> tuple[int, dict[str, Any], str]:
+    headers = {"status": status, "Content-Type": JSON, "X-Amzn-ErrorType": code}
+    return status, headers, json.dumps({"__type": code, "message": message})
+
+
+def _as_answer(error: Any) -> tuple[int, dict[str, Any], str]:
+    return _error(error.code, error.error_type, error.message)
+
+
+@cache
+def _operations() -> dict[str, StructureShape]:
+    """Return what each operation takes that the embedded server has."""
+    model = get_service_model("kinesis")
+    return {
+        name: model.operation_model(name).input_shape
+        for name in model.operation_names
+        if hasattr(Response, camelcase_to_underscores(name))
+    }
