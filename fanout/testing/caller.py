@@ -5,7 +5,12 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fanout.testing.hang_up_watch import HangUpWatch
 
 _logger = logging.getLogger(__name__)
 
@@ -14,7 +19,10 @@ _CALLER = "fanout.caller"
 
 
 class Caller(Protocol):
-    """The client of one request. Its methods may be called from the request's thread only."""
+    """The client of one request.
+
+    Its methods may be called from the request's thread only, but for `send_until`.
+    """
 
     def wait_for_hang_up(self, seconds: float | None) -> bool:
         """Wait until the client gives the request up, for at most so many seconds (None: for ever).
@@ -23,6 +31,20 @@ class Caller(Protocol):
 
         Returns:
             Whether the client is gone.
+        """
+
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """Call back, from another thread, when the client gives the request up.
+
+        Args:
+            callback: what to call, in place of the one before; None for nothing.
+        """
+
+    def send_until(self, deadline: float | None) -> None:
+        """Break the answer off if the client has not taken it by then; safe for threads.
+
+        Args:
+            deadline: the time by the monotonic clock; None for no end.
         """
 
     def cut(self) -> None:
@@ -37,16 +59,26 @@ class SocketCaller:
 
     Args:
         connection: the connection.
+        watch: what watches it while the request's thread does not.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, watch: HangUpWatch) -> None:
         self._connection = connection
+        self._watch = watch
 
     def wait_for_hang_up(self, seconds: float | None) -> bool:
         """Wait until the socket is readable: a client sends nothing after its request."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection, selectors.EVENT_READ)
             return bool(selector.select(seconds))
+
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """Call back when the socket is readable."""
+        self._watch.on_gone(self._connection, callback)
+
+    def send_until(self, deadline: float | None) -> None:
+        """Close the connection then."""
+        self._watch.hang_up_at(self._connection, deadline)
 
     def cut(self) -> None:
         """Close the connection."""

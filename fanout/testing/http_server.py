@@ -9,12 +9,13 @@ import logging
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import ThreadedWSGIServer
 
 from fanout.testing.caller import SocketCaller, add_caller, hang_up
+from fanout.testing.hang_up_watch import HangUpWatch
 from fanout.testing.http2_connection import Http2Connection
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class _RequestHandler(MotoRequestHandler):
 
     def make_environ(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().make_environ()
-        add_caller(environ, SocketCaller(self.connection))
+        add_caller(environ, SocketCaller(self.connection, cast("HttpServer", self.server).watch))
         return environ
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 (werkzeug's signature)
@@ -67,6 +68,7 @@ class HttpServer(ThreadedWSGIServer):
         # werkzeug would end the process if the port were taken; it works on a copy of this socket.
         with socket.create_server(("127.0.0.1", port), backlog=_BACKLOG) as bound:
             super().__init__("127.0.0.1", port, app, _RequestHandler, fd=bound.fileno())
+        self.watch = HangUpWatch(f"{name}-watch")
         self._accepting = threading.Thread(
             target=self.serve_forever,
             kwargs={"poll_interval": _POLL_INTERVAL},
@@ -131,10 +133,12 @@ class HttpServer(ThreadedWSGIServer):
                 hang_up(connection)
         for thread in threads:
             thread.join()
+        self.watch.close()
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 (werkzeug's signature)
-        """Log quietly; werkzeug would write to stderr."""
-        _logger.debug("%s: %s", type, message % args if args else message)
+        """Log what an application raised; werkzeug would write to stderr."""
+        level = logging.WARNING if type == "error" else logging.DEBUG
+        _logger.log(level, "%s: %s", type, message % args if args else message)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 (socketserver's signature)
         """Log what a request's thread raised; socketserver would write to stderr."""

@@ -26,14 +26,16 @@ class Http2Client:
     Args:
         endpoint_url: where to connect to.
         window: what a stream may receive before its window is opened further.
-        transport: what to use in place of a new connection.
+        transport: what to use in place of a new connection to there.
     """
 
     def __init__(
         self, endpoint_url: str, *, window: int = 1 << 30, transport: socket.socket | None = None
     ) -> None:
-        address = ("127.0.0.1", int(endpoint_url.rpartition(":")[2]))
-        self.socket = transport or socket.create_connection(address, timeout=20)
+        if transport is None:
+            address = ("127.0.0.1", int(endpoint_url.rpartition(":")[2]))
+            transport = socket.create_connection(address, timeout=20)
+        self.socket = transport
         self.h2 = H2Connection(H2Configuration(header_encoding="utf-8"))
         self.h2.initiate_connection()
         self.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})

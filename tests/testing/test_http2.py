@@ -160,6 +160,11 @@ def test_a_large_frame_may_follow_the_acknowledgement_of_its_size(client: Http2C
     assert answer["ShardId"] in {FIRST, SECOND}
 
 
+def test_many_requests_may_come_before_the_client_knows_the_settings(client: Http2Client) -> None:
+    numbers = [client.request("ListStreams", {}) for _ in range(200)]
+    client.until(lambda: all(client.seen(StreamEnded, number) for number in numbers))
+
+
 def test_a_cut_resets_its_stream_and_no_other(server: KinesisServer, client: Http2Client) -> None:
     server.inject(CutConnection(shard=FIRST))
     arn = consumer(client)
@@ -185,6 +190,7 @@ def test_a_goaway_takes_the_whole_connection(server: KinesisServer, client: Http
     server.inject(GoAway(shard=FIRST))
     arn = consumer(client)
     first, second = client.subscribe(arn, FIRST), client.subscribe(arn, SECOND)
+    client.until(lambda: client.bodies[first] and client.bodies[second])
     server.put_records("orders", [("key", b"a")], shard=FIRST)
     while client.receive():
         pass

@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from fanout.testing.caller import Caller
     from fanout.testing.kinesis.rules import KinesisRules
     from fanout.testing.kinesis.shard import Shard
+
+# How long a client may take for the rest of a subscription that is over, in seconds.
+GRACE = 5.0
 
 Violation = Literal[
     "subscribed_too_often",
@@ -47,12 +51,13 @@ class RefusedError(Exception):
 class ServedSubscription:
     """One live subscription: how far it has read, and whether it was told to end.
 
-    `refusal` is what it tells its client when it is ended from outside; None ends it cleanly.
-    The stream's lock guards every field.
+    `caller` is its client. `refusal` is what it tells its client when it is ended from outside;
+    None ends it cleanly. The stream's lock guards every field.
     """
 
     shard: Shard
     cursor: int
+    caller: Caller
     ended: bool = False
     refusal: Refusal | None = None
 
@@ -60,7 +65,8 @@ class ServedSubscription:
         """End the subscription and wake its thread; the first reason stays."""
         if not self.ended:
             self.ended, self.refusal = True, refusal
-        self.shard.changed.notify_all()
+            self.caller.send_until(time.monotonic() + GRACE)
+            self.shard.changed.notify_all()
 
 
 @dataclass(slots=True)
@@ -139,17 +145,18 @@ class Consumer:
         if succeeded_at is not None and time.monotonic() - succeeded_at < rules.takeover_after:
             raise RefusedError("subscribed_too_soon", self._in_use())
 
-    def admit(self, shard: Shard, cursor: int) -> ServedSubscription:
+    def admit(self, shard: Shard, cursor: int, caller: Caller) -> ServedSubscription:
         """Begin a subscription, which takes over from the one before."""
         slot = self._slots[shard.shard_id]
         if slot.live is not None:
             slot.live.end(self._in_use())
-        slot.live = ServedSubscription(shard, cursor)
+        slot.live = ServedSubscription(shard, cursor, caller)
         slot.succeeded_at = time.monotonic()
         return slot.live
 
     def discard(self, subscription: ServedSubscription) -> None:
         """Forget a subscription whose response is over."""
+        subscription.ended = True
         slot = self._slots[subscription.shard.shard_id]
         if slot.live is subscription:
             slot.live = None

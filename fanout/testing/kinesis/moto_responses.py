@@ -295,14 +295,13 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
     def _subscribe(self, state: ServerState, request: dict[str, Any]) -> Any:
         shard_id = request["ShardId"]
         stream, consumer = self._consumer(request["ConsumerARN"])
-        caller = self._caller
         with stream.lock:
             consumer.note_call(shard_id, state.rules)
         match state.faults.at_subscribe(shard_id):
             case RefuseSubscribe() as fault:
                 return _refuse(fault)
             case IgnoreSubscribe():
-                _never_answer(caller)
+                _never_answer(self._caller)
             case None:
                 pass
         if shard_id not in stream.shards:
@@ -310,9 +309,9 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             raise RefusedError("unknown_shard", Refusal("ResourceNotFoundException", message))
         position = request.get("StartingPosition") or {}
         subscription = open_subscription(
-            state.rules, stream, consumer, stream.shards[shard_id], position
+            state.rules, stream, consumer, stream.shards[shard_id], position, caller=self._caller
         )
-        frames = stream_frames(state, stream, consumer, subscription, caller)
+        frames = stream_frames(state, stream, consumer, subscription)
         return 200, {"Content-Type": "application/vnd.amazon.eventstream"}, frames
 
     def _consumer(self, consumer_arn: str) -> tuple[EmbeddedStream, Consumer]:

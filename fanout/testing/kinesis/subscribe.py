@@ -15,6 +15,7 @@ from fanout.testing.faults import (
     RaiseInStream,
     Stall,
 )
+from fanout.testing.kinesis import consumers
 from fanout.testing.kinesis.consumers import Refusal, RefusedError
 from fanout.testing.kinesis.frames import encode_event, encode_exception, payload_of
 from fanout.testing.kinesis.server_state import now_in_millis
@@ -41,6 +42,8 @@ def open_subscription(
     consumer: Consumer,
     shard: Shard,
     position: dict[str, Any],
+    *,
+    caller: Caller,
 ) -> ServedSubscription:
     """Begin a subscription if every rule allows it. The caller has counted the call.
 
@@ -54,7 +57,7 @@ def open_subscription(
         except PositionRefusedError as error:
             refusal = Refusal("InvalidArgumentException", str(error))
             raise RefusedError("invalid_position", refusal) from error
-        return consumer.admit(shard, cursor)
+        return consumer.admit(shard, cursor, caller)
 
 
 def stream_frames(
@@ -62,13 +65,21 @@ def stream_frames(
     stream: EmbeddedStream,
     consumer: Consumer,
     subscription: ServedSubscription,
-    caller: Caller,
 ) -> Iterator[bytes]:
     """Yield the frames of a subscription until it ends or its client leaves."""
+    caller = subscription.caller
+    deadline = time.monotonic() + state.rules.subscription_life
+
+    def end() -> None:
+        with stream.lock:
+            subscription.end()
+
     try:
+        caller.on_gone(end)
+        caller.send_until(deadline + consumers.GRACE)
         # Without that frame an empty chunk still sends the response's headers at once.
         yield encode_event("initial-response", b"{}") if state.rules.initial_response else b""
-        for number, frame in enumerate(_frames(state, stream, subscription, caller), 1):
+        for number, frame in enumerate(_frames(state, stream, subscription, deadline), 1):
             match state.faults.at_event(subscription.shard.shard_id, number):
                 case None:
                     yield frame
@@ -92,16 +103,17 @@ def stream_frames(
     finally:
         with stream.lock:
             consumer.discard(subscription)
+        caller.on_gone(None)
+        caller.send_until(None)
 
 
 def _frames(
     state: ServerState,
     stream: EmbeddedStream,
     subscription: ServedSubscription,
-    caller: Caller,
+    deadline: float,
 ) -> Iterator[bytes]:
     rules = state.rules
-    deadline = time.monotonic() + rules.subscription_life
     shard = subscription.shard
 
     def due() -> bool:
@@ -123,8 +135,6 @@ def _frames(
             )
             if page.continuation is not None:
                 subscription.cursor = page.continuation
-        if caller.wait_for_hang_up(0):
-            return
         yield encode_event("SubscribeToShardEvent", _encode_page(shard, page))
         if page.continuation is None:
             return
