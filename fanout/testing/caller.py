@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import selectors
 import socket
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from fanout.testing.hang_up_watch import HangUpWatch
 
 _logger = logging.getLogger(__name__)
 
@@ -52,41 +49,6 @@ class Caller(Protocol):
 
     def leave(self) -> None:
         """Close the connection, which over HTTP/2 may carry other requests: after a GOAWAY."""
-
-
-class SocketCaller:
-    """The client of a request over HTTP/1.1, which has the connection to itself.
-
-    Args:
-        connection: the connection.
-        watch: what watches it while the request's thread does not.
-    """
-
-    def __init__(self, connection: socket.socket, watch: HangUpWatch) -> None:
-        self._connection = connection
-        self._watch = watch
-
-    def wait_for_hang_up(self, seconds: float | None) -> bool:
-        """Wait until the socket is readable: a client sends nothing after its request."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._connection, selectors.EVENT_READ)
-            return bool(selector.select(seconds))
-
-    def on_gone(self, callback: Callable[[], None] | None) -> None:
-        """Call back when the socket is readable."""
-        self._watch.on_gone(self._connection, callback)
-
-    def send_until(self, deadline: float | None) -> None:
-        """Close the connection then."""
-        self._watch.hang_up_at(self._connection, deadline)
-
-    def cut(self) -> None:
-        """Close the connection."""
-        hang_up(self._connection)
-
-    def leave(self) -> None:
-        """Close the connection."""
-        self.cut()
 
 
 def hang_up(connection: socket.socket) -> None:

@@ -200,6 +200,11 @@ class IgnoreCall(_ActionFault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GoAwayAtCall(_ActionFault):
+    """Close the connection with all that it carries instead of a call; HTTP/2 has a GOAWAY."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RevokeKey:
     """Refuse every call from now on that is signed with an access key, as after a rotation.
 
@@ -226,7 +231,7 @@ class EmptyPoll(_PollFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseRecords(_CallFault):
-    """Refuse some records of a PutRecords call, and store the others.
+    """Refuse some records of a PutRecords call, or a PutRecord, and store the others.
 
     Args:
         shard: the shard whose records are refused; None means any shard.
@@ -245,13 +250,13 @@ class RefuseRecords(_CallFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPut(_CallFault):
-    """Store the records of a PutRecords call, and close the connection instead of an answer."""
+    """Store what a PutRecords or PutRecord call puts, and close the connection, not answering."""
 
 
 StreamFault = CutConnection | GoAway | EndEarly | Stall | CorruptFrame | RaiseInStream | HalfAnEnd
 SubscribeFault = RefuseSubscribe | IgnoreSubscribe
 PollFault = CutPoll | EmptyPoll
-CallFault = RefuseCall | IgnoreCall
+CallFault = RefuseCall | IgnoreCall | GoAwayAtCall
 PutFault = RefuseRecords | CutPut
 Fault = StreamFault | SubscribeFault | PollFault | CallFault | PutFault | RevokeKey
 """What `inject` takes: a fault of a subscription, a poll, a call or a put, or a revoked key."""

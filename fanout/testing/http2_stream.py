@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fanout.testing.caller import add_caller
 from fanout.testing.wsgi_call import call, environ_of
@@ -14,12 +14,29 @@ from fanout.testing.wsgi_call import call, environ_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fanout.testing.http2_connection import Http2Connection
     from fanout.testing.wsgi_call import Headers
 
 _logger = logging.getLogger(__name__)
 
 _FAILED: Headers = [(":status", "500"), ("content-length", "0")]
+
+
+class Connection(Protocol):
+    """What a stream asks of its connection, while it holds the lock unless said otherwise."""
+
+    def send(
+        self, stream: Http2Stream, headers: Headers | None, data: memoryview, *, end: bool
+    ) -> None:
+        """Begin to send a part of an answer."""
+
+    def reset(self, stream: Http2Stream) -> None:
+        """Reset a stream, unless it has ended."""
+
+    def finish(self, stream: Http2Stream) -> None:
+        """Forget a stream whose application is done; it takes the lock itself."""
+
+    def leave(self) -> None:
+        """Send GOAWAY and close; it takes the lock itself."""
 
 
 class Http2Stream:
@@ -31,7 +48,7 @@ class Http2Stream:
 
     def __init__(
         self,
-        connection: Http2Connection,
+        connection: Connection,
         number: int,
         lock: threading.Lock,
         headers: list[tuple[str, str]],

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import ThreadedWSGIServer
 
-from fanout.testing.caller import SocketCaller, add_caller, hang_up
+from fanout.testing.caller import add_caller, hang_up
 from fanout.testing.hang_up_watch import HangUpWatch
 from fanout.testing.http2_connection import Http2Connection
+from fanout.testing.socket_caller import SocketCaller
 
 if TYPE_CHECKING:
     import ssl

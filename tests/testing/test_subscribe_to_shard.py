@@ -1,20 +1,22 @@
 from __future__ import annotations
 
-import http.client
 import json
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from botocore.eventstream import EventStreamBuffer
 
 from fanout.testing.kinesis.rules import KinesisRules
+from tests.testing.wires import CBOR, Wire, to_cbor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FIRST = "shardId-000000000000"
+SCOPE = "Credential=testing/20260101/us-east-1/kinesis/aws4_request"
 # A test under these rules would time out if it had to wait for a heartbeat.
 SILENT = KinesisRules(heartbeat=600, takeover_after=0, call_interval=0)
 
@@ -23,22 +25,26 @@ def data(event: dict[str, Any]) -> list[bytes]:
     return [record["Data"] for record in event["Records"]]
 
 
-def first_frame(kinesis: Any) -> dict[str, str]:
-    connection = http.client.HTTPConnection(kinesis.server.endpoint_url.removeprefix("http://"))
-    scope = "Credential=testing/20260101/us-east-1/kinesis/aws4_request"
-    headers = {
-        "X-Amz-Target": "Kinesis_20131202.SubscribeToShard",
-        "Authorization": f"AWS4-HMAC-SHA256 {scope}, SignedHeaders=host, Signature=0",
-    }
+def first_frame(kinesis: Any, wire: Wire) -> dict[str, str]:
+    """Return the headers of the first frame, which botocore keeps to itself."""
     position = {"Type": "TRIM_HORIZON"}
     request = {"ConsumerARN": kinesis.consumer_arn, "ShardId": FIRST, "StartingPosition": position}
-    connection.request("POST", "/", json.dumps(request), headers)
+    headers = {
+        "X-Amz-Target": "Kinesis_20131202.SubscribeToShard",
+        "Authorization": f"AWS4-HMAC-SHA256 {SCOPE}, SignedHeaders=host, Signature=0",
+        "Content-Type": CBOR if wire.cbor else "application/x-amz-json-1.1",
+    }
+    body = to_cbor(request) if wire.cbor else json.dumps(request).encode()
     buffer = EventStreamBuffer()
-    with connection.getresponse() as response:
-        while (message := next(buffer, None)) is None:
-            buffer.add_data(response.read1())
-    connection.close()
-    return dict(message.headers)
+    with (
+        httpx.Client(http1=not wire.http2, http2=wire.http2) as http,
+        http.stream("POST", kinesis.server.endpoint_url, content=body, headers=headers) as response,
+    ):
+        for chunk in response.iter_raw():
+            buffer.add_data(chunk)
+            if (message := next(buffer, None)) is not None:
+                return dict(message.headers)
+    raise AssertionError("the subscription ended before its first frame")
 
 
 def numbers(events: Iterator[dict[str, Any]], count: int) -> list[int]:
@@ -99,13 +105,13 @@ def test_a_record_is_pushed_without_waiting_for_a_heartbeat(start: Callable[...,
     assert data(next(events)) == [b"b"]
 
 
-def test_an_initial_response_comes_first(kinesis: Any) -> None:
-    assert first_frame(kinesis)[":event-type"] == "initial-response"
+def test_an_initial_response_comes_first(kinesis: Any, wire: Wire) -> None:
+    assert first_frame(kinesis, wire)[":event-type"] == "initial-response"
 
 
-def test_the_initial_response_can_be_switched_off(start: Callable[..., Any]) -> None:
+def test_the_initial_response_can_be_switched_off(start: Callable[..., Any], wire: Wire) -> None:
     kinesis = start(KinesisRules(heartbeat=0.05, initial_response=False))
-    assert first_frame(kinesis)[":event-type"] == "SubscribeToShardEvent"
+    assert first_frame(kinesis, wire)[":event-type"] == "SubscribeToShardEvent"
 
 
 def test_an_idle_shard_sends_empty_events(kinesis: Any) -> None:

@@ -101,7 +101,9 @@ def _encode_header(name: str, value: str) -> bytes:
     )
 
 
-def encode_record(arrival: int, data: bytes, key: str, number: int) -> bytes:
+def encode_record(
+    arrival: int, data: bytes, key: str, number: int, encryption: str = "NONE"
+) -> bytes:
     """Write a record as events and answers carry it.
 
     Args:
@@ -109,11 +111,18 @@ def encode_record(arrival: int, data: bytes, key: str, number: int) -> bytes:
         data: Its data in base64.
         key: Its partition key.
         number: Its sequence number.
+        encryption: How the stream was encrypted when it arrived, NONE or KMS.
     """
     return (
-        b'{"ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","EncryptionType":"NONE",'
+        b'{"ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","EncryptionType":"%b",'
         b'"PartitionKey":%b,"SequenceNumber":"%d"}'
-        % (*divmod(arrival, 1000), data, json.dumps(key).encode(), number)
+        % (
+            *divmod(arrival, 1000),
+            data,
+            encryption.encode(),
+            json.dumps(key).encode(),
+            number,
+        )
     )
 
 

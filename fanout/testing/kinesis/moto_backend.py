@@ -171,7 +171,11 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
             raise _exceptions.TotalRecordsSizeExceedsLimit
         results = stream.put(entries, self.state.rules, refusal)
         failed = sum("ErrorCode" in result for result in results)
-        return {"FailedRecordCount": failed, "Records": results}
+        return {
+            "FailedRecordCount": failed,
+            "Records": results,
+            "EncryptionType": stream.encryption_type,
+        }
 
     def register_stream_consumer(
         self, stream_arn: str, consumer_name: str, tags: Mapping[str, str]

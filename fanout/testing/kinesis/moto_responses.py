@@ -18,6 +18,7 @@ from fanout.testing.faults import (
     CutPoll,
     CutPut,
     EmptyPoll,
+    GoAwayAtCall,
     IgnoreCall,
     IgnoreSubscribe,
     RefuseCall,
@@ -92,6 +93,9 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             return _refuse(fault)
         if isinstance(fault, IgnoreCall):
             _never_answer(self._caller)
+        if isinstance(fault, GoAwayAtCall):
+            self._caller.leave()
+            raise ConnectionAbortedError("injected fault: the connection is closed")
         asked_for = _operations().get(action)
         if asked_for is None:
             message = f"The embedded server has no operation {action}."
@@ -104,20 +108,35 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         signed = str(self.headers.get("Authorization", ""))
         return signed.partition("Credential=")[2].partition("/")[0]
 
+    def put_record(self) -> Any:
+        """Store a record as PutRecords does, under its limits and its faults."""
+        names = ("PartitionKey", "ExplicitHashKey", "Data")
+        answer = self._put([{name: self.request.get(name) for name in names}])
+        (result,) = answer["Records"]
+        if "ErrorCode" in result:
+            status = 500 if result["ErrorCode"] == "InternalFailure" else 400
+            return _error(status, result["ErrorCode"], result["ErrorMessage"])
+        result["EncryptionType"] = answer["EncryptionType"]
+        return 200, {"Content-Type": JSON}, json.dumps(result)
+
     def put_records(self) -> Any:
-        """Parse and encode a large call once; moto parses it for every parameter."""
+        """Encode a large call once."""
+        answer = self._put(self.request["Records"])
+        return 200, {"Content-Type": JSON}, json.dumps(answer)
+
+    def _put(self, records: list[dict[str, Any]]) -> dict[str, Any]:
         request = self.request
         fault = self.kinesis_backend.state.faults.at_put()
-        result = self.kinesis_backend.put_records(
+        result: dict[str, Any] = self.kinesis_backend.put_records(
             request.get("StreamARN"),
             request.get("StreamName"),
-            request["Records"],
+            records,
             fault if isinstance(fault, RefuseRecords) else None,
         )
         if isinstance(fault, CutPut):
             self._caller.cut()
             raise ConnectionAbortedError("injected fault: the connection is cut")
-        return 200, {"Content-Type": JSON}, json.dumps(result)
+        return result
 
     def describe_stream(self) -> Any:
         """Return the stream with a page of its shards; moto always begins with the first one."""

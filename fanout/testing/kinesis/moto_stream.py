@@ -83,7 +83,13 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         with self.lock:
             for entry in entries:
                 shard = self._shard_of(entry)
-                number = shard.append(entry.partition_key, entry.data, entry.size, now)
+                number = shard.append(
+                    entry.partition_key,
+                    entry.data,
+                    entry.size,
+                    now,
+                    encryption=self.encryption_type,
+                )
                 placed.append((shard.shard_id, number))
                 touched[shard.shard_id] = shard
             for shard in touched.values():

@@ -54,11 +54,11 @@ class KinesisRules:
             in any second; one more gets ProvisionedThroughputExceededException. 0 allows any rate.
         polled_bytes_per_second: bytes of data and partition keys that a shard returns to polls in
             a second; after more, polls are refused until the average is back. 0 allows any rate.
-        put_records_per_second: records that a shard takes from PutRecords in a second; one more is
+        put_records_per_second: records that a shard takes from puts in a second; one more is
             refused with ProvisionedThroughputExceededException. 0, the default, allows any rate;
             the service allows 1,000.
-        put_bytes_per_second: bytes of data and partition keys that a shard takes from PutRecords in
-            a second, likewise; the service allows 1 MiB.
+        put_bytes_per_second: bytes of data and partition keys that a shard takes from puts in a
+            second, likewise; the service allows 1 MiB.
         iterator_life: seconds after which a shard iterator has expired.
         max_poll_records: records in one answer to a poll at most.
         max_poll_bytes: bytes of data and partition keys in one answer to a poll at most, except

@@ -124,7 +124,7 @@ class FaultPlan:
             return self._strike(self._at_polls, _due(matching))
 
     def at_put(self) -> PutFault | None:
-        """Take the fault that strikes this PutRecords call, if there is one."""
+        """Take the fault that strikes this put, if there is one."""
         with self._lock:
             return self._strike(self._at_puts, _due(self._at_puts))
 

@@ -90,7 +90,9 @@ class Shard:
         """Say whether the shard was closed by then."""
         return self.closed_at is not None and self.closed_at < millis
 
-    def append(self, partition_key: str, data: bytes, size: int, now: int) -> int:
+    def append(
+        self, partition_key: str, data: bytes, size: int, now: int, *, encryption: str = "NONE"
+    ) -> int:
         """Store a record and return its sequence number; the caller notifies `changed`.
 
         Args:
@@ -98,13 +100,14 @@ class Shard:
             data: the record's data in base64.
             size: bytes of data and key together.
             now: the wall clock in milliseconds; a clock that goes back is not followed.
+            encryption: how the stream is encrypted now, NONE or KMS.
         """
         number = self.advance()
         arrival = max(now, self._arrivals[-1]) if self._arrivals else now
         self._numbers.append(number)
         self._arrivals.append(arrival)
         self._bytes_up_to.append(size + (self._bytes_up_to[-1] if self._bytes_up_to else 0))
-        self._records.append(encode_record(arrival, data, partition_key, number))
+        self._records.append(encode_record(arrival, data, partition_key, number, encryption))
         return number
 
     def advance(self) -> int:
