@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import secrets
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,25 +20,30 @@ _PEM = serialization.Encoding.PEM
 class LocalCertificate:
     """A certificate for localhost and 127.0.0.1 that is signed with its own key.
 
-    `path` is the file that clients have to trust, as PEM.
+    `path` is the file that clients have to trust, as PEM, and `server_tls` what a server needs that
+    speaks HTTP/2 and HTTP/1.1 over TLS. The private key is nowhere else: a process that is killed
+    leaves the certificate behind, and no key.
     """
 
     def __init__(self) -> None:
         self._directory = TemporaryDirectory(prefix="fanout-certificate-")
         self.path = Path(self._directory.name, "certificate.pem")
-        self._key = Path(self._directory.name, "key.pem")
         key = ec.generate_private_key(ec.SECP256R1())
         self.path.write_bytes(_certify(key).public_bytes(_PEM))
-        self._key.write_bytes(
-            key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        )
-
-    def server_tls(self) -> ssl.SSLContext:
-        """Return what a server needs that speaks HTTP/2 and HTTP/1.1 over TLS."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.path, self._key)
-        context.set_alpn_protocols(["h2", "http/1.1"])
-        return context
+        self.server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.server_tls.set_alpn_protocols(["h2", "http/1.1"])
+        # ssl reads a key from a file only, which may be encrypted.
+        password = secrets.token_urlsafe()
+        with NamedTemporaryFile(dir=self._directory.name) as file:
+            file.write(
+                key.private_bytes(
+                    _PEM,
+                    serialization.PrivateFormat.PKCS8,
+                    serialization.BestAvailableEncryption(password.encode()),
+                )
+            )
+            file.flush()
+            self.server_tls.load_cert_chain(self.path, file.name, password)
 
     def remove(self) -> None:
         """Delete the files."""

@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 _FAILED: Headers = [(":status", "500"), ("content-length", "0")]
 
 
-class Connection(Protocol):
+class Http2Sender(Protocol):
     """What a stream asks of its connection, while it holds the lock unless said otherwise."""
 
     def send(
@@ -48,7 +48,7 @@ class Http2Stream:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Http2Sender,
         number: int,
         lock: threading.Lock,
         headers: list[tuple[str, str]],

@@ -173,6 +173,12 @@ def test_close_leaves_nothing(server: KinesisServer, client: Http2Client) -> Non
     assert server.certificate is None
 
 
+def test_no_private_key_is_kept_in_a_file(server: KinesisServer) -> None:
+    assert server.certificate is not None
+    assert [*server.certificate.parent.iterdir()] == [server.certificate]
+    assert b"PRIVATE" not in server.certificate.read_bytes()
+
+
 def test_what_is_no_tls_is_hung_up_on(
     server: KinesisServer, capfd: pytest.CaptureFixture[str]
 ) -> None:

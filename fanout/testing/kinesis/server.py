@@ -94,7 +94,7 @@ class KinesisServer(ClientSettings):
             # moto reads files for the first backend: better here than on a caller's event loop.
             _ = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
             application = AdminApplication(CborApplication(with_dynamodb(MOTO)), self._operations())
-            tls = self._certify().server_tls() if self._tls else None
+            tls = self._certify().server_tls if self._tls else None
             self._http = HttpServer(self._port, application, name="kinesis-server", tls=tls)
         except BaseException:
             self._forget()
