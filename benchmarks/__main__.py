@@ -23,6 +23,7 @@ from benchmarks import (
     pictures,
     report,
     scale,
+    server,
     shuffle,
     sink,
     soak,
@@ -71,6 +72,9 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
     "scale": {
         "kinesis": Scenario(scale.run, partial(scale.compare, 1, (1, 2), events=400, many=100))
     },
+    "server": {
+        "kinesis": Scenario(server.run, partial(server.run, 1, puts=20, events=2_000, idle=100))
+    },
     "spark": {
         "kinesis": Scenario(spark_kinesis.run, partial(spark_kinesis.run, 1, (1024,), brief=True)),
         "kafka": Scenario(
@@ -97,6 +101,9 @@ scenarios:
   scale    SubscribeToShard to the segments of batches, in one process and by 1, 2 and 4 landers, 4
            and 1000 shards; the driver's share of the CPU, the cost of a record, and how long the
            death of a lander stops its splits
+  server   the embedded Kinesis itself: how soon it serves, PutRecords and the frames of a
+           subscription over both protocols, the memory of idle subscriptions; the peer for puts is
+           moto's own server
   spark    SubscribeToShard to a foreachBatch handler, in batches of 100,000 records that are
            counted and summed, through foreach_batch and through a streaming DataFrame; the peers
            are Spark's file source over a landing, and an aioboto3 loop with createDataFrame

@@ -39,6 +39,10 @@ def kinesis_server(
             help="A stream to create, such as orders=4; 1 shard if left out; can be repeated.",
         ),
     ] = None,
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="Speak TLS too, with a new certificate that clients trust."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Run an embedded Kinesis for development, until Ctrl-C or SIGTERM.
@@ -55,7 +59,7 @@ def kinesis_server(
     from fanout.testing.ports import check_port  # noqa: PLC0415 - for help
 
     check_port(port)
-    with KinesisServer(port=port) as server:
+    with KinesisServer(port=port, tls=tls) as server:
         for name, shards in streams.items():
             server.create_stream(name, shards)
         address = {"endpoint_url": server.endpoint_url}

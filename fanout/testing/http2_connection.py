@@ -86,6 +86,8 @@ class Http2Connection:
         # TLS may have to read before it can write.
         self._writes_when = select.POLLOUT
         self._leaving = False
+        # Poll does not see what was looked at before.
+        self._begins = True
         self._waker = Waker()
 
     def serve(self) -> None:
@@ -125,6 +127,9 @@ class Http2Connection:
 
     def _wait(self) -> bool:
         """Wait until there is something to do; say whether it may be something to read."""
+        if self._begins:
+            self._begins = False
+            return True
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | (self._writes_when if self._unsent else 0))
         poll.register(self._waker, select.POLLIN)

@@ -18,6 +18,7 @@ from fanout.testing.caller import add_caller, hang_up
 from fanout.testing.hang_up_watch import HangUpWatch
 from fanout.testing.http2_connection import Http2Connection
 from fanout.testing.socket_caller import SocketCaller
+from fanout.testing.tls_connection import TlsConnection
 
 if TYPE_CHECKING:
     import ssl
@@ -64,6 +65,8 @@ class HttpServer(ThreadedWSGIServer):
     ) -> None:
         self._name = name
         self._tls = tls
+        if tls is not None:
+            tls.sslsocket_class = TlsConnection
         self._requests: dict[threading.Thread, socket.socket] = {}
         self._requests_lock = threading.Lock()
         # werkzeug would end the process if the port were taken; it works on a copy of this socket.
@@ -104,11 +107,17 @@ class HttpServer(ThreadedWSGIServer):
         thread = threading.current_thread()
         with self._requests_lock:
             # It takes the descriptor over, so that this is what `close` has to hang up on.
-            connection = tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            connection = cast(
+                "TlsConnection",
+                tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False),
+            )
             self._requests[thread] = connection
         try:
             connection.do_handshake()
-            if connection.selected_alpn_protocol() == "h2":
+            # The AWS SDK for Java v2 agrees on no protocol, and speaks HTTP/2 all the same.
+            agreed = connection.selected_alpn_protocol()
+            first = connection.look_ahead(len(_HTTP2_PREFACE)) if agreed is None else b""
+            if agreed == "h2" or first == _HTTP2_PREFACE:
                 Http2Connection(connection, self.app, name=self._name).serve()
             else:
                 super().finish_request(connection, client_address)

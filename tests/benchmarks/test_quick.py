@@ -50,7 +50,7 @@ def run(
 def test_a_quick_run_is_one_of_everything(run: Callable[..., list[str]]) -> None:
     every = [f"{name}/{source} quick" for name in cli.SCENARIOS for source in cli.SCENARIOS[name]]
     assert run("--quick") == every
-    assert len(every) == 14
+    assert len(every) == 15
 
 
 def test_a_quick_run_may_be_of_one_source_or_scenario(run: Callable[..., list[str]]) -> None:
@@ -73,7 +73,7 @@ def test_make_bench_measures_everything(run: Callable[..., list[str]]) -> None:
 
 
 def test_without_arguments_all_that_reads_kinesis_is_run(run: Callable[..., list[str]]) -> None:
-    names = ["decode", "consume", "land", "latency", "scale", "spark"]
+    names = ["decode", "consume", "land", "latency", "scale", "server", "spark"]
     assert run() == [f"{name}/kinesis 5" for name in names]
     assert run("consume", "sink", "--rounds", "2") == ["consume/kinesis 2", "sink/kafka 2"]
 

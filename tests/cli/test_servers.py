@@ -43,7 +43,7 @@ class Server:
     @property
     def address(self) -> tuple[str, int]:
         text = self.answer.get("bootstrap_servers") or self.answer["endpoint_url"]
-        host, _, port = text.removeprefix("http://").partition(":")
+        host, _, port = text.rpartition("/")[2].partition(":")
         return host, int(port)
 
     def end(self, number: signal.Signals) -> tuple[int, str, str]:
@@ -106,6 +106,15 @@ ORDERS = sorted(f"order {n}" for n in range(10))
 def test_the_example_of_kinesis_works_and_sigterm_ends_the_server(tmp_path: Path) -> None:
     with running(tmp_path, *KINESIS_COMMAND, "--port", "0") as server:
         assert server.answer["streams"] == {"orders": 4}
+        printed = run_example(KINESIS_EXAMPLE, server)
+        assert sorted(re.findall(r"order \d", printed)) == ORDERS
+        assert server.end(signal.SIGTERM) == (0, "", "")
+        assert server.is_gone()
+
+
+def test_the_example_of_kinesis_works_over_tls(tmp_path: Path) -> None:
+    with running(tmp_path, *KINESIS_COMMAND, "--port", "0", "--tls") as server:
+        assert server.answer["endpoint_url"].startswith("https://")
         printed = run_example(KINESIS_EXAMPLE, server)
         assert sorted(re.findall(r"order \d", printed)) == ORDERS
         assert server.end(signal.SIGTERM) == (0, "", "")

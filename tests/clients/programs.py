@@ -43,6 +43,10 @@ class Program:
         """Return the end of what it has logged."""
         return self._log.read_text(encoding="utf-8")[-5_000:]
 
+    def logged(self, text: str) -> list[str]:
+        """Return all lines of its log that hold a text."""
+        return [line for line in self._log.read_text(encoding="utf-8").splitlines() if text in line]
+
     def end(self) -> None:
         """Close its standard input, and wait until it has ended well."""
         assert self._process.stdin is not None

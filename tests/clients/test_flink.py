@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections import defaultdict
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.testing.kinesis.server import KinesisServer
-from tests.clients.orders import Orders, Record
+from tests.clients.orders import FIRST, FOURTH, THIRD, Orders, Record
 from tests.clients.programs import Program, wait_until
 from tests.clients.table import calls, calls_of
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 # A JVM compiles the program, and another one starts a cluster.
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(300)]
 
+# It tells of the ends of shards.
+FETCHER = "org.apache.flink.streaming.connectors.kinesis.internals.KinesisDataFetcher"
 READER = Path(__file__).parent / "FlinkReader.java"
 # Flink 1.19 looks into classes of Java 17, as the scripts that start it allow it to.
 OPENED = ("lang", "net", "nio", "util", "util.concurrent")
@@ -55,6 +58,7 @@ def job(
     client: str, java: str, class_path: str, orders: Orders, tmp_path: Path
 ) -> Iterator[Program]:
     command = [java, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    command += [f"-Dorg.slf4j.simpleLogger.log.{FETCHER}=info"]
     command += [f"--add-opens=java.base/java.{each}=ALL-UNNAMED" for each in OPENED]
     command += ["-cp", class_path, READER.stem, orders.server.endpoint_url, "orders"]
     command += [client.rpartition(" ")[2]]
@@ -72,6 +76,7 @@ def test_it_reads_a_resharding_stream_to_its_end(
         wait_until(lambda: read(job) == orders.written, [job])
         orders.reshard(2_500)
         wait_until(lambda: read(job) == orders.written, [job])
+        wait_until(lambda: ended(job) == {FIRST, THIRD, FOURTH}, [job])
         job.end()
     assert orders.count == 10_000
     assert seen == calls_of(client)
@@ -85,3 +90,9 @@ def read(job: Program) -> dict[str, list[Record]]:
     for _, shard, *record in job.lines():
         found[shard].append(Record(*record))
     return found
+
+
+def ended(job: Program) -> set[str]:
+    """Return the shards whose end the job has reached."""
+    lines = job.logged("has reached the end of subscribed shard")
+    return {shard for line in lines for shard in re.findall(r"shardId-\d{12}", line)[:1]}

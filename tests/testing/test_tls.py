@@ -41,13 +41,14 @@ def client(server: KinesisServer) -> Iterator[Http2Client]:
         yield client
 
 
-def secured(server: KinesisServer) -> ssl.SSLSocket:
-    """Return a connection whose protocol is agreed on by ALPN."""
+def secured(server: KinesisServer, *, agreed: bool = True) -> ssl.SSLSocket:
+    """Return a connection whose protocol is agreed on by ALPN, or not at all."""
     context = ssl.create_default_context(cafile=str(server.certificate))
-    context.set_alpn_protocols(["h2", "http/1.1"])
+    if agreed:
+        context.set_alpn_protocols(["h2", "http/1.1"])
     plain = socket.create_connection(address(server), timeout=20)
     connection = context.wrap_socket(plain, server_hostname="localhost")
-    assert connection.selected_alpn_protocol() == "h2"
+    assert connection.selected_alpn_protocol() == ("h2" if agreed else None)
     return connection
 
 
@@ -124,6 +125,22 @@ def test_a_client_that_does_not_read_is_held_back(server: KinesisServer) -> None
             assert time.monotonic() < deadline
             time.sleep(0.01)
         client.until(lambda: len(client.bodies[number]) > 30 * 1_200_000)
+
+
+def test_a_client_may_speak_http2_without_having_agreed_on_it(server: KinesisServer) -> None:
+    arn = consumer(server)
+    with Http2Client(server.endpoint_url, transport=secured(server, agreed=False)) as client:
+        assert client.call("ListStreams", {})["StreamNames"] == ["orders"]
+        number = client.subscribe(arn)
+        server.put_records("orders", [("key", bytes(900_000))])
+        client.until(lambda: len(client.bodies[number]) > 1_200_000)
+
+
+def test_a_client_that_agrees_on_nothing_may_speak_http1(server: KinesisServer) -> None:
+    with secured(server, agreed=False) as connection:
+        for piece in (b"G", b"ET / HTTP/1.1\r\nHost: kinesis.us-east-1.amazonaws.com\r\n\r\n"):
+            connection.sendall(piece)
+        assert connection.recv(9) == b"HTTP/1.1 "
 
 
 def test_a_cut_resets_the_stream(server: KinesisServer, client: Http2Client) -> None:
