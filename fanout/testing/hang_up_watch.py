@@ -98,8 +98,9 @@ class HangUpWatch:
         while self._changed:
             number = self._changed.pop()
             entry = self._watched.get(number)
-            poll.register(number, select.POLLIN if entry is not None and entry.on_gone else 0)
-            if entry is None:
+            poll.register(number, select.POLLIN)
+            if entry is None or entry.on_gone is None:
+                # One that has hung up would be ready for ever.
                 poll.unregister(number)
         deadlines = [each.deadline for each in self._watched.values() if each.deadline is not None]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None

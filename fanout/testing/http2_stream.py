@@ -68,11 +68,11 @@ class Http2Stream:
 
     def answer(self, app: Any) -> None:
         """Call the application, and send what it answers."""
-        environ = environ_of(self._headers, bytes(self.body))
-        self._headers, self.body = [], bytearray()
-        add_caller(environ, self)
-        self._asked = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
         try:
+            environ = environ_of(self._headers, bytes(self.body))
+            self._headers, self.body = [], bytearray()
+            add_caller(environ, self)
+            self._asked = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
             call(app, environ, self._send)
         except ConnectionAbortedError:
             _logger.debug("%s: its client left, or a fault cut it", self._asked)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+from cryptography.x509 import load_pem_x509_certificate
 
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
@@ -25,23 +27,32 @@ RECORDS = 6_000
 FIRST, SECOND, THIRD = (f"shardId-{index:012}" for index in range(3))
 
 
-@pytest.fixture
-def server() -> Iterator[KinesisServer]:
+@pytest.fixture(params=[False, True], ids=["plain", "TLS"])
+def server(request: pytest.FixtureRequest) -> Iterator[KinesisServer]:
     rules = KinesisRules(heartbeat=1, takeover_after=0, call_interval=0, polls_per_second=0)
-    with KinesisServer(rules) as server:
+    with KinesisServer(rules, tls=request.param) as server:
         server.create_stream("orders", 3)
         yield server
 
 
 @pytest.fixture
 def read(
-    java: str, jars: Callable[[str], list[Path]], server: KinesisServer
+    java: str, jars: Callable[[str], list[Path]], server: KinesisServer, tmp_path: Path
 ) -> Callable[[], dict[str, list[list[str]]]]:
     """Run the program, and return the words of its lines by the first one."""
 
     def read() -> dict[str, list[list[str]]]:
         class_path = os.pathsep.join(map(str, jars("kinesis-sdk-java")))
-        command = [java, "-cp", class_path, str(READER), server.endpoint_url, "orders", "4"]
+        command = [
+            java,
+            *trusting(server.certificate, tmp_path),
+            "-cp",
+            class_path,
+            str(READER),
+            server.endpoint_url,
+            "orders",
+            "4",
+        ]
         answer = subprocess.run(  # noqa: S603 (our own program)
             command, capture_output=True, text=True, check=False
         )
@@ -53,6 +64,21 @@ def read(
         return lines
 
     return read
+
+
+def trusting(certificate: Path | None, directory: Path) -> list[str]:
+    """Return the options of a JVM that trusts a certificate."""
+    if certificate is None:
+        return []
+    trusted = pkcs12.PKCS12Certificate(
+        load_pem_x509_certificate(certificate.read_bytes()), b"embedded"
+    )
+    store = directory / "trusted.p12"
+    store.write_bytes(
+        pkcs12.serialize_java_truststore([trusted], BestAvailableEncryption(b"testing"))
+    )
+    options = {"": store, "Password": "testing", "Type": "PKCS12"}
+    return [f"-Djavax.net.ssl.trustStore{name}={value}" for name, value in options.items()]
 
 
 def test_it_puts_subscribes_reshards_and_polls(

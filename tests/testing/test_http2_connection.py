@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from h2.events import PingAckReceived, ResponseReceived
+from h2.events import PingAckReceived, ResponseReceived, StreamEnded, StreamReset
 
 from fanout.testing.http2_connection import Http2Connection
 from tests.testing.http2_client import Http2Client
@@ -27,12 +27,13 @@ def served(
     app: Any,
     *,
     window: int = 1 << 30,
+    buffer: int = _BUFFER,
     wrap: Callable[[socket.socket], socket.socket] = lambda connection: connection,
 ) -> Iterator[Http2Client]:
     """Connect a client to an application."""
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as near:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-        near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         near.connect(listening.getsockname())
         near.settimeout(20)
         far = wrap(listening.accept()[0])
@@ -83,11 +84,11 @@ def test_headers_leave_although_the_windows_and_the_socket_are_full() -> None:
 
     def app(_: Any, start_response: Any) -> list[bytes]:
         # No two are alike, so that they do not become small.
-        start_response("200 OK", [("x-large", values.randbytes(8_000).hex())])
+        start_response("200 OK", [("x-large", values.randbytes(2_000).hex())])
         called.release()
         return [b"a"]
 
-    with served(app, window=0) as client:
+    with served(app, window=0, buffer=1 << 12) as client:
         numbers = [client.request("Read", {}) for _ in range(_STREAMS)]
         for _ in numbers:
             assert called.acquire(timeout=20)
@@ -125,3 +126,29 @@ def test_a_connection_that_has_to_read_before_it_writes_waits_for_that() -> None
         assert client.seen(PingAckReceived)
     # Two for each time that the client has sent something; not as many as the machine can.
     assert connections[0].attempts < 10
+
+
+def test_an_application_that_fails_before_it_answers_is_answered_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def app(*_: Any) -> list[bytes]:
+        raise KeyError("a defect")
+
+    with served(app) as client:
+        number = client.request("Read", {})
+        client.until(lambda: client.seen(StreamEnded, number))
+        assert client.headers(number)[":status"] == "500"
+        assert not client.seen(StreamReset)
+    assert "a defect" in caplog.text
+
+
+def test_an_application_that_fails_after_its_beginning_resets_its_stream() -> None:
+    def app(_: Any, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [])
+        yield b"a"
+        raise KeyError("a defect")
+
+    with served(app) as client:
+        number = client.request("Read", {})
+        client.until(lambda: client.seen(StreamReset, number))
+        assert client.bodies[number] == b"a"
