@@ -1,3 +1,4 @@
+import java.math.BigInteger;
 import java.net.URI;
 import java.nio.ByteBuffer;
 import java.time.Instant;
@@ -210,7 +211,7 @@ final class KinesisReader {
                             b ->
                                     b.streamName(stream)
                                             .partitionKey("key")
-                                            .explicitHashKey("1" + "0".repeat(40))
+                                            .explicitHashKey(BigInteger.TWO.pow(128).toString())
                                             .data(SdkBytes.fromUtf8String("data")))
                     .join();
         } catch (CompletionException error) {

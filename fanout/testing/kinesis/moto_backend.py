@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import functools
+import re
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -36,7 +37,7 @@ _MAX_RECORDS = 500
 _MAX_REQUEST_BYTES = 5 << 20
 _MAX_RECORD_BYTES = 1 << 20
 _MAX_KEY_CHARACTERS = 256
-_MAX_HASH_KEY_DIGITS = 39
+_HASH_KEY = re.compile(r"0|[1-9][0-9]{0,38}")
 _MAX_CONSUMERS = 20
 _MAX_CREATING = 5
 
@@ -262,8 +263,10 @@ def _entry(record: Any, position: int) -> PutEntry:
 def _hash_key(explicit: object) -> int | None:
     if explicit is None:
         return None
-    if not isinstance(explicit, str) or not explicit.isascii() or not explicit.isdigit():
-        raise validation_error("an explicit hash key must be a decimal number.")
-    if len(explicit) > _MAX_HASH_KEY_DIGITS or int(explicit) >= HASH_KEYS:
+    if not isinstance(explicit, str) or not _HASH_KEY.fullmatch(explicit):
+        raise validation_error(
+            "an explicit hash key must be a decimal number of 39 digits at most."
+        )
+    if int(explicit) >= HASH_KEYS:
         raise invalid_argument("An explicit hash key must be below 2 to the power of 128.")
     return int(explicit)
