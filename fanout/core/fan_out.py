@@ -46,7 +46,6 @@ class FanOut:
         connection: Connection,
         progress: Progress,
         subscribers: Subscribers,
-        *,
         resumed: Checkpoint | None = None,
     ) -> None:
         self._source = source
