@@ -6,7 +6,7 @@ import asyncio
 import math
 from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.drain import Basket, Drained
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from fanout.errors import FanOutError
 
 
+# While a split backs off its last lag is no longer true, and would look healthy.
+_CURRENT: Final = frozenset({SplitState.LIVE, SplitState.CAUGHT_UP})
+
+
 @final
 class FanOut:
     """A running stream over all splits of a source; made by `fanout.open`.
@@ -54,6 +58,7 @@ class FanOut:
         self._subscribers = subscribers
         self._resumed = resumed
         self._busy = False
+        self._time = asyncio.get_running_loop().time
         lending = connection.capabilities.lending
         self._lending = (
             None
@@ -250,7 +255,7 @@ class FanOut:
 
     def statistics(self) -> Statistics:
         """Return the counters of the stream and of each split, as of now."""
-        return _count(self._progress, self._subscribers, self.capabilities)
+        return _count(self._progress, self._subscribers, self.capabilities, self._time())
 
     async def _more(self) -> bool:
         """Wait until there may be something to take; False at the end of a bounded stream."""
@@ -306,10 +311,15 @@ async def _at_most(seconds: float) -> AsyncIterator[None]:
             raise
 
 
-def _count(progress: Progress, subscribers: Subscribers, offered: Capabilities) -> Statistics:
+def _count(
+    progress: Progress, subscribers: Subscribers, offered: Capabilities, now: float
+) -> Statistics:
     commits = CommitStatistics() if offered.commits is None else offered.commits.statistics
+    waiting = {id_: (one.event, now - one.since) for id_, one in subscribers.waiting().items()}
     return Statistics(
-        MappingProxyType({s.split.id: _of_split(s, subscribers, commits) for s in progress}),
+        MappingProxyType(
+            {s.split.id: _of_split(s, subscribers, commits, waiting) for s in progress}
+        ),
         subscribers.memory_limit.used,
         commits_succeeded=commits.succeeded,
         commits_failed=commits.failed,
@@ -322,12 +332,15 @@ def _count(progress: Progress, subscribers: Subscribers, offered: Capabilities) 
 
 
 def _of_split(
-    progress: SplitProgress, subscribers: Subscribers, commits: CommitStatistics
+    progress: SplitProgress,
+    subscribers: Subscribers,
+    commits: CommitStatistics,
+    waiting: Mapping[str, tuple[Batch | End, float]],
 ) -> SplitStatistics:
     subscriber = subscribers.by_split.get(progress.split.id)
     state = SplitState.WAITING if subscriber is None else subscriber.state
-    # While a split backs off its last lag is no longer true, and would look healthy.
-    current = state in {SplitState.LIVE, SplitState.CAUGHT_UP}
+    event, seconds = waiting.get(progress.split.id, (None, 0.0))
+    lag, behind = _behind(progress, event, seconds) if state in _CURRENT else (None, None)
     return SplitStatistics(
         state=SplitState.ENDED if progress.ended else state,
         position=progress.delivered,
@@ -336,11 +349,34 @@ def _of_split(
         subscriptions=subscriber.subscriptions if subscriber else 0,
         resubscriptions=subscriber.resubscriptions if subscriber else 0,
         last_cause=subscriber.last_cause if subscriber else None,
-        lag=progress.lag if current else None,
+        lag=lag,
         newest=progress.newest,
         gaps=progress.gaps,
         gap_seconds=progress.gap_seconds,
-        behind=progress.behind if current else None,
+        behind=behind,
         committed=commits.positions.get(progress.split.id),
         watermark=progress.watermark,
+        waiting=None if event is None else seconds,
+    )
+
+
+def _behind(
+    progress: SplitProgress, event: Batch | End | None, seconds: float
+) -> tuple[float | None, int | None]:
+    """Return the lag and the records behind of a split.
+
+    Args:
+        progress: What was delivered of it.
+        event: The next one, which waits for the consumer; None where none waits.
+        seconds: For how long it waits.
+    """
+    lag, behind = progress.lag, progress.behind
+    if not isinstance(event, Batch):
+        return lag, behind
+    # The head of a batch that was cut has neither.
+    if event.lag is not None or event.behind is not None:
+        lag, behind = event.lag, event.behind
+    return (
+        None if lag is None else lag + seconds,
+        None if behind is None else behind + event.num_records,
     )

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fanout.core.events import Batch, End, Event, Failure
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An event that waits for the consumer.
+
+    Args:
+        event: The event.
+        since: When it began to wait, on the loop's clock.
+    """
+
+    event: Batch | End
+    since: float
 
 
 @final
@@ -27,6 +42,7 @@ class Slot:
         self._on_ready = on_ready
         self._event: Batch | End | None = None
         self._cost = 0
+        self._since = 0.0
         self._pill: Failure | None = None
         self._vacant = asyncio.Event()
         self._vacant.set()
@@ -35,6 +51,12 @@ class Slot:
     def occupied(self) -> bool:
         """Whether an event is buffered."""
         return self._event is not None
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """The event that is buffered; from any thread."""
+        event, since = self._event, self._since
+        return None if event is None else Waiting(event, since)
 
     @property
     def pill(self) -> Failure | None:
@@ -52,6 +74,7 @@ class Slot:
         """
         await self._vacant.wait()
         assert self._event is None, "a slot holds at most one event"
+        self._since = asyncio.get_running_loop().time()
         self._event, self._cost = event, cost
         self._vacant.clear()
         self._on_ready(self)

@@ -45,7 +45,8 @@ class SplitStatistics:
         resubscriptions: Recoverable ends of a subscription or failed attempts at one.
         last_cause: The error behind the latest of them.
         lag: Seconds behind the newest record, as of the latest event; None before the first, and
-            while the split is neither live nor caught up with its stop.
+            while the split is neither live nor caught up with its stop. It grows by the second
+            while an event waits for the consumer, as newer records may have come since.
         newest: When the last record that was handed over arrived at the service, in milliseconds
             since the Unix epoch; None before the first.
         gaps: How often records were lost.
@@ -56,6 +57,8 @@ class SplitStatistics:
         committed: The acknowledged position that the service has stored, for people to see; None
             where it has stored none in this run.
         watermark: The watermark after the last record that was handed over; see `Batch.watermark`.
+        waiting: For how many seconds an event of the split has waited for the consumer; None where
+            none waits. Nothing more of the split is read meanwhile.
     """
 
     state: SplitState
@@ -72,6 +75,7 @@ class SplitStatistics:
     behind: int | None = None
     committed: Position | None = None
     watermark: int | None = None
+    waiting: float | None = None
 
 
 @final

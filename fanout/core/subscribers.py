@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, final
 from fanout.core.causes import Causes
 from fanout.core.events import End, Failure
 from fanout.core.limits import MemoryLimit, SubscribeLimit
-from fanout.core.slot import Slot
+from fanout.core.slot import Slot, Waiting
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
 from fanout.errors import StreamStateError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 
     from fanout.core.backoff import FullJitter
     from fanout.core.event_time import EventTime
@@ -68,7 +68,7 @@ class Subscribers:
         self._lifecycle = lifecycle
         self._event_time = event_time
         self._ready: deque[Slot] = deque()
-        self._returned: deque[Batch | End] = deque()
+        self._returned: deque[Waiting] = deque()
         self._changed = asyncio.Event()
         self._running: dict[asyncio.Task[None], None] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
@@ -144,7 +144,7 @@ class Subscribers:
         for slot in [one for one in self._ready if one is subscriber.slot]:
             self._ready.remove(slot)
             self.memory_limit.release(slot.take()[1])
-        self._returned = deque(one for one in self._returned if one.split.id != split_id)
+        self._returned = deque(one for one in self._returned if one.event.split.id != split_id)
 
     def forget(self, split_id: str) -> None:
         """Drop the subscriber of a split that is read, or that has expired."""
@@ -154,7 +154,7 @@ class Subscribers:
     def take(self) -> Batch | End | None:
         """Take the next event that is ready, in the order of arrival; None where there is none."""
         if self._returned:
-            return self._returned.popleft()
+            return self._returned.popleft().event
         while self._ready:
             event, cost = self._ready.popleft().take()
             self.memory_limit.release(cost)
@@ -167,7 +167,18 @@ class Subscribers:
 
     def give_back(self, events: Iterable[Batch | End]) -> None:
         """Have events that were taken come again, before all others and in their order."""
-        self._returned.extendleft(reversed(list(events)))
+        now = asyncio.get_running_loop().time()
+        self._returned.extendleft(Waiting(event, now) for event in reversed(list(events)))
+
+    def waiting(self) -> Mapping[str, Waiting]:
+        """Return the event of each split that has waited longest; from any thread."""
+        waiting = {
+            split_id: held
+            for split_id, subscriber in list(self.by_split.items())
+            if (held := subscriber.slot.waiting) is not None
+        }
+        # What was taken and has come back is before what is in a slot.
+        return waiting | {one.event.split.id: one for one in reversed(tuple(self._returned))}
 
     async def more(self) -> bool:
         """Wait until there may be something to take; call it only when nothing is left to take.

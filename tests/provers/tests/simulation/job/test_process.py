@@ -134,8 +134,8 @@ def test_a_lag_that_is_told_while_a_split_backs_off_is_wrong(
 ) -> None:
     of_split = fan_out._of_split
 
-    def healthy(progress: Any, subscribers: Subscribers, commits: Any) -> Any:
-        return replace(of_split(progress, subscribers, commits), lag=progress.lag)
+    def healthy(progress: Any, *others: Any) -> Any:
+        return replace(of_split(progress, *others), lag=progress.lag)
 
     assert "backs off, but its state is" in error_of(monkeypatch, fan_out, "_of_split", healthy)
 
@@ -145,8 +145,8 @@ def test_counters_that_count_something_else_are_miscounted(
 ) -> None:
     of_split = fan_out._of_split
 
-    def generous(progress: Any, subscribers: Subscribers, commits: Any) -> Any:
-        statistics = of_split(progress, subscribers, commits)
+    def generous(*given: Any) -> Any:
+        statistics = of_split(*given)
         return replace(
             statistics, subscriptions=statistics.subscriptions + statistics.resubscriptions
         )
