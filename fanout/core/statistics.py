@@ -224,6 +224,8 @@ class Statistics:
             is not known.
         watermark: The watermark of the stream; see `FanOut.watermark`.
         batches: The batches of a query; None for another stream.
+        held: For how many seconds the oldest record has waited here for a batch of a query, or for
+            an entry of a landing; None where none waits.
     """
 
     splits: Mapping[str, SplitStatistics]
@@ -238,6 +240,7 @@ class Statistics:
     max_bytes_in_flight: int | None = None
     watermark: int | None = None
     batches: BatchStatistics | None = None
+    held: float | None = None
 
     @property
     def records(self) -> int:
@@ -256,6 +259,9 @@ class Statistics:
 
     @property
     def lag(self) -> float | None:
-        """Seconds that the slowest live split is behind; None where no split has reported it."""
-        lags = [split.lag for split in self.splits.values() if split.lag is not None]
-        return max(lags, default=None)
+        """Seconds that the slowest live split is behind, or that records wait here for a batch.
+
+        None where no split has reported it, and no record waits.
+        """
+        known = [self.held, *(split.lag for split in self.splits.values())]
+        return max((lag for lag in known if lag is not None), default=None)

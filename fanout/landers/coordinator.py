@@ -117,6 +117,7 @@ class Coordinator:
         self._time = asyncio.get_running_loop().time
         self._epochs = 0
         self._landed: deque[tuple[LanderSession, SegmentFile]] = deque()
+        self._landed_since = 0.0
         self.leftovers = Leftovers()
         self._counters = Counters()
         self._causes = Causes()
@@ -239,6 +240,7 @@ class Coordinator:
             totals=StreamTotals(self._progress.records, self._progress.bytes, self._causes.counts),
             max_bytes_in_flight=self._connection.pacing.max_bytes_in_flight * len(sessions),
             watermark=None if watermarks is None else watermarks.stream,
+            held=self._time() - self._landed_since if self._landed else None,
         )
 
     # Batches.
@@ -447,18 +449,24 @@ class Coordinator:
         session.seq += 1
         self._failures.pop(session.lander, None)
         if message.segment is not None:
-            self._landed.append((session, message.segment))
-            session.segments += 1
-            session.held = max(0, session.held - rows)
-            if self._minimum is not None:
-                self._minimum.answered(session)
-            session.last_segment = message.segment.name
-            self._progress.count(message.segment.rows, message.segment.size)
+            self._keep(session, message.segment)
         for piece in message.pieces:
             self._advance(session, piece)
         if any(piece.ended for piece in message.pieces):
             self._assign()
         self._changed.set()
+
+    def _keep(self, session: LanderSession, segment: SegmentFile) -> None:
+        """Keep a segment for the next batch."""
+        if not self._landed:
+            self._landed_since = self._time()
+        self._landed.append((session, segment))
+        session.segments += 1
+        session.held = max(0, session.held - segment.rows)
+        if self._minimum is not None:
+            self._minimum.answered(session)
+        session.last_segment = segment.name
+        self._progress.count(segment.rows, segment.size)
 
     def _advance(self, session: LanderSession, piece: Piece) -> None:
         if piece.ended:

@@ -123,6 +123,7 @@ class Counters:
             behind=None if report is None else report.behind,
             committed=committed,
             watermark=state.watermark,
+            waiting=None if report is None else report.waiting,
         )
 
     def _total(self, report: SplitReport) -> SplitReport:
@@ -140,4 +141,5 @@ class Counters:
             report.behind,
             before.gaps + report.gaps,
             before.gap_seconds + report.gap_seconds,
+            report.waiting,
         )

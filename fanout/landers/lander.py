@@ -387,6 +387,7 @@ class Lander:
                     now.behind,
                     now.gaps,
                     now.gap_seconds,
+                    now.waiting,
                 )
 
     async def _send(self, message: FromLander) -> None:

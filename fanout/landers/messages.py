@@ -125,6 +125,7 @@ class SplitReport(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     behind: int | None = None
     gaps: _Count = 0
     gap_seconds: float = 0.0
+    waiting: float | None = None
 
 
 class Resubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -140,7 +140,7 @@ class Landing:
 
     def statistics(self) -> Statistics:
         """Return the counters of the stream and of each split, as of now."""
-        return self._stream.statistics()
+        return self._filler.statistics()
 
     @asynccontextmanager
     async def filling(

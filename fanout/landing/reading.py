@@ -22,9 +22,6 @@ class LandedStream(Protocol):
     def stop(self) -> None:
         """End the stream, after what was read."""
 
-    def statistics(self) -> Statistics:
-        """Return the counters of the stream."""
-
 
 class LandedSegments(Protocol):
     """Where the segments of a landing come from."""
@@ -34,6 +31,9 @@ class LandedSegments(Protocol):
 
     async def next(self, idle: float, /) -> FillResult | LandedBatch:
         """Wait for a segment, or for some that are published already; at most `idle` seconds."""
+
+    def statistics(self) -> Statistics:
+        """Return the counters of the stream, with the age of what waits to be taken."""
 
 
 Reading: TypeAlias = tuple[LandedStream, LandedSegments]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from fanout.core.cancellation import in_thread
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.drain import Drained
     from fanout.core.fan_out import FanOut
+    from fanout.core.statistics import Statistics
     from fanout.landing.segments import SegmentLog
 
 # How long one drain collects after its first record: long enough for the snapshot of positions
@@ -100,6 +101,7 @@ class SegmentFiller:
         self._eager = eager
         self._bounded = bounded
         self.failure: Exception | None = None
+        self._time = asyncio.get_running_loop().time
         self._segment = log.open()
         self._carried: Drained | None = None
         self._complete = False  # a run that has caught up takes no more records
@@ -187,6 +189,11 @@ class SegmentFiller:
         """How many records wait to be handed over."""
         carried = () if self._carried is None else self._carried.batches
         return self._segment.rows + sum(batch.num_records for batch in carried)
+
+    def statistics(self) -> Statistics:
+        """Return the counters of the stream, with the age of what is held; from any thread."""
+        held = self._time() - self._first_record_at if self._segment.rows else None
+        return replace(self._stream.statistics(), held=held)
 
     def hurry(self) -> None:
         """Hand the open segment, or the next one, over as soon as no record has come for 10 ms."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.core.cancellation import in_thread
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from fanout.core.fan_out import FanOut
     from fanout.core.source import Spooling
+    from fanout.core.statistics import Statistics
     from fanout.landing.pending import Pending, PendingSegments
     from fanout.landing.segment_filler import SegmentFiller
 
@@ -88,7 +89,9 @@ class PendingQueue:
         self._segments = pending
         self._max_records = max_records
         self._max_bytes = max_bytes
+        self._time = asyncio.get_running_loop().time
         self._pending = deque(pending.left)
+        self._waits_since = deque([self._time()] * len(self._pending))  # of each pending one
         self._positions = stream.delivered
         self._requested = False
         self._ended = False
@@ -142,6 +145,13 @@ class PendingQueue:
             raise StreamStateError("the query has stopped")
         return NoRecords(self._positions, finished=self._finished)
 
+    def statistics(self) -> Statistics:
+        """Return the counters of the stream, with the age of what is stored; from any thread."""
+        statistics, waits_since = self._filler.statistics(), tuple(self._waits_since)
+        if not waits_since:
+            return statistics
+        return replace(statistics, held=self._time() - waits_since[0])
+
     def stop(self) -> None:
         """Let the present and every later call of `next` return `Stopped` at once."""
         self._stopping = self._ended = True
@@ -178,6 +188,7 @@ class PendingQueue:
         positions = {id_: state.position for id_, state in filled.positions.splits.items()}
         unconfirmed = self._spooling.unconfirmed(positions)
         self._pending.append(await in_thread(lambda: self._segments.keep(filled, unconfirmed)))
+        self._waits_since.append(self._time())
         self._positions = filled.positions
         self._changed.set()
         try:
@@ -211,5 +222,7 @@ class PendingQueue:
             if rows > self._max_records or size > self._max_bytes:
                 break
             taken.append(self._pending.popleft())
+        for _ in taken:
+            self._waits_since.popleft()
         self._changed.set()
         return taken

@@ -78,7 +78,7 @@ class QueryStream:
 
     def statistics(self) -> Statistics:
         """Return the stream's counters."""
-        return self._stream.statistics()
+        return self._filler.statistics()
 
     def take(self, idle: float) -> BatchContent:
         """Block until there are records, for at most `idle` seconds.

@@ -13,7 +13,7 @@ from fanout.core.progress import ABSENCES
 from fanout.core.statistics import CommitStatistics, SplitState
 from fanout.errors import RemoteError, ServiceError, SplitFailedError
 from fanout.landers.failures import LanderCause
-from fanout.landers.messages import Release, Report, SplitReport, encode
+from fanout.landers.messages import Release, Report, SplitReport, Wanted, encode
 from tests.landers.rig import Rig, until
 from tests.spark.manual import ManualConnection, ManualSource
 
@@ -184,3 +184,36 @@ async def test_resubscriptions_are_counted_by_cause_and_sessions_by_number(
         await rig.kill(0)
         rig.start(0)
         await until(lambda: rig.coordinator.statistics().lander_sessions == 2)
+
+
+async def test_segments_that_wait_for_a_batch_make_the_stream_late(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    source.put(*numbered(10))
+    loop = asyncio.get_running_loop()
+    async with Rig(source, tmp_path).running(0) as rig:
+        rig.coordinator._tell_all(Wanted())
+        await until(lambda: rig.coordinator._landed)
+        landed = loop.time()
+        await asyncio.sleep(0.2)
+        statistics = rig.coordinator.statistics()
+        assert statistics.held is not None
+        assert loop.time() - landed - 0.1 <= statistics.held < 60
+        assert statistics.lag == statistics.held
+        await rig.batch()
+        assert rig.coordinator.statistics().held is None
+
+
+async def test_events_that_wait_at_a_lander_make_their_split_late(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    async with Rig(source, tmp_path, max_records=10).running(0) as rig:
+        source.put(*numbered(10))
+        await until(lambda: rig.coordinator._landed)
+        source.put(*numbered(10))  # they fill the next segment
+        await until(lambda: rig.landers[0]._filler.held == 10)
+        source.put(*numbered(10))
+        counted = rig.coordinator.statistics
+        async with asyncio.timeout(20.0):
+            await until(lambda: (counted().splits["a"].waiting or 0.0) > 1.0)
+        await rig.read(30)
+        async with asyncio.timeout(20.0):
+            await until(lambda: counted().splits["a"].waiting is None)

@@ -618,3 +618,22 @@ async def test_a_stream_that_ends_by_itself_is_handed_over_in_full_segments(tmp_
         handover = await filler.next(LONG)
         assert isinstance(handover, NoRecords)
         assert handover.finished
+
+
+async def test_records_that_wait_for_a_batch_make_the_stream_late(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    source.put(b"1", b"2")
+    loop = asyncio.get_running_loop()
+    async with pumping(source, tmp_path) as (filler, stream):
+        begun = loop.time()
+        assert filler.statistics().held is None
+        await until_read(stream, 2)
+        read = loop.time()
+        await asyncio.sleep(0.2)
+        statistics = filler.statistics()
+        assert statistics.held is not None
+        assert loop.time() - read - 0.1 <= statistics.held <= loop.time() - begun
+        assert statistics.lag == statistics.held
+        await take(filler)
+        assert filler.statistics().held is None

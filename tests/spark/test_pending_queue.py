@@ -371,3 +371,21 @@ async def test_a_cancelled_call_takes_nothing(source: LendingSource, tmp_path: P
         await asyncio.wait([asking])
         source.put(2)
         assert await run.take() == [1, 2]
+
+
+async def test_the_age_of_what_is_stored_is_in_the_statistics(
+    source: LendingSource, tmp_path: Path
+) -> None:
+    time = asyncio.get_running_loop().time
+    async with running(source, tmp_path) as run:
+        assert run.queue.statistics().held is None
+        begun = time()
+        source.put(1)
+        await until(lambda: len(run.queue._pending) == 1)
+        stored = time()
+        await asyncio.sleep(0.2)
+        held = run.queue.statistics().held
+        assert held is not None
+        assert time() - stored - 0.1 <= held <= time() - begun
+        await run.take()
+        assert run.queue.statistics().held is None
