@@ -325,7 +325,13 @@ def _count(
         commits_failed=commits.failed,
         lending=None if offered.lending is None else offered.lending.statistics,
         origin=offered.origin,
-        totals=StreamTotals(progress.records, progress.bytes, subscribers.causes.counts),
+        totals=StreamTotals(
+            progress.records,
+            progress.bytes,
+            subscribers.causes.counts,
+            progress.gaps,
+            progress.gap_seconds,
+        ),
         max_bytes_in_flight=subscribers.memory_limit.limit,
         watermark=None if progress.watermarks is None else progress.watermarks.stream,
     )

@@ -46,6 +46,7 @@ class LogEvent(StrEnum):
     SUBSCRIPTION_RETRIED = "fanout.subscription.retried"
     SUBSCRIPTION_BLOCKED = "fanout.subscription.blocked"
     RECORDS_LOST = "fanout.records.lost"
+    GAP_MEASURED = "fanout.gap.measured"
     CHECKPOINT_CLAIMED = "fanout.checkpoint.claimed"
     ENTRY_WRITTEN = "fanout.entry.written"
     QUERY_STARTED = "fanout.query.started"
@@ -59,6 +60,7 @@ _SUMMARIES: Final = {
     LogEvent.SUBSCRIPTION_RETRIED: (logging.INFO, "subscriptions that are opened again"),
     LogEvent.SUBSCRIPTION_BLOCKED: (logging.ERROR, "subscriptions that wait for a person"),
     LogEvent.RECORDS_LOST: (logging.ERROR, "losses of records"),
+    LogEvent.GAP_MEASURED: (logging.ERROR, "gaps that are measured"),
 }
 
 
@@ -274,6 +276,24 @@ class LifecycleLog:
                     "fanout.gaps": len(gaps),
                     "fanout.position": self._terms.position(first.after),
                 },
+            )
+
+    def measured(self, split: Split, seconds: float) -> None:
+        """Log how long a gap is, once the record behind it is known.
+
+        Args:
+            split: The split whose records are lost.
+            seconds: From the arrival of the last record before them to that of the first after.
+        """
+        if self._limit.admits(LogEvent.GAP_MEASURED, str(split)):
+            self._write_of_split(
+                logging.ERROR,
+                LogEvent.GAP_MEASURED,
+                split,
+                "the lost records of %s arrived within %.3f s",
+                split,
+                seconds,
+                fields={"fanout.gap.duration": seconds},
             )
 
     def ended(self, end: End) -> None:

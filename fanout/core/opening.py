@@ -135,6 +135,7 @@ async def open_lineage(
             adopted = await _adopted(connection, checkpoint, splits)
             progress = _resumed(source, connection, adopted)
         lifecycle = LifecycleLog(connection.identity, connection.capabilities)
+        progress.on_gap_measured = lifecycle.measured
         jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
         lineage = Lineage(connection, progress, jitter=jitter, listed=splits, lifecycle=lifecycle)
         lifecycle.started(progress, stored=checkpoint is not None)

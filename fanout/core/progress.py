@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias, final
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.watermarks import Watermarks
 
-log = logging.getLogger(__name__)
-
 Arrival: TypeAlias = "Callable[[pa.RecordBatch, int], int | None]"
+OnGapMeasured: TypeAlias = "Callable[[Split, float], None]"
 
 # A split that is missing from one listing may be there in the next: listings are assembled from
 # many machines. Forgetting it too early would read it again after a restart.
@@ -172,9 +170,7 @@ class SplitProgress:
         """Say how long the gap before the next record is, where both of its sides are known."""
         if self.gap_after is None or next_arrival is None:
             return
-        seconds = (next_arrival - self.gap_after) / 1000
-        log.error("the lost records of %s arrived within %.3f s", self.split, seconds)
-        self.gap_seconds += seconds
+        self.gap_seconds += (next_arrival - self.gap_after) / 1000
         self.gap_after = None
 
     def acknowledge(self, position: Position) -> bool:
@@ -211,7 +207,9 @@ class Progress:
         kept: Splits that are not read now; each checkpoint has their positions as they are.
         watermarks: What follows the event time; None where the source has no event time.
 
-    `records`, `bytes` and `batches` count what was handed out, also of splits that have expired.
+    `records`, `bytes` and `batches` count what was handed out, also of splits that have expired;
+    `gaps` and `gap_seconds` count what was lost, as those of a split do. `on_gap_measured` is
+    called with the split and the seconds when both sides of a gap are known.
     """
 
     def __init__(
@@ -226,7 +224,9 @@ class Progress:
         self._arrival = arrival
         self._kept = {state.split.id: state for state in kept}
         self._splits: dict[str, SplitProgress] = {}
-        self.records = self.bytes = self.batches = 0
+        self.records = self.bytes = self.batches = self.gaps = 0
+        self.gap_seconds = 0.0
+        self.on_gap_measured: OnGapMeasured = _ignore
 
     def __getitem__(self, split_id: str) -> SplitProgress:
         return self._splits[split_id]
@@ -307,7 +307,12 @@ class Progress:
 
     def _deliver(self, event: Batch | End) -> Batch | None:
         split = self._splits[event.split.id]
+        gap_seconds = split.gap_seconds
         seen = split.deliver(event, self._arrival)
+        self.gaps += len(event.gaps)
+        if split.gap_seconds != gap_seconds:
+            self.gap_seconds += split.gap_seconds - gap_seconds
+            self.on_gap_measured(split.split, split.gap_seconds - gap_seconds)
         if seen is not None:
             self.records += seen.num_records
             self.bytes += seen.nbytes
@@ -364,3 +369,7 @@ class Progress:
     def _checkpoint(self, positions: Iterable[SplitPosition]) -> Checkpoint:
         read = {state.split.id: state for state in positions}
         return Checkpoint(self.source, MappingProxyType({**self._kept, **read}))
+
+
+def _ignore(split: Split, seconds: float) -> None:
+    """Do nothing about a gap whose length is known."""

@@ -104,11 +104,15 @@ class StreamTotals:
         bytes: Their bytes in memory; with landers, those of the files.
         resubscriptions: Recoverable ends of subscriptions by their cause: the code of the service,
             or else the type of the error. After 50 causes others count as `_OTHER`.
+        gaps: How often records were lost.
+        gap_seconds: How long the gaps are together; see `SplitStatistics.gap_seconds`.
     """
 
     records: int = 0
     bytes: int = 0
     resubscriptions: Mapping[str, int] = field(default_factory=dict)
+    gaps: int = 0
+    gap_seconds: float = 0.0
 
 
 @final
@@ -255,7 +259,13 @@ class Statistics:
     @property
     def gaps(self) -> int:
         """How often records were lost, all splits together."""
-        return sum(split.gaps for split in self.splits.values())
+        return self.totals.gaps
+
+    @property
+    def waiting(self) -> float:
+        """For how many seconds the oldest event or record has waited to be taken; 0.0 for none."""
+        known = [self.held, *(split.waiting for split in self.splits.values())]
+        return max((seconds for seconds in known if seconds is not None), default=0.0)
 
     @property
     def lag(self) -> float | None:

@@ -24,10 +24,14 @@ class Counters:
 
     Attributes:
         bytes_per_second: How fast each split was read, as of the last `measure`.
+        gaps: How often records were lost, also of splits that are known no longer.
+        gap_seconds: How long these gaps are together.
     """
 
     def __init__(self) -> None:
         self.bytes_per_second: dict[str, float] = {}
+        self.gaps = 0
+        self.gap_seconds = 0.0
         self._reports: dict[str, SplitReport] = {}
         self._before: dict[str, SplitReport] = {}
         self._measured: dict[str, int] = {}
@@ -45,6 +49,10 @@ class Counters:
             before = self._reports.get(split.split)
             if before is None or before.subscriptions != split.subscriptions:
                 self._subscribed[split.split] = now
+            # A message from outside makes no counter go down.
+            self.gaps += max(0, split.gaps - (0 if before is None else before.gaps))
+            seconds = split.gap_seconds - (0.0 if before is None else before.gap_seconds)
+            self.gap_seconds += max(0.0, seconds)
             self._reports[split.split] = split
 
     def subscribed(self, split_id: str, now: float) -> float:

@@ -109,6 +109,7 @@ class Lander:
         )
         self._progress = Progress(connection.identity, source.arrival, watermarks=self._watermarks)
         self._lifecycle = LifecycleLog(connection.identity, connection.capabilities)
+        self._progress.on_gap_measured = self._lifecycle.measured
         self._subscribers = Subscribers(
             connection,
             jitter=FullJitter(connection.pacing.backoff, random or Random()),  # noqa: S311 - jitter

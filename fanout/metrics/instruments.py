@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from fanout.metrics.readings import age
+from fanout.metrics.readings import age, lag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -123,10 +123,18 @@ def _states(reading: StreamReading) -> Iterator[tuple[int, Attributes]]:
         yield count, (("fanout.split.state", state.name.lower()),)
 
 
+def _waiting(reading: StreamReading) -> int:
+    return sum(split.waiting is not None for split in reading.statistics.splits.values())
+
+
 def _behind(reading: StreamReading) -> int | None:
     known = [split.behind for split in reading.statistics.splits.values()]
     counts = [behind for behind in known if behind is not None]
     return sum(counts) if counts else None
+
+
+def _waiting_time(reading: StreamReading) -> float | None:
+    return reading.statistics.waiting if reading.statistics.splits else None
 
 
 def _watermark_lag(reading: StreamReading) -> float | None:
@@ -158,13 +166,13 @@ COUNTERS: Final = (
         "fanout.gaps",
         "{gap}",
         "How often records were lost before they were read",
-        _one(lambda reading: reading.statistics.gaps),
+        _one(lambda reading: reading.statistics.totals.gaps),
     ),
     Instrument(
         "fanout.gap.duration",
         "s",
         "How long the gaps are together, as far as it is known",
-        _one(lambda reading: sum(each.gap_seconds for each in reading.statistics.splits.values())),
+        _one(lambda reading: reading.statistics.totals.gap_seconds),
     ),
     Instrument(
         "fanout.commits",
@@ -206,6 +214,12 @@ COUNTERS: Final = (
 LEVELS: Final = (
     Instrument("fanout.splits", "{split}", "Splits by what they are doing", _states),
     Instrument(
+        "fanout.splits.waiting",
+        "{split}",
+        "Splits of which nothing more is read until the consumer takes an event",
+        _one(_waiting),
+    ),
+    Instrument(
         "fanout.memory.usage",
         "By",
         "Bytes of events that wait for the consumer",
@@ -238,13 +252,19 @@ GAUGES: Final = (
         "fanout.lag.time",
         "s",
         "How far the slowest split that is read is behind its newest record",
-        _one(lambda reading: reading.statistics.lag),
+        _one(lambda reading: reading.lag),
     ),
     Instrument(
         "fanout.lag.records",
         "{record}",
         "Records behind the ends of all splits, where the service reports it",
         _one(_behind),
+    ),
+    Instrument(
+        "fanout.waiting.time",
+        "s",
+        "For how long an event has waited for the consumer, or a record for a batch, at the most",
+        _one(_waiting_time),
     ),
     Instrument(
         "fanout.record.age",
@@ -262,7 +282,7 @@ GAUGES: Final = (
         "fanout.split.lag.time",
         "s",
         "How far a split is behind its newest record; of the splits that lag most",
-        _of_worst(lambda split, _: split.lag),
+        _of_worst(lag),
     ),
     Instrument(
         "fanout.split.lag.records",
@@ -275,6 +295,12 @@ GAUGES: Final = (
         "s",
         "Time since the last record of a split arrived; of the splits that lag most",
         _of_worst(age),
+    ),
+    Instrument(
+        "fanout.split.resubscriptions",
+        "{resubscription}",
+        "How often a split was subscribed to again; of the splits that lag most",
+        _of_worst(lambda split, _: split.resubscriptions),
     ),
     Instrument(
         "fanout.share.pending.age",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     from fanout.core.statistics import SplitStatistics, Statistics
 
+# Of these nothing comes.
+_UNREAD: Final = frozenset({SplitState.SUBSCRIBING, SplitState.BACKING_OFF, SplitState.FAILED})
 # What is not read now is no split that lags.
 _OVER: Final = frozenset({SplitState.WAITING, SplitState.ENDED})
 
@@ -36,7 +39,8 @@ class StreamReading:
     def take(cls, statistics: Statistics, now: int, worst_splits: int) -> StreamReading:
         """Choose the splits that lag most.
 
-        A split that is not subscribed to has no lag: there the age of its last record counts.
+        A split that is not subscribed to has no lag: there the age of its last record counts. One
+        that could never be read comes first.
 
         Args:
             statistics: The statistics.
@@ -44,13 +48,22 @@ class StreamReading:
             worst_splits: How many splits.
         """
 
-        def height(item: tuple[str, SplitStatistics]) -> tuple[float, int]:
+        def height(item: tuple[str, SplitStatistics]) -> tuple[float, int, int]:
             split = item[1]
-            seconds = split.lag if split.lag is not None else age(split, now)
-            return (-1.0 if seconds is None else seconds), split.behind or 0
+            known = (split.lag, age(split, now), math.inf if split.state in _UNREAD else -1.0)
+            seconds = next(each for each in known if each is not None)
+            return seconds, split.behind or 0, split.resubscriptions
 
         read = (item for item in statistics.splits.items() if item[1].state not in _OVER)
         return cls(statistics, now, dict(heapq.nlargest(worst_splits, read, key=height)))
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds that the slowest split is behind, or that records wait here for a batch."""
+        lags = (lag(split, self.now) for split in self.statistics.splits.values())
+        return max(
+            (each for each in (self.statistics.lag, *lags) if each is not None), default=None
+        )
 
     @property
     def age(self) -> float | None:
@@ -67,3 +80,16 @@ def age(split: SplitStatistics, now: int) -> float | None:
         now: The moment, in milliseconds since the Unix epoch.
     """
     return None if split.newest is None else max(0, now - split.newest) / 1000
+
+
+def lag(split: SplitStatistics, now: int) -> float | None:
+    """Return the seconds that a split is behind; None where they are not known.
+
+    A broker of Kafka says how many records are left, and not how old they are: these are no older
+    than the time since the last record arrived.
+
+    Args:
+        split: The split.
+        now: The moment, in milliseconds since the Unix epoch.
+    """
+    return age(split, now) if split.lag is None and split.behind else split.lag

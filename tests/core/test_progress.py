@@ -531,3 +531,13 @@ def test_a_service_is_told_of_progress_without_records_behind_what_is_acknowledg
     assert made.acknowledge({"a": Cursor(1)}) == {"a": Cursor(5)}
     made.deliver([batch(until=9)])
     assert made.acknowledge({"a": Cursor(1)}) == {"a": Cursor(9)}
+
+
+def test_the_totals_keep_what_was_lost_of_splits_that_are_followed_no_longer() -> None:
+    made = progress(batch(1))
+    made.deliver([replace(batch(5), gaps=(Gap(Cursor(1), Cursor(4), "gone"),))])
+    lost = replace(batch(7), range=Range(Cursor(6), Cursor(7)))
+    made.deliver([replace(lost, gaps=(Gap(Cursor(5), Cursor(6), "gone"),))])
+    assert (made.gaps, made.gap_seconds) == (2, 2.0)
+    made.remove("a")
+    assert (made.gaps, made.gap_seconds) == (2, 2.0)

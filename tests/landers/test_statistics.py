@@ -217,3 +217,26 @@ async def test_events_that_wait_at_a_lander_make_their_split_late(tmp_path: Path
         await rig.read(30)
         async with asyncio.timeout(20.0):
             await until(lambda: counted().splits["a"].waiting is None)
+
+
+async def test_gaps_of_a_split_that_has_expired_stay_counted(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    source.put(*numbered(10))
+    async with asyncio.timeout(20.0), Rig(source, tmp_path).running(0) as rig:
+        coordinator = rig.coordinator
+        await rig.read(10)
+        session = coordinator._sessions[0]
+        for gaps in (2, 3):  # counted since the split was assigned
+            told = SplitReport("a", SplitState.LIVE, 1, gaps=gaps, gap_seconds=1.5 * gaps)
+            coordinator._take_in(session, Report((told,), 0))
+        source.end("a", "left")
+        await until(lambda: "left" in coordinator._owners)
+        totals = coordinator.statistics().totals
+        assert (totals.gaps, totals.gap_seconds) == (3, 4.5)
+        rig.progress.acknowledge({"a": Cursor(10)})
+        for _ in range(ABSENCES):
+            rig.progress.forget_expired(["left"])
+        coordinator._listed()
+        statistics = coordinator.statistics()
+        assert "a" not in statistics.splits
+        assert (statistics.totals, statistics.gaps) == (totals, 3)

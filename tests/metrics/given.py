@@ -52,10 +52,21 @@ def split(
     behind: int | None = None,
     state: SplitState = SplitState.LIVE,
     newest: int | None = None,
-    gaps: int = 0,
+    resubscriptions: int = 0,
+    waiting: float | None = None,
 ) -> SplitStatistics:
     return SplitStatistics(
-        state, Cursor(1), 0, 0, 0, 0, None, lag, newest, gaps, gaps * 1.5, behind
+        state,
+        Cursor(1),
+        0,
+        0,
+        0,
+        resubscriptions,
+        None,
+        lag,
+        newest,
+        behind=behind,
+        waiting=waiting,
     )
 
 

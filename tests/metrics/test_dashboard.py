@@ -42,7 +42,7 @@ def served() -> Mapping[str, set[str]]:
         replace(
             statistics(
                 {
-                    "orders-0": split(1.0, behind=5, newest=1, gaps=1),
+                    "orders-0": split(1.0, behind=5, newest=1),
                     "orders-1": split(None, state=SplitState.BACKING_OFF),
                 }
             ),

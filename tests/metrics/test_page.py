@@ -124,12 +124,12 @@ def test_prometheus_has_the_names_that_the_page_says() -> None:
         for rule in ALERTS["groups"][0]["rules"]
         for name in re.findall(r"\bfanout_\w+(?=[\[){])", rule["expr"])
     }
-    assert len(named) == 4
+    assert len(named) == 5
     assert named <= exported
 
 
-def test_there_are_three_alerts_and_a_target() -> None:
-    assert len(ALERTS["groups"][0]["rules"]) == 3
+def test_there_are_four_alerts_and_a_target() -> None:
+    assert len(ALERTS["groups"][0]["rules"]) == 4
     (job,) = SCRAPE["scrape_configs"]
     assert job["static_configs"][0]["targets"][0].endswith(":9464")
 

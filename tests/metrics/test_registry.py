@@ -28,6 +28,8 @@ from tests.metrics.given import Given, GivenBatch, GivenQuery, split, statistics
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+WAITING = SplitState.WAITING
+
 
 def millis() -> int:
     return round(datetime.now(UTC).timestamp() * 1000)
@@ -81,6 +83,51 @@ def test_a_split_that_is_not_subscribed_to_is_among_the_worst_by_its_age(
     assert now["fanout.splits"] == {"live": 5, "backing_off": 1, "ended": 1}
 
 
+def test_a_split_that_was_never_read_is_the_worst(collected: Collected) -> None:
+    splits = {f"orders-{n}": split(float(n), newest=millis()) for n in range(5)}
+    refused = split(None, state=SplitState.BACKING_OFF, resubscriptions=7)
+    splits |= {"refused": refused, "new": split(None), "child": split(None, state=WAITING)}
+    collected.metrics.watch(Given(statistics(splits)))
+    now = collected.now()
+    assert now["fanout.split.resubscriptions"] == {"refused": 7, "orders-4": 0, "orders-3": 0}
+    assert now["fanout.split.lag.time"] == {"orders-4": 4.0, "orders-3": 3.0}
+
+
+def test_where_a_service_tells_no_time_the_age_of_the_last_record_is_the_lag(
+    collected: Collected,
+) -> None:
+    """A broker says how many records are left, and not since when they are there."""
+    splits = {
+        "orders-0": split(None, behind=7, newest=millis() - 60_000),
+        "orders-1": split(None, behind=0, newest=millis() - 90_000),
+        "orders-2": split(None, behind=3),
+    }
+    collected.metrics.watch(Given(statistics(splits)))
+    now = collected.now()
+    assert now["fanout.split.lag.time"].keys() == {"orders-0"}
+    assert 60 <= now["fanout.lag.time"][""] == now["fanout.split.lag.time"]["orders-0"] < 80
+
+
+def test_what_waits_for_the_consumer_and_how_long(collected: Collected) -> None:
+    splits = {
+        "orders-0": split(0.0, waiting=0.5),
+        "orders-1": split(9.0, waiting=9.0),
+        "orders-2": split(0.0),
+    }
+    stream = Given(statistics(splits))
+    collected.metrics.watch(stream)
+    now = collected.now()
+    assert now["fanout.splits.waiting"] == {"": 2}
+    assert now["fanout.waiting.time"] == {"": 9.0}
+    assert now["fanout.lag.time"] == {"": 9.0}
+    stream.given = replace(stream.given, held=60.0)  # records for the next batch of a query
+    now = collected.now()
+    assert (now["fanout.waiting.time"], now["fanout.lag.time"]) == ({"": 60.0}, {"": 60.0})
+    stream.given = statistics({"orders-0": split(0.0)})
+    now = collected.now()
+    assert (now["fanout.splits.waiting"], now["fanout.waiting.time"]) == ({"": 0}, {"": 0.0})
+
+
 def test_no_split_has_series_where_none_is_wanted() -> None:
     collected = Collected(worst_splits=0)
     collected.metrics.watch(Given(statistics({"orders-0": split(1.0)})))
@@ -98,12 +145,14 @@ def test_what_is_not_known_has_no_series(collected: Collected) -> None:
         "fanout.gaps",
         "fanout.gap.duration",
         "fanout.memory.usage",
+        "fanout.splits.waiting",
     }
 
 
 def test_commits_gaps_memory_and_watermark(collected: Collected) -> None:
     given = statistics(
-        {"orders-0": split(None, gaps=2), "orders-1": split(None, gaps=1)},
+        {"orders-0": split(None)},
+        totals=StreamTotals(gaps=3, gap_seconds=4.5),
         commits_succeeded=5,
         commits_failed=2,
         max_bytes_in_flight=1000,
