@@ -144,7 +144,11 @@ async def _reading(endpoint_url: str) -> AsyncIterator[tuple[Coordinator, _Lande
         storage = LocalStorage(Path(resources.enter_context(TemporaryDirectory())))
         opened = await resources.enter_async_context(open_lineage(source))
         coordinator = Coordinator(
-            opened.connection, opened.progress, opened.lineage, Assignment(LANDERS)
+            opened.connection,
+            opened.progress,
+            opened.lineage,
+            Assignment(LANDERS),
+            lifecycle=opened.lifecycle,
         )
         control = ControlServer("127.0.0.1", 0, secret, coordinator.serve)
         server = await resources.enter_async_context(control)

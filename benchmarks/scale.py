@@ -284,7 +284,11 @@ async def _on_landers(
     secret = secrets.token_bytes(SECRET_BYTES)
     async with open_lineage(source) as opened:
         coordinator = Coordinator(
-            opened.connection, opened.progress, opened.lineage, Assignment(landers)
+            opened.connection,
+            opened.progress,
+            opened.lineage,
+            Assignment(landers),
+            lifecycle=opened.lifecycle,
         )
 
         async def take() -> tuple[tuple[SegmentFile, ...], Checkpoint]:

@@ -27,8 +27,8 @@ class Causes:
         Args:
             name: Its name; one that is no identifier of a sensible length counts as `_OTHER`.
         """
-        known = name in self._counts
-        if not known and (len(self._counts) >= _MAX_CAUSES or not _is_name(name)):
+        name = name_or_other(name)
+        if name not in self._counts and len(self._counts) >= _MAX_CAUSES:
             name = OTHER
         self._counts[name] = self._counts.get(name, 0) + 1
 
@@ -38,5 +38,13 @@ class Causes:
         return MappingProxyType(self._counts.copy())
 
 
-def _is_name(name: str) -> bool:
-    return len(name) <= _MAX_LENGTH and name.replace(".", "_").replace("#", "_").isidentifier()
+def name_or_other(name: str) -> str:
+    """Return the name of a cause; `_OTHER` for what is no identifier of a sensible length.
+
+    A service that puts a text in place of a code might put data of records there.
+
+    Args:
+        name: What the service calls it.
+    """
+    is_name = len(name) <= _MAX_LENGTH and name.replace(".", "_").replace("#", "_").isidentifier()
+    return name if is_name else OTHER

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
+from fanout.core.causes import name_or_other
 from fanout.core.error_text import text_of
 from fanout.core.log_limit import WINDOW, LogLimit
 
@@ -47,11 +50,34 @@ class LogEvent(StrEnum):
     SUBSCRIPTION_BLOCKED = "fanout.subscription.blocked"
     RECORDS_LOST = "fanout.records.lost"
     GAP_MEASURED = "fanout.gap.measured"
+    LANDER_CONNECTED = "fanout.lander.connected"
+    LANDER_GONE = "fanout.lander.gone"
+    LANDER_REFUSED = "fanout.lander.refused"
+    LANDER_FAILED = "fanout.lander.failed"
     CHECKPOINT_CLAIMED = "fanout.checkpoint.claimed"
     ENTRY_WRITTEN = "fanout.entry.written"
     QUERY_STARTED = "fanout.query.started"
     BATCH_FINISHED = "fanout.batch.finished"
     QUERY_STOPPED = "fanout.query.stopped"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LanderName:
+    """Which lander a line is about.
+
+    Args:
+        lander: Its number.
+        host: The name of its machine.
+        pid: The id of its process there.
+    """
+
+    lander: int
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"lander {self.lander} (process {self.pid} on {self.host})"
 
 
 # The level of the line in place of those that were left out, and what it counts.
@@ -215,7 +241,7 @@ class LifecycleLog:
             cause: Why it has failed; its text may have data, and is not logged.
             delay: Seconds until then.
         """
-        name = self._terms.cause(cause)
+        name = name_or_other(self._terms.cause(cause))
         if self._limit.admits(LogEvent.SUBSCRIPTION_RETRIED, name):
             self._write_of_split(
                 logging.INFO,
@@ -241,7 +267,7 @@ class LifecycleLog:
             hint: What to do.
             delay: Seconds until the next attempt.
         """
-        name = self._terms.cause(cause)
+        name = name_or_other(self._terms.cause(cause))
         if self._limit.admits(LogEvent.SUBSCRIPTION_BLOCKED, name):
             self._write_of_split(
                 logging.ERROR,
@@ -310,6 +336,52 @@ class LifecycleLog:
                 fields={"fanout.children": [child.id for child in end.children]},
             )
 
+    # Its landers.
+
+    def lander_connected(self, lander: LanderName) -> None:
+        """Log that a session of a lander begins."""
+        self._write_of_lander(
+            logging.INFO, LogEvent.LANDER_CONNECTED, lander, "%s is connected", lander
+        )
+
+    def lander_gone(self, lander: LanderName, reason: str) -> None:
+        """Log that a session is over: its splits go to other landers, or to its next attempt.
+
+        Args:
+            lander: The lander.
+            reason: Why.
+        """
+        self._write_of_lander(
+            logging.WARNING, LogEvent.LANDER_GONE, lander, "%s is gone: %s", lander, reason
+        )
+
+    def lander_refused(self, lander: LanderName) -> None:
+        """Log that an attempt has connected while a newer one of the same lander is there."""
+        self._write_of_lander(
+            logging.INFO,
+            LogEvent.LANDER_REFUSED,
+            lander,
+            "an older attempt of %s is refused, as a newer one is connected",
+            lander,
+        )
+
+    def lander_failed(self, lander: LanderName, error: FanOutError) -> None:
+        """Log what a lander could not go on for.
+
+        Args:
+            lander: The lander.
+            error: What it told.
+        """
+        self._write_of_lander(
+            logging.WARNING,
+            LogEvent.LANDER_FAILED,
+            lander,
+            "%s has failed: %s",
+            lander,
+            error,
+            fields={"error.type": type(error).__name__},
+        )
+
     def close(self) -> None:
         """Log the summaries that are due; idempotent."""
         self._limit.close()
@@ -352,6 +424,22 @@ class LifecycleLog:
     ) -> None:
         of_split = {"messaging.destination.partition.id": split.id, **fields}
         self._write(level, event, message, *args, fields=of_split)
+
+    def _write_of_lander(
+        self,
+        level: int,
+        event: LogEvent,
+        lander: LanderName,
+        message: str,
+        *args: object,
+        fields: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        of_lander = {
+            "fanout.lander": lander.lander,
+            "host.name": lander.host,
+            "process.pid": lander.pid,
+        }
+        self._write(level, event, message, *args, fields={**of_lander, **fields})
 
     def _place(self, state: SplitProgress) -> str:
         return f"{state.split} {self._terms.position(state.delivered)}".rstrip()

@@ -13,6 +13,7 @@ from fanout.core.causes import Causes
 from fanout.core.checkpoint import from_wire, to_wire
 from fanout.core.error_text import text_of
 from fanout.core.events import End, Split
+from fanout.core.lifecycle_log import LanderName
 from fanout.core.progress import Moved
 from fanout.core.statistics import CommitStatistics, Statistics, StreamTotals
 from fanout.core.subscriber import split_failure
@@ -20,7 +21,7 @@ from fanout.errors import FanOutError, SetupError, StreamStateError
 from fanout.landers.batch_minimum import BatchMinimum
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
-from fanout.landers.failures import LanderCause, restore, restore_cause
+from fanout.landers.failures import restore, restore_cause
 from fanout.landers.leases import Leases
 from fanout.landers.leftovers import Leftovers
 from fanout.landers.messages import (
@@ -46,6 +47,7 @@ from fanout.landing.segment_filler import NoRecords, Stopped
 from fanout.landing.segments import LandedBatch
 
 if TYPE_CHECKING:
+    from fanout.core.lifecycle_log import LifecycleLog
     from fanout.core.lineage import Lineage
     from fanout.core.progress import Progress
     from fanout.core.source import Connection
@@ -84,6 +86,7 @@ class Coordinator:
         eager: Have landers land what they have as soon as a batch waits for it; otherwise they fill
             their segments for as long as they may.
         min_records: The records for which a batch waits; see `BatchMinimum`.
+        lifecycle: Logs which landers come and go.
         on_resubscribe: Called for each recoverable end of a subscription that a lander tells of.
             What it raises ends the stream.
     """
@@ -98,6 +101,7 @@ class Coordinator:
         bounded: bool = False,
         eager: bool = True,
         min_records: int = 1,
+        lifecycle: LifecycleLog,
         on_resubscribe: OnResubscribe | None = None,
     ) -> None:
         self.failure: FanOutError | None = None
@@ -108,6 +112,7 @@ class Coordinator:
         self._bounded = bounded
         self._eager = eager and min_records == 1
         self._minimum = BatchMinimum(min_records) if min_records > 1 else None
+        self._lifecycle = lifecycle
         self._on_resubscribe = on_resubscribe
         self._sessions: dict[int, LanderSession] = {}
         self._owners: dict[str, LanderSession] = {}
@@ -121,7 +126,6 @@ class Coordinator:
         self.leftovers = Leftovers()
         self._counters = Counters()
         self._causes = Causes()
-        self._cause = connection.capabilities.terms.cause
         self._changed = asyncio.Event()
         self._failed = False
         self._stopping = False
@@ -369,7 +373,7 @@ class Coordinator:
             return None
         if (former := self._sessions.get(hello.lander)) is not None:
             if former.attempt > hello.attempt:
-                log.info("an older attempt of lander %d is refused", hello.lander)
+                self._lifecycle.lander_refused(LanderName(hello.lander, hello.host, hello.pid))
                 with suppress(ChannelClosedError):
                     await channel.send(encode(Superseded()))
                 return None
@@ -381,7 +385,7 @@ class Coordinator:
         # A segment of an earlier session is one that no batch has taken.
         if all(landed.lander != hello.lander for landed, _ in self._landed):
             session.tell(Credit(1))
-        log.info("%s is connected", session)
+        self._lifecycle.lander_connected(session.name)
         self._assign()
         return session
 
@@ -405,7 +409,7 @@ class Coordinator:
                 self._take_report(session, message)
             case Failed():
                 failure = restore(message)
-                log.warning("%s has failed: %s", session, failure)
+                self._lifecycle.lander_failed(session.name, failure)
                 if not message.begun and session.lander in self._begun:
                     session.tell(Stop())  # its next attempt may be on another machine
                     self._count_failure(session.lander, failure)
@@ -429,9 +433,8 @@ class Coordinator:
             self._changed.set()
 
     def _resubscribes(self, told: Resubscription) -> None:
+        self._causes.count(told.code)
         cause = restore_cause(told.cause, told.text)
-        named = told.cause if isinstance(cause, LanderCause) else self._cause(cause)
-        self._causes.count(named)
         if self._on_resubscribe is None or self._failed or told.split not in self._progress:
             return
         split = self._progress[told.split].split
@@ -511,7 +514,7 @@ class Coordinator:
             self.leftovers.ended(session.epoch, session.last_segment)
             session.hang_up()
             if not self._closed:
-                log.warning("%s is gone: %s", session, reason)
+                self._lifecycle.lander_gone(session.name, reason)
         now = self._time()
         for split_id in list(session.splits):
             subscribed = self._counters.subscribed(split_id, now)

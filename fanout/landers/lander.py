@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import FullJitter
 from fanout.core.cancellation import in_thread
+from fanout.core.causes import name_or_other
 from fanout.core.checkpoint import from_wire, to_wire
 from fanout.core.error_text import text_of
 from fanout.core.event_time import EventTime
@@ -130,6 +131,7 @@ class Lander:
         self._credit = 0
         self._credited = asyncio.Event()
         self._reported: dict[str, SplitStatistics] = {}
+        self._cause = connection.capabilities.terms.cause
         self._resubscribed: deque[Resubscription] = deque(maxlen=_MAX_RESUBSCRIBED)
 
     async def run(self) -> bool:
@@ -350,7 +352,9 @@ class Lander:
 
     def _resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
         text = sendable(text_of(cause))[:_MAX_CAUSE]
-        self._resubscribed.append(Resubscription(split.id, type(cause).__name__, text, delay))
+        code = name_or_other(self._cause(cause))
+        told = Resubscription(split.id, type(cause).__name__, code, text, delay)
+        self._resubscribed.append(told)
 
     async def _report(self) -> None:
         """Tell the coordinator once a second that this lander is there, and what has changed."""

@@ -134,12 +134,14 @@ class Resubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Args:
         split: Its split.
         cause: The name of the class of the error that ended the one before.
+        code: What the service calls it; see `Terms.cause`.
         text: The beginning of its message.
         delay: Seconds until the next attempt.
     """
 
     split: Name
     cause: _Text
+    code: _Text
     text: _Text
     delay: float
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.core.error_text import text_of
+from fanout.core.lifecycle_log import LanderName
 from fanout.core.statistics import LanderStatistics
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.messages import Beat, MessageError, encode, from_lander
@@ -62,8 +63,13 @@ class LanderSession:
         """For how many seconds it lasts."""
         return self._time() - self._connected_at
 
+    @property
+    def name(self) -> LanderName:
+        """Which lander it is, for the log."""
+        return LanderName(self.lander, self.host, self.pid)
+
     def __str__(self) -> str:
-        return f"lander {self.lander} (process {self.pid} on {self.host})"
+        return str(self.name)
 
     def statistics(self, bytes_per_second: Mapping[str, float]) -> LanderStatistics:
         """Return what the lander does; in any thread.

@@ -279,6 +279,7 @@ class LandersStream:
                     bounded=self._bounded,
                     eager=self._eager,
                     min_records=self._min_records,
+                    lifecycle=opened.lifecycle,
                     on_resubscribe=self._on_resubscribe,
                 )
                 try:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ import fanout
 from fanout.core.events import Split
 from fanout.core.policy import Pace, Retry, Skip
 from fanout.core.positions import Cursor, Horizon, Position, Timestamp
+from fanout.core.source import Terms
 from fanout.errors import SplitFailedError
 from fanout.kafka.reading import offsets as kafka
 from fanout.kinesis import starting_position as kinesis
@@ -21,6 +23,7 @@ from tests.core.scripted import (
     FlakyError,
     Log,
     Refuse,
+    ScriptedConnection,
     ScriptedSource,
     Stop,
     VerdictError,
@@ -272,3 +275,47 @@ async def test_events_have_the_fields_of_the_conventions(caplog: pytest.LogCaptu
     assert (totals["fanout.records"], totals["fanout.duration"]) == (3, 100.0)
     assert "error.type" not in totals
     assert only("fanout.stream.started")["fanout.splits"] == 1
+
+
+@in_virtual_time
+async def test_gaps_that_are_measured_have_ten_lines_a_minute_and_one_for_all_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    splits = [Split(f"s{number}") for number in range(500)]
+    skip = Refuse(VerdictError(Skip(Cursor(7), "they have expired")))
+    logs = [Log(split=each, entries=(1, 9), per_event=1, faults=(Stop(1), skip)) for each in splits]
+    async with fanout.open(ScriptedSource(logs=logs)) as stream:
+        await take_all(stream, 30.0)
+        totals = stream.statistics().totals
+        assert (totals.gaps, totals.gap_seconds) == (500, 500 * 8.0)
+    told = [each.getMessage() for each in caplog.records if "arrived within" in each.getMessage()]
+    assert told[0] == "the lost records of s0 arrived within 8.000 s"
+    assert len(told) == 10
+    measured = fields(caplog, "fanout.gap.measured")
+    assert measured[0]["messaging.destination.partition.id"] == "s0"
+    assert measured[0]["fanout.gap.duration"] == 8.0
+    assert measured[10]["fanout.more"] == 490
+    assert {each.levelno for each in caplog.records if "gap" in each.getMessage()} <= {
+        logging.ERROR
+    }
+
+
+@in_virtual_time
+async def test_a_code_that_is_no_name_is_not_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = Terms(cause=lambda _: "no such key: canary")
+    offered = ScriptedConnection(ScriptedSource(logs=[])).capabilities
+    monkeypatch.setattr(ScriptedConnection, "capabilities", replace(offered, terms=terms))
+    faults = (
+        Break(1, FlakyError("no")),
+        Refuse(VerdictError(Retry(Pace.SLOW, "enable the key"))),
+    )
+    log = Log(split=A, entries=(1, 2), per_event=1, faults=faults)
+    async with fanout.open(ScriptedSource(logs=[log])) as stream:
+        await take_all(stream, 100.0)
+        assert stream.statistics().totals.resubscriptions == {"_OTHER": 2}
+    (retried,) = fields(caplog, "fanout.subscription.retried")
+    (blocked,) = fields(caplog, "fanout.subscription.blocked")
+    assert retried["error.type"] == blocked["error.type"] == "_OTHER"
+    assert "canary" not in caplog.text

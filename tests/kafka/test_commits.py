@@ -148,3 +148,18 @@ async def test_the_error_of_the_block_passes_unchanged() -> None:
         async with committing(Group()):
             raise error
     assert caught.value is error
+
+
+@in_virtual_time
+async def test_a_request_that_is_refused_takes_one_line_for_all_its_partitions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    offsets = {Partition("t", number): 7 for number in range(1000)}
+    refusal = GroupAuthorizationFailedError("no")
+    async with committing(Group(dict.fromkeys(offsets, refusal))) as committer:
+        committer.commit(offsets)
+    (line,) = [each.getMessage() for each in caplog.records if each.name.startswith("fanout")]
+    assert line == (
+        "the group g cannot commit 1000 of 1000 partitions, the first is t-0: "
+        "[Error 30] GroupAuthorizationFailedError: no"
+    )

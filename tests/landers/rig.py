@@ -118,6 +118,7 @@ class Rig:
                 Assignment(max(1, len(landers))),
                 bounded=self._bounded,
                 min_records=self._min_records,
+                lifecycle=opened.lifecycle,
                 on_resubscribe=self._on_resubscribe,
             )
             async with asyncio.TaskGroup() as self._tasks:

@@ -103,14 +103,17 @@ class Cluster:
             progress = Progress(connection.identity, source.arrival)
             for split_id, position in (await connection.resolve(listed)).items():
                 progress.add(next(s for s in listed if s.id == split_id), position)
+            lifecycle = LifecycleLog(connection.identity, connection.capabilities)
             lineage = Lineage(
                 connection,
                 progress,
                 jitter=FullJitter(pacing.backoff, Random(1)),
                 listed=listed,
-                lifecycle=LifecycleLog(connection.identity, connection.capabilities),
+                lifecycle=lifecycle,
             )
-            self.coordinator = Coordinator(connection, progress, lineage, Assignment())
+            self.coordinator = Coordinator(
+                connection, progress, lineage, Assignment(), lifecycle=lifecycle
+            )
             async with asyncio.TaskGroup() as self.tasks:
                 running = self.tasks.create_task(self.coordinator.run())
                 yield self

@@ -13,8 +13,8 @@ from fanout.core.progress import ABSENCES
 from fanout.core.statistics import CommitStatistics, SplitState
 from fanout.errors import RemoteError, ServiceError, SplitFailedError
 from fanout.landers.failures import LanderCause
-from fanout.landers.messages import Release, Report, SplitReport, Wanted, encode
-from tests.landers.rig import Rig, until
+from fanout.landers.messages import Hello, Release, Report, SplitReport, Wanted, encode
+from tests.landers.rig import MemoryChannel, Rig, until
 from tests.spark.manual import ManualConnection, ManualSource
 
 if TYPE_CHECKING:
@@ -240,3 +240,64 @@ async def test_gaps_of_a_split_that_has_expired_stay_counted(tmp_path: Path) -> 
         statistics = coordinator.statistics()
         assert "a" not in statistics.splits
         assert (statistics.totals, statistics.gaps) == (totals, 3)
+
+
+async def test_a_cause_is_named_as_its_service_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in one process: the codes of `metrics` are those of the service, not Python's classes."""
+    monkeypatch.setattr(ManualConnection, "verdict", retry)
+    source = ManualSource("a")
+    async with asyncio.timeout(20.0), Rig(source, tmp_path).running(0) as rig:
+        await until(lambda: 0 in rig.landers)
+        rig.landers[0]._cause = lambda error: getattr(error, "code", "no code: canary")
+        for error in (OSError("reset"), CodedError("slow down")):
+            await until(lambda: source.subscriptions == 1)
+            source.fail(error)
+            await until(lambda: rig.landers[0]._resubscribed)
+            source._failure = None
+            await until(lambda: not rig.landers[0]._resubscribed)
+        counted = rig.coordinator._causes
+        await until(lambda: len(counted.counts) == 2)
+        assert counted.counts.keys() == {"_OTHER", "KMSThrottlingException"}
+
+
+class CodedError(Exception):
+    """An error of a client that has the code of its service."""
+
+    code = "KMSThrottlingException"
+
+
+async def test_landers_that_come_and_go_are_events_of_the_stream(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fanout.lifecycle")
+
+    def told() -> list[tuple[str, str, object]]:
+        return [
+            (fields["event.name"], each.getMessage(), fields["fanout.lander"])
+            for each in caplog.records
+            if "fanout.lander" in (fields := vars(each))
+        ]
+
+    async with asyncio.timeout(20.0), Rig(ManualSource("a"), tmp_path).running(0) as rig:
+        await until(lambda: 0 in rig.coordinator._sessions)
+        ours, theirs = MemoryChannel.pair()
+        older = asyncio.create_task(rig.coordinator.serve(theirs))
+        await ours.send(encode(Hello(0, 0, "there", 7)))
+        await older
+        await rig.kill(0)
+        assert told() == [
+            ("fanout.lander.connected", "lander 0 (process 1 on here) is connected", 0),
+            (
+                "fanout.lander.refused",
+                (
+                    "an older attempt of lander 0 (process 7 on there) is refused, as a newer one "
+                    "is connected"
+                ),
+                0,
+            ),
+            ("fanout.lander.gone", "lander 0 (process 1 on here) is gone: its task has ended", 0),
+        ]
+    fields = vars(next(each for each in caplog.records if "fanout.lander" in vars(each)))
+    assert (fields["host.name"], fields["process.pid"]) == ("here", 1)

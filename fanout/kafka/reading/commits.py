@@ -137,8 +137,16 @@ class Committer:
             if left:
                 self._pending = {**left, **self._pending}
                 self._has_pending.set()
-        for partition, why in refused.items():
-            log.warning("the group %s cannot commit %s: %s", self._group_id, partition, why)
+        if refused:
+            first, why = next(iter(refused.items()))
+            log.warning(
+                "the group %s cannot commit %d of %d partitions, the first is %s: %s",
+                self._group_id,
+                len(refused),
+                len(offsets),
+                first,
+                text_of(why),
+            )
         done = {p: offset for p, offset in offsets.items() if p not in left}
         self.committed = {**self.committed, **done}  # a new one: other threads read statistics
         if left:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, final
 
 from confluent_kafka import AcknowledgeType
 
+from fanout.core.error_text import text_of
+from fanout.core.log_limit import WINDOW, LogLimit
 from fanout.kafka.share.offset_ranges import count_records
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable
 
     from fanout.kafka.share.acquired import AcquiredRecords, Rows
@@ -40,6 +43,15 @@ class MemberCounts:
     refused: int = 0
 
 
+def _summarize(kind: str, left_out: Counter[str]) -> None:
+    log.warning(
+        "%d more acknowledgements (%s) were not confirmed within %.0f s",
+        left_out.total(),
+        kind,
+        WINDOW,
+    )
+
+
 @final
 @dataclass(slots=True)
 class SharedState:
@@ -53,6 +65,7 @@ class SharedState:
         dead_letters: Writes rejected records to a topic; None if there is none.
         counts: The counts of records.
         fetching: Set while members may fetch records.
+        log_limit: Bounds the lines about acknowledgements that are not confirmed.
     """
 
     options: ShareOptions
@@ -62,6 +75,7 @@ class SharedState:
     dead_letters: DeadLetters | None
     counts: MemberCounts = field(default_factory=MemberCounts)
     fetching: asyncio.Event = field(default_factory=asyncio.Event)
+    log_limit: LogLimit = field(default_factory=lambda: LogLimit(_summarize))
 
 
 @final
@@ -101,8 +115,15 @@ class Acknowledgements:
 
         def count(response: asyncio.Future[PartitionErrors]) -> None:
             errors = response.result()
-            for partition, error in errors.items():
-                log.warning("%s was not confirmed for %s: %s", kind.name, partition, error)
+            if errors and self._shared.log_limit.admits(kind.name, ""):
+                first, error = next(iter(errors.items()))
+                log.warning(
+                    "%s was not confirmed for %d partitions, the first is %s: %s",
+                    kind.name,
+                    len(errors),
+                    first,
+                    text_of(error),
+                )
             failed.extend(range_ for range_ in ranges if range_[0] in errors)
             self._count_failed(failed, kind)
             self._count([range_ for range_ in ranges if range_[0] not in errors], kind)

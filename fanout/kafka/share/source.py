@@ -119,6 +119,7 @@ class KafkaShareSource(ShareOptions):
                 )
             lock_seconds = int(settings[_LOCK_DURATION]) / 1000
             shared = SharedState(self, lock_seconds, ids, Dedup(lock_seconds), dead_letters)
+            stack.callback(shared.log_limit.close)
             identity = f"kafka-share:{cluster}:{self.group_id}"
             lending = GroupLending(identity, shared)
             lending.set_start_offsets(start_offsets)

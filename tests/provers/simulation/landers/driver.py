@@ -64,6 +64,7 @@ class Driver:
                 opened.lineage,
                 Assignment(world.plan.landers),
                 min_records=world.plan.min_records,
+                lifecycle=opened.lifecycle,
             )
 
             def accept(channel: Channel) -> None:
