@@ -6,6 +6,7 @@ import argparse
 import json
 import signal
 import sys
+import traceback
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,8 @@ from benchmarks import (
     writer,
 )
 from benchmarks.harness import table
+from benchmarks.turns import tell
+from fanout.core.error_text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,6 +138,9 @@ merged, and ends with 1 if memory, threads, sockets or files grow after the warm
 python -m benchmarks report FILE... writes what scenarios with --json have printed as an HTML page.
 python -m benchmarks pictures FILE... takes it over into docs/images, and draws the pictures there.
 
+A scenario that fails, such as one whose jars cannot be fetched, stops no other one, and the exit
+code is 1.
+
 Contenders take turns, each run in a process of its own, and a figure is the median of its rounds.
 Standard error has a line for each run as soon as it is over.
 A ratio is fanout's records per second divided by the peer's. On a machine that does other work
@@ -185,27 +191,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
         unreadable := [name for name in options.scenarios if options.source not in SCENARIOS[name]]
     ):
         parser.error(f"{', '.join(sorted(unreadable))}: not with --source {options.source}")
-    console = Console()
-    for scenario in _chosen(options.scenarios, options.source, quick=options.quick):
-        measured = scenario.quick() if options.quick else scenario.run(options.rounds)
-        console.print(table(measured))
-        if options.json:
-            print(json.dumps(measured.as_json()), flush=True)  # noqa: T201  # rich would wrap it
+    chosen = _chosen(options.scenarios, options.source, quick=options.quick)
+    failed: dict[str, Exception] = {}
+    for name, scenario in chosen.items():
+        try:
+            measured = scenario.quick() if options.quick else scenario.run(options.rounds)
+        except Exception as error:  # noqa: BLE001 - the other scenarios are measured all the same
+            traceback.print_exception(error)
+            failed[name] = error
+        else:
+            _print(measured, as_json=options.json)
+    for name, cause in failed.items():
+        tell(f"{name} has failed: {text_of(cause)}")
+    sys.exit(1 if failed else 0)
 
 
-def _chosen(names: Sequence[str], source: str | None, *, quick: bool) -> list[Scenario]:
-    """Return the scenarios that the command line names."""
-    named = [SCENARIOS[name] for name in names] or list(SCENARIOS.values())
-    if source is not None and source != _ALL:
-        return [sources[source] for sources in named if source in sources]
-    if quick or source == _ALL:
-        return [scenario for sources in named for scenario in sources.values()]
-    # A scenario that is named and has no Kinesis needs no --source.
-    return [
-        sources.get("kinesis", sources[min(sources)])
-        for sources in named
-        if names or "kinesis" in sources
-    ]
+def _print(measured: Report, *, as_json: bool) -> None:
+    Console().print(table(measured))
+    if as_json:
+        print(json.dumps(measured.as_json()), flush=True)  # noqa: T201  # rich would wrap it
+
+
+def _chosen(names: Sequence[str], source: str | None, *, quick: bool) -> dict[str, Scenario]:
+    """Return the scenarios that the command line names, by name and source."""
+    chosen: dict[str, Scenario] = {}
+    for name in names or SCENARIOS:
+        sources = SCENARIOS[name]
+        if source is not None and source != _ALL:
+            wanted = [source] if source in sources else []
+        elif quick or source == _ALL:
+            wanted = list(sources)
+        elif "kinesis" in sources:
+            wanted = ["kinesis"]
+        else:
+            # A scenario that is named and has no Kinesis needs no --source.
+            wanted = [min(sources)] if names else []
+        chosen |= {f"{name} of {one}": sources[one] for one in wanted}
+    return chosen
 
 
 if __name__ == "__main__":

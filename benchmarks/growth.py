@@ -3,7 +3,8 @@
 A figure that is stable goes up and down. The time is divided into blocks of the same length, and
 the median of each block is compared with those of all later blocks, which is the test of Mann and
 Kendall; the slope is that of Theil and Sen, the median of all slopes between two blocks. Both hold
-for figures that are distributed in any way, and a few outliers change nothing.
+for figures that are distributed in any way, and a few outliers change nothing. What grows steadily,
+and by more than a figure may gain in an hour, is a leak.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ __all__ = ("BLOCKS", "Growth", "growth")
 BLOCKS: Final = 12
 # By chance, one of so many stable figures seems to grow.
 _CHANCE: Final = 0.01
-# Less than this part of a figure, over the whole time, is within what caches and allocators do.
-_SMALL: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +32,28 @@ class Growth:
     Args:
         level: Its median.
         per_hour: What it gains in an hour.
-        part: What it has gained in the time that was looked at, as a part of its level.
         chance: How likely a stable figure seems to grow as steadily.
+        limit: What it may gain in an hour.
     """
 
     level: float
     per_hour: float
-    part: float
     chance: float
+    limit: float = 0.0
 
     @property
     def flat(self) -> bool:
-        """Whether the slope cannot be distinguished from zero."""
-        return self.chance > _CHANCE or self.part < _SMALL
+        """Whether the slope cannot be distinguished from zero, or is within its limit."""
+        return self.chance > _CHANCE or self.per_hour <= self.limit
 
 
-def growth(seconds: Sequence[float], figures: Sequence[float]) -> Growth:
+def growth(seconds: Sequence[float], figures: Sequence[float], limit: float = 0.0) -> Growth:
     """Return how a figure has grown.
 
     Args:
         seconds: When each was taken, in order.
         figures: The figures.
+        limit: What the figure may gain in an hour.
 
     Raises:
         ValueError: If there are fewer than `BLOCKS`.
@@ -66,10 +66,8 @@ def growth(seconds: Sequence[float], figures: Sequence[float]) -> Growth:
     values = [median(figures[span]) for span in spans]
     pairs = list(combinations(zip(times, values, strict=True), 2))
     slope = median((after[1] - before[1]) / (after[0] - before[0]) for before, after in pairs)
-    level = median(values)
-    gained = slope * (times[-1] - times[0])
     rises = sum((after[1] > before[1]) - (after[1] < before[1]) for before, after in pairs)
-    return Growth(level, slope * 3600, gained / level if level else gained, _chance(rises, values))
+    return Growth(median(values), slope * 3600, _chance(rises, values), limit)
 
 
 def _chance(rises: int, values: Sequence[float]) -> float:

@@ -72,6 +72,7 @@ class Row:
             where it was not measured.
         latency: The seconds within which 50, 95 and 99 % of the records arrived; None where that
             was not measured.
+        rate: Records a second that were put; None where they were there before.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Row:
     cpu_seconds_per_million: float | None = None
     events_above_floor: float | None = None
     latency: tuple[float, float, float] | None = None
+    rate: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +193,7 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "contender": lambda row: row.name,
     "record": lambda row: f"{row.record_bytes} B",
     "shards": lambda row: _if_known(row.shards, "d"),
+    "put/s": lambda row: _if_known(row.rate, ",d"),
     "records/s": lambda row: f"{row.records_per_second:,.0f}",
     "MB/s": lambda row: f"{row.bytes_per_second / 1e6:,.0f}",
     "CPU s/million": lambda row: _if_known(row.cpu_seconds_per_million, ".2f"),

@@ -16,6 +16,7 @@ import asyncio
 import time
 import uuid
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -175,7 +176,7 @@ def run_kinesis(rounds: int, rates: Sequence[int] = RATES, seconds: float = SECO
             }
             taken = take_turns(f"latency, {rate:,} records/s", contenders, rounds)
         ours, theirs = (
-            median_row(name, readings, record_bytes=RECORD_BYTES, shards=SHARDS)
+            replace(median_row(name, readings, record_bytes=RECORD_BYTES, shards=SHARDS), rate=rate)
             for name, readings in taken.items()
         )
         report.rows.extend((ours, theirs))
@@ -218,7 +219,7 @@ def run_kafka(
                 tell(f"Spark's own Kafka source is left out: {error}")
                 del wanted[SPARK]
                 rows = measure(records=wanted)
-        report.rows.extend(rows)
+        report.rows.extend(replace(row, rate=rate) for row in rows)
         *theirs, ours, frames = rows
         for peer in theirs:
             report.ratios[f"latency/spark/{rate}/vs_spark_jvm"] = _ratio(peer, ours)

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.harness import Report, Row
+from benchmarks.time_plot import time_plot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ("main", "page", "read_reports")
+__all__ = ("main", "page", "read_reports", "read_soaks")
 
 _STYLE: Final = """
 :root { color-scheme: light dark; }
@@ -31,11 +32,13 @@ figure { margin: 1.5rem 0; } figcaption { font-weight: 600; }
 svg { max-width: 100%; height: auto; }
 svg text { fill: currentColor; font: 13px system-ui, sans-serif; }
 rect { fill: #8a8f98; } rect.fanout { fill: #2f81f7; }
+polyline { fill: none; stroke: #2f81f7; stroke-width: 2; }
 """
 _INTRODUCTION: Final = (
     "Contenders took turns on one machine. A figure is the median of its rounds. A ratio compares "
     "fanout with a peer in the same run; 1 is as good as the peer."
 )
+_PERCENTILES: Final = (50, 95, 99)
 _WIDTH, _NAMES, _FIGURES, _BAR, _STEP = 760, 230, 120, 18, 26
 _WHOLE_FROM: Final = 100
 # What a bar may show: the figure of a row, how it is written, and what is better.
@@ -43,9 +46,6 @@ _PLOTS: Final[Mapping[str, Callable[[Row], float | None]]] = {
     "records per second (longer is better)": lambda row: row.records_per_second,
     "CPU seconds for a million records (shorter is better)": (
         lambda row: row.cpu_seconds_per_million
-    ),
-    "milliseconds until half of the records arrived (shorter is better)": (
-        lambda row: None if row.latency is None else row.latency[0] * 1000
     ),
 }
 # The contenders that are fanout's, by the beginning of their names.
@@ -75,11 +75,22 @@ def read_reports(lines: Iterable[str]) -> list[Report]:
     return reports
 
 
-def page(reports: Sequence[Report]) -> str:
+def read_soaks(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """Return what soaks have printed among some lines.
+
+    Args:
+        lines: What `python -m benchmarks soak --json` has printed.
+    """
+    found = (_object(line) for line in lines)
+    return [each for each in found if each is not None and "samples" in each]
+
+
+def page(reports: Sequence[Report], soaks: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return the page of some reports.
 
     Args:
         reports: The reports, in their order on the page.
+        soaks: What soaks have printed; they come after them.
     """
     parts = [
         "<!doctype html>",
@@ -91,6 +102,8 @@ def page(reports: Sequence[Report]) -> str:
     ]
     for report in reports:
         parts += _section(report)
+    for soak in soaks:
+        parts += _soak_section(soak)
     return "\n".join([*parts, "</body></html>", ""])
 
 
@@ -106,16 +119,17 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--output", default="benchmarks.html", help="default benchmarks.html")
     options = parser.parse_args(arguments)
-    reports = []
+    reports, soaks = [], []
     for name in options.files:
         try:
             text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             parser.error(f"{name} cannot be read: {error}")
         reports += read_reports(text.splitlines())
-    if not reports:
+        soaks += read_soaks(text.splitlines())
+    if not (reports or soaks):
         parser.error("there is no report in these files: run python -m benchmarks with --json")
-    Path(options.output).write_text(page(reports), encoding="utf-8")
+    Path(options.output).write_text(page(reports, soaks), encoding="utf-8")
     print(options.output)  # noqa: T201 - where the page is
     return 0
 
@@ -136,16 +150,20 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _section(report: Report) -> list[str]:
-    groups: dict[tuple[int, int | None], list[Row]] = defaultdict(list)
+    groups: dict[tuple[int, int | None, int | None], list[Row]] = defaultdict(list)
     for row in report.rows:
-        groups[row.record_bytes, row.shards].append(row)
+        groups[row.record_bytes, row.shards, row.rate].append(row)
     parts = [f"<h2>{escape(report.scenario)}</h2>"]
-    for (size, shards), rows in groups.items():
+    for (size, shards, rate), rows in groups.items():
         where = f"{size} B" if shards is None else f"{size} B, {shards} shards or partitions"
+        where += "" if rate is None else f", {rate:,} records a second"
         for caption, figure in _PLOTS.items():
             bars = [(row.name, value) for row in rows if (value := figure(row)) is not None]
             if bars:
                 parts.append(_plot(f"{where}: {caption}", bars))
+        if latencies := list(_latencies(rows)):
+            caption = "milliseconds until 50, 95 and 99 % of the records arrived"
+            parts.append(_plot(f"{where}: {caption} (shorter is better)", latencies))
     if report.ratios:
         parts.append(_table(("ratio", ""), [(n, f"{v:.2f}") for n, v in report.ratios.items()]))
     if report.seconds:
@@ -154,6 +172,23 @@ def _section(report: Report) -> list[str]:
     machine |= {f"{name} version": value for name, value in machine.pop("libraries", {}).items()}
     told = ", ".join(f"{name.removesuffix(' version')} {value}" for name, value in machine.items())
     return [*parts, f"<p><small>{escape(told)}</small></p>"]
+
+
+def _latencies(rows: Iterable[Row]) -> Iterator[tuple[str, float]]:
+    for row in rows:
+        if row.latency is not None:
+            for percentile, seconds in zip(_PERCENTILES, row.latency, strict=True):
+                yield f"{row.name}, p{percentile}", seconds * 1000
+
+
+def _soak_section(soak: Mapping[str, Any]) -> list[str]:
+    parts = ["<h2>soak</h2>", f"<p>{soak['minutes']:g} minutes, {soak['records']:,} records</p>"]
+    seconds = [sample["seconds"] for sample in soak["samples"]]
+    for name, grown in soak["growth"].items():
+        verdict = "flat" if grown["flat"] else "grows"
+        caption = f"{name}: {grown['per_hour']:+,.0f} an hour, {verdict}"
+        parts.append(time_plot(caption, seconds, [one[name] for one in soak["samples"]]))
+    return parts
 
 
 def _plot(caption: str, bars: Sequence[tuple[str, float]]) -> str:

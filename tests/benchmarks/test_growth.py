@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from benchmarks.growth import BLOCKS, growth
-from benchmarks.soak import WARM_UP, evaluate
+from benchmarks.soak import LIMITS, WARM_UP, evaluate
 
 SECONDS = [10.0 * number for number in range(180)]
 
@@ -59,3 +59,37 @@ def test_the_warm_up_counts_for_nothing() -> None:
     ]
     grown = evaluate(samples)
     assert {name: each.flat for name, each in grown.items()} == {"memory": True, "leak": False}
+
+
+MIB = 2.0**20
+
+
+def made_up(name: str, level: float, per_hour: float, seed: int) -> bool:
+    """Return whether a figure with noise of 0.5 % counts as flat."""
+    noisy = noise(seed, level, level / 200)
+    figures = [figure + per_hour * at / 3600 for figure, at in zip(noisy, SECONDS, strict=True)]
+    samples = [{"seconds": at, name: one} for at, one in zip(SECONDS, figures, strict=True)]
+    return evaluate(samples)[name].flat
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    ("name", "level", "per_hour"),
+    [
+        ("JVM RSS", 1500 * MIB, 80 * MIB),
+        ("driver RSS", 300 * MIB, 40 * MIB),
+        ("JVM heap", 100 * MIB, 12 * MIB),
+        ("checkpoint bytes", 10 * MIB, 4 * MIB),
+        ("driver threads", 60.0, 8.0),
+    ],
+)
+def test_a_leak_that_is_a_small_part_of_a_figure_grows(
+    name: str, level: float, per_hour: float, seed: int
+) -> None:
+    assert not made_up(name, level, per_hour, seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", LIMITS)
+def test_what_stays_within_its_limit_is_flat(name: str, seed: int) -> None:
+    assert made_up(name, 10.0 * LIMITS[name], LIMITS[name] / 4, seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,9 @@ def run(
 
     def command(*arguments: str) -> list[str]:
         ran.clear()
-        cli.main(arguments)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        assert ended.value.code == 0
         capsys.readouterr()
         return list(ran)
 
@@ -78,9 +81,31 @@ def test_without_arguments_all_that_reads_kinesis_is_run(run: Callable[..., list
     assert run("consume", "sink", "--rounds", "2") == ["consume/kinesis 2", "sink/kafka 2"]
 
 
-def test_a_scenario_without_the_source_is_refused(
-    run: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scenario_without_the_source_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        run("sink", "--source", "kinesis")
+        cli.main(["sink", "--source", "kinesis"])
     assert "sink: not with --source kinesis" in capsys.readouterr().err
+
+
+def test_a_scenario_that_fails_stops_no_other_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def offline() -> Report:
+        raise ChildProcessError("the jars cannot be fetched")
+
+    def measured() -> Report:
+        return Report(scenario="measured", rows=[], ratios={}, machine={})
+
+    fakes = {
+        "spark": {
+            "kinesis": cli.Scenario(lambda _: measured(), offline),
+            "kafka": cli.Scenario(lambda _: measured(), measured),
+        }
+    }
+    monkeypatch.setattr(cli, "SCENARIOS", fakes)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--quick", "--json"])
+    assert ended.value.code == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out.splitlines()[-1])["scenario"] == "measured"
+    assert "spark of kinesis has failed: the jars cannot be fetched" in printed.err

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 MACHINE = {"platform": "Linux", "cpus": 2, "libraries": {"pyarrow": "26.0.1"}}
 
 
-def row(name: str, rate: float, latency: tuple[float, float, float] | None = None) -> Row:
+def row(
+    name: str,
+    rate: float,
+    latency: tuple[float, float, float] | None = None,
+    put: int | None = None,
+) -> Row:
     return Row(
         name=name,
         record_bytes=1024,
@@ -28,6 +33,7 @@ def row(name: str, rate: float, latency: tuple[float, float, float] | None = Non
         shards=4,
         cpu_seconds_per_million=3.5,
         latency=latency,
+        rate=put,
     )
 
 
@@ -40,7 +46,10 @@ REPORTS = [
     ),
     Report(
         scenario="latency",
-        rows=[row("fanout", 1000.0, (0.003, 0.005, 0.007))],
+        rows=[
+            row("fanout", 10.0, (0.003, 0.005, 0.007), 10),
+            row("fanout", 1000.0, (0.013, 0.015, 0.017), 1000),
+        ],
         ratios={},
         seconds={"scale/death/median": 4.25},
         machine=MACHINE,
@@ -56,6 +65,7 @@ class Page(HTMLParser):
         super().__init__()
         self.texts: list[str] = []
         self.bars: list[tuple[bool, float]] = []
+        self.lines: list[list[str]] = []
         self._open: list[str] = []
         self.feed(text)
         assert self._open == []
@@ -65,8 +75,11 @@ class Page(HTMLParser):
             self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag == "rect"
         given = dict(attrs)
+        if tag == "polyline":
+            self.lines.append((given["points"] or "").split())
+            return
+        assert tag == "rect"
         self.bars.append((given.get("class") == "fanout", float(given["width"] or "")))
 
     def handle_endtag(self, tag: str) -> None:
@@ -78,7 +91,7 @@ class Page(HTMLParser):
 
 def test_a_page_has_a_plot_of_each_figure_and_the_ratios() -> None:
     shown = Page(page(REPORTS))
-    assert [ours for ours, _ in shown.bars] == [True, False] * 2 + [True] * 3
+    assert [ours for ours, _ in shown.bars] == [True, False] * 2 + [True] * 5 * 2
     (_, fast), (_, slow), *_ = shown.bars
     assert slow == pytest.approx(fast / 3, abs=0.1)
     for text in (
@@ -89,6 +102,12 @@ def test_a_page_has_a_plot_of_each_figure_and_the_ratios() -> None:
         "consume/kinesis/1024/vs_aioboto3",
         "3.00",
         "4.25",
+        (
+            "1024 B, 4 shards or partitions, 10 records a second: milliseconds until 50, 95 and "
+            "99 % of the records arrived (shorter is better)"
+        ),
+        "fanout, p95",
+        "15.00",
         "platform Linux, cpus 2, pyarrow 26.0.1",
     ):
         assert text in shown.texts
@@ -125,3 +144,27 @@ def test_a_file_without_a_report_is_named(
         cli.main(["report", str(tmp_path / "figures.txt")])
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+SOAK = {
+    "scenario": "soak",
+    "minutes": 30.0,
+    "records": 7,
+    "samples": [{"seconds": 10.0 * n, "JVM heap": 100.0 * n, "kafka": n} for n in range(60)],
+    "growth": {"JVM heap": {"per_hour": 36_000.0, "flat": False}},
+}
+
+
+def test_a_soak_is_drawn_over_time(tmp_path: Path) -> None:
+    figures, output = tmp_path / "figures.txt", tmp_path / "page.html"
+    figures.write_text("a table\n" + json.dumps(SOAK))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["report", str(figures), "--output", str(output)])
+    assert ended.value.code == 0
+    shown = Page(output.read_text())
+    assert "JVM heap: +36,000 an hour, grows" in shown.texts
+    assert {"5,900", "0", "0 min", "10 min"} <= set(shown.texts)
+    (line,) = shown.lines
+    assert len(line) == 60
+    heights = [float(point.split(",")[1]) for point in line]
+    assert heights == sorted(heights, reverse=True)
