@@ -30,7 +30,8 @@ class ChosenShards:
 
     Args:
         source: A stream of Kinesis.
-        shards: The ids of the shards, or their numbers.
+        shards: The ids of the shards, or their numbers. Where several streams are read, one names
+            a shard of each of them, unless the name of a stream and a slash are before it.
     """
 
     source: Source
@@ -94,19 +95,25 @@ class _ChosenConnection:
             OptionError: The first listing lacks a chosen shard; later it may have expired.
         """
         splits = await self._connection.splits()
-        listed = {split.id for split in splits}
-        if not self._checked and (unknown := self._ids - listed):
-            raise OptionError(
-                f"shards={min(unknown)!r} is no shard of the stream, or has expired; it has "
-                f"{named(listed)}"
-            )
-        self._checked = True
+        if not self._checked:
+            self._ids = self._found({split.id for split in splits})
+            self._checked = True
         while (
             children := {split.id for split in splits if self._ids.intersection(split.parents)}
             - self._ids
         ):
             self._ids |= children
         return [split for split in splits if split.id in self._ids]
+
+    def _found(self, listed: set[str]) -> set[str]:
+        """Return the listed shards that are chosen; among several streams their ids have a name."""
+        chosen = {id_: {id_, id_.rpartition("/")[2]} & self._ids for id_ in listed}
+        if unknown := self._ids.difference(*chosen.values()):
+            raise OptionError(
+                f"shards={min(unknown)!r} is no shard of the stream, or has expired; it has "
+                f"{named(listed)}"
+            )
+        return {id_ for id_, names in chosen.items() if names}
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         return await self._connection.resolve(splits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import typer
@@ -58,28 +58,26 @@ def served_metrics(metrics_port: str | None) -> Iterator[Callable[[_Watchable], 
     from fanout.metrics import Metrics  # noqa: PLC0415 - optional
 
     host, port = _parse(metrics_port)
-    try:
-        server, thread = start_http_server(port, host)
-    except OSError as error:
-        raise SetupError(
-            f"metrics_port={metrics_port} cannot be used: {error.strerror}; pass another one, or "
-            f"0 for a free one"
-        ) from error
-    provider = MeterProvider([PrometheusMetricReader()])
-    metrics = Metrics(provider)
+    with ExitStack() as stack:
+        provider = MeterProvider([PrometheusMetricReader()])
+        stack.callback(provider.shutdown)
+        metrics = Metrics(provider)
+        try:
+            server, thread = start_http_server(port, host)
+        except OSError as error:
+            raise SetupError(
+                f"metrics_port={metrics_port} cannot be used: {error.strerror}; pass another one, "
+                f"or 0 for a free one"
+            ) from error
+        for close in (thread.join, server.server_close, server.shutdown):  # the last one first
+            stack.callback(close)
 
-    def watch(stream: _Watchable) -> None:
-        metrics.watch(stream)
+        def watch(stream: _Watchable) -> None:
+            metrics.watch(stream)
 
-    shown = f"[{host}]" if ":" in host else host
-    typer.echo(f"metrics are at http://{shown}:{server.server_port}/metrics", err=True)
-    try:
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"metrics are at http://{shown}:{server.server_port}/metrics", err=True)
         yield watch
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-        provider.shutdown()
 
 
 def _parse(metrics_port: str) -> tuple[str, int]:

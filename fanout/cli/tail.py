@@ -17,14 +17,16 @@ from fanout.cli.command import fanout_command
 from fanout.cli.common import age
 from fanout.cli.kafka_options import ClusterOptions
 from fanout.cli.kinesis_options import AwsOptions
+from fanout.cli.metrics_port import MetricsPort, served_metrics
 from fanout.cli.record_lines import KAFKA, KINESIS, RecordLines
 from fanout.cli.source_argument import SourceName, aware_time, parse_source
 from fanout.cli.standard_output import StandardOutput
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from fanout.core.fan_out import FanOut
     from fanout.core.source import Source
 
 # What is collected before it is printed. A record waits for others no longer than a person sees.
@@ -88,6 +90,7 @@ def tail(
     ] = None,
     aws: AwsOptions,
     kafka: ClusterOptions,
+    metrics_port: MetricsPort = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print each record as a JSON object on a line.")
     ] = False,
@@ -128,16 +131,24 @@ def tail(
         colored=output.colored,
     )
     hint = _HINT if since is None and sys.stderr.isatty() else ""
-    asyncio.run(_show(reading, lines, output, most, hint))
+    with served_metrics(metrics_port) as watch:
+        asyncio.run(_show(reading, lines, output, most, hint=hint, watch=watch))
 
 
 async def _show(
-    source: Source, lines: RecordLines, output: StandardOutput, left: int | None, hint: str
+    source: Source,
+    lines: RecordLines,
+    output: StandardOutput,
+    left: int | None,
+    *,
+    hint: str,
+    watch: Callable[[FanOut], None],
 ) -> None:
     """Print records until so many are printed, or the reader of the output has gone."""
     from fanout.core.opening import open_stream  # noqa: PLC0415 - for help
 
     async with open_stream(source) as stream:
+        watch(stream)
         if hint:
             typer.echo(hint, err=True)
         with output.watched(stream.stop), suppress(BrokenPipeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, final
 
@@ -120,9 +121,11 @@ class Metrics:
             name = query.name
         registration = Registration(stream, query, _attributes(stream.statistics(), name))
         self._registry.add(registration)
-        if query is not None:
-            query.on_batch(partial(self._record, registration))
-        return WatchedStream(partial(self._registry.remove, registration))
+        with ExitStack() as stack:
+            stack.callback(self._registry.remove, registration)
+            if query is not None:
+                stack.callback(query.on_batch(partial(self._record, registration)))
+            return WatchedStream(stack.pop_all().close)
 
     def _record(self, registration: Registration, batch: _Batch) -> None:
         if registration in self._registry:

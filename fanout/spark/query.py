@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
@@ -19,7 +20,7 @@ from fanout.spark.batch_runner import BatchResult
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone, java_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import ExitStack
 
     from pyspark.sql import DataFrame
@@ -165,14 +166,23 @@ class FanOutQuery:
         batches = BatchStatistics(self._batches, self._total_rows, self._total_bytes, seconds)
         return replace(self._stream.statistics(), batches=batches)
 
-    def on_batch(self, listener: BatchListener) -> None:
+    def on_batch(self, listener: BatchListener) -> Callable[[], None]:
         """Call a function after each micro-batch with records, also after one that has failed.
 
         Args:
             listener: It gets a `BatchReport`, in the thread of the handler, and must not block.
                 What it raises is logged, and the query goes on.
+
+        Returns:
+            A function that ends the calls; idempotent.
         """
         self._listeners.append(listener)
+
+        def remove() -> None:
+            with suppress(ValueError):
+                self._listeners.remove(listener)
+
+        return remove
 
     def batch(self, batch_id: int) -> LedgerBatch | None:
         """Return the ledger's entry of a batch: rows, ranges, watermark.
@@ -316,7 +326,7 @@ class FanOutQuery:
                 **({} if error is None else {"error.type": type(report.error).__name__}),
             },
         )
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             try:
                 listener(report)
             except Exception as raised:  # noqa: BLE001 - it is the user's function

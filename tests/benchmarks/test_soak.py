@@ -9,6 +9,7 @@ from benchmarks.soak import LIMITS, evaluate, soak
 
 
 @pytest.mark.prove
+@pytest.mark.timeout(600)
 @pytest.mark.spark
 def test_the_job_reads_both_services_and_its_figures_can_be_judged() -> None:
     samples = soak(0.4, sample_seconds=1.0)

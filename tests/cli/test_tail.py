@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import time
+import urllib.request
 import uuid
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -122,6 +123,23 @@ def test_several_streams_are_told_apart(stream: Stream, capfd: pytest.CaptureFix
         [f"{name}/{SHARDS[0]}", "me", value]
         for name, value in ((stream.name, "1"), (other.name, "2"))
     )
+
+
+def test_a_chosen_shard_is_read_of_each_of_several_streams(
+    stream: Stream, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = Stream(stream.server)
+    for one in (stream, other):
+        one.put(b"no", shard=0)
+        one.put(b"yes", shard=1)
+    both = f"{stream.source},{other.name}"
+    command = [both, "--since", "earliest", "--max"]
+    assert tail(*command, "2", "--shard", "1").exit_code == 0
+    found = sorted(line.split("\t")[1:] for line in capfd.readouterr().out.splitlines())
+    assert found == sorted([f"{each.name}/{SHARDS[1]}", "me", "yes"] for each in (stream, other))
+    of_one = f"{other.name}/{SHARDS[0]}"
+    assert tail(*command, "1", "--shard", of_one).exit_code == 0
+    assert capfd.readouterr().out.split("\t")[1:] == [of_one, "me", "no\n"]
 
 
 def test_json_has_an_object_for_each_record_also_of_an_aggregate(
@@ -413,3 +431,26 @@ def test_a_stream_that_is_deleted_ends_it_with_one_sentence(stream: Stream) -> N
     # Warnings of the library may come before it.
     assert re.match(r"fanout tail: .*it was deleted", stderr.splitlines()[-1]), stderr
     assert "Traceback" not in stderr
+
+
+def test_prometheus_reads_what_was_shown(stream: Stream) -> None:
+    stream.put(b"1")
+    opened = [stream.source, "--since", "earliest", "--metrics-port", "127.0.0.1:0"]
+    with subprocess.Popen(  # noqa: S603 - our own code
+        [*FANOUT, "tail", *opened],
+        env=ENVIRONMENT | dict(stream.server.environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        url = re.fullmatch(r"metrics are at (http://127\.0\.0\.1:\d+/metrics)\n", said)
+        assert url is not None, said
+        assert process.stdout.readline().endswith("\t1\n")
+        with urllib.request.urlopen(url[1]) as answer:  # noqa: S310 - our own server's
+            text = answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert re.search(r"^messaging_client_consumed_messages_total{.*} 1\.0$", text, re.MULTILINE)

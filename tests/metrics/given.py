@@ -34,8 +34,9 @@ class GivenQuery(Given):
         self.is_active = True
         self.listeners: list[Callable[[Any], None]] = []
 
-    def on_batch(self, listener: Callable[[Any], None]) -> None:
+    def on_batch(self, listener: Callable[[Any], None]) -> Callable[[], None]:
         self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener)
 
 
 class GivenBatch:

@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import prometheus_client
 import pytest
 
 import fanout
+from fanout.cli.metrics_port import served_metrics
 from fanout.core.statistics import (
     BatchStatistics,
     LanderStatistics,
@@ -323,3 +325,30 @@ def test_without_the_library_one_sentence_names_the_extra() -> None:
         "fanout.metrics.Metrics needs opentelemetry, which is not installed: "
         "pip install 'fanout-streams[otel]'"
     )
+
+
+def test_a_query_that_is_watched_no_longer_calls_nothing(collected: Collected) -> None:
+    query = GivenQuery(statistics(), "orders-etl")
+    watched = collected.metrics.watch(query)
+    assert len(query.listeners) == 1
+    watched.stop()
+    watched.stop()
+    assert query.listeners == []
+
+
+def test_a_port_is_closed_where_the_metrics_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    start = prometheus_client.start_http_server
+
+    def start_and_keep(*given: Any) -> Any:
+        started.append(start(*given))
+        return started[-1]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no provider")
+
+    monkeypatch.setattr(prometheus_client, "start_http_server", start_and_keep)
+    monkeypatch.setattr("opentelemetry.sdk.metrics.MeterProvider", refuse)
+    with pytest.raises(RuntimeError, match="no provider"), served_metrics("127.0.0.1:0"):
+        pass
+    assert all(server.socket.fileno() == -1 for server, _ in started)
