@@ -64,7 +64,7 @@ class BatchDecoder:
         elif errors:
             bad = batch.records.take(pa.array(errors, pa.int64()))
             await self._hand_over(BadRecords(batch.split, bad, tuple(errors.values())))
-        return replace(batch, records=records, gaps=gaps, nbytes=UNCOUNTED)
+        return replace(batch, records=records, gaps=gaps, nbytes=UNCOUNTED, bad_records=len(errors))
 
     async def _decode(self, batch: Batch) -> tuple[pa.RecordBatch, dict[int, BaseException]]:
         """Return what can be decoded, and for each other row what the function raised."""

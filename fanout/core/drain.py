@@ -126,5 +126,6 @@ class Basket:
             range=Range(middle, batch.range.until),
             gaps=(),
             nbytes=UNCOUNTED,
+            bad_records=0,
         )
         return head, rest

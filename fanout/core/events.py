@@ -102,6 +102,7 @@ class Batch:
             event that is as old is expected any more. None where the source has no event time, or
             no record had one yet.
         nbytes: The bytes that the records take in memory; counted if they are left out.
+        bad_records: How many records were left out because `decode` failed for them.
     """
 
     split: Split
@@ -112,6 +113,7 @@ class Batch:
     behind: int | None = None
     watermark: int | None = None
     nbytes: int = UNCOUNTED
+    bad_records: int = 0
 
     def __post_init__(self) -> None:
         # Arrow takes longer to count the bytes than all other counting of a batch together.

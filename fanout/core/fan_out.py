@@ -331,6 +331,7 @@ def _count(
             subscribers.causes.counts,
             progress.gaps,
             progress.gap_seconds,
+            progress.bad_records,
         ),
         max_bytes_in_flight=subscribers.memory_limit.limit,
         watermark=None if progress.watermarks is None else progress.watermarks.stream,
@@ -363,6 +364,7 @@ def _of_split(
         committed=commits.positions.get(progress.split.id),
         watermark=progress.watermark,
         waiting=None if event is None else seconds,
+        bad_records=progress.bad_records,
     )
 
 

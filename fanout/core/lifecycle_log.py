@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from fanout.core.events import End, Gap, Split
+    from fanout.core.events import Batch, End, Gap, Split
     from fanout.core.positions import Position
     from fanout.core.progress import Progress, SplitProgress
     from fanout.core.source import Capabilities
@@ -50,6 +50,7 @@ class LogEvent(StrEnum):
     SUBSCRIPTION_BLOCKED = "fanout.subscription.blocked"
     RECORDS_LOST = "fanout.records.lost"
     GAP_MEASURED = "fanout.gap.measured"
+    RECORDS_BAD = "fanout.records.bad"
     LANDER_CONNECTED = "fanout.lander.connected"
     LANDER_GONE = "fanout.lander.gone"
     LANDER_REFUSED = "fanout.lander.refused"
@@ -87,6 +88,7 @@ _SUMMARIES: Final = {
     LogEvent.SUBSCRIPTION_BLOCKED: (logging.ERROR, "subscriptions that wait for a person"),
     LogEvent.RECORDS_LOST: (logging.ERROR, "losses of records"),
     LogEvent.GAP_MEASURED: (logging.ERROR, "gaps that are measured"),
+    LogEvent.RECORDS_BAD: (logging.WARNING, "batches with records that cannot be decoded"),
 }
 
 
@@ -320,6 +322,27 @@ class LifecycleLog:
                 split,
                 seconds,
                 fields={"fanout.gap.duration": seconds},
+            )
+
+    def bad(self, split: Split, batch: Batch) -> None:
+        """Log that records cannot be decoded.
+
+        Args:
+            split: Their split.
+            batch: The batch without them; nothing is logged where it has all of its records.
+        """
+        if batch.bad_records and self._limit.admits(LogEvent.RECORDS_BAD, str(split)):
+            self._write_of_split(
+                logging.WARNING,
+                LogEvent.RECORDS_BAD,
+                split,
+                "decode has failed for %d records of %s",
+                batch.bad_records,
+                split,
+                fields={
+                    "fanout.records": batch.bad_records,
+                    "fanout.position": self._terms.position(batch.range.after),
+                },
             )
 
     def ended(self, end: End) -> None:

@@ -84,6 +84,7 @@ class SplitProgress:
     newest: int | None = None
     gaps: int = 0
     gap_seconds: float = 0.0
+    bad_records: int = 0
     gap_after: int | None = None
     unseen_gaps: tuple[Gap, ...] = ()
     replaced: Position | None = None
@@ -105,6 +106,7 @@ class SplitProgress:
                 return None
             case Batch():
                 self.unseen_gaps += event.gaps
+                self.bad_records += event.bad_records
                 for gap in event.gaps:
                     if isinstance(gap.until, Cursor) and not reaches(gap.until, self.delivered):
                         self._begin_anew(gap.until)
@@ -208,8 +210,8 @@ class Progress:
         watermarks: What follows the event time; None where the source has no event time.
 
     `records`, `bytes` and `batches` count what was handed out, also of splits that have expired;
-    `gaps` and `gap_seconds` count what was lost, as those of a split do. `on_gap_measured` is
-    called with the split and the seconds when both sides of a gap are known.
+    `gaps`, `gap_seconds` and `bad_records` count what was lost, as those of a split do.
+    `on_gap_measured` is called with the split and the seconds when both sides of a gap are known.
     """
 
     def __init__(
@@ -224,7 +226,7 @@ class Progress:
         self._arrival = arrival
         self._kept = {state.split.id: state for state in kept}
         self._splits: dict[str, SplitProgress] = {}
-        self.records = self.bytes = self.batches = self.gaps = 0
+        self.records = self.bytes = self.batches = self.gaps = self.bad_records = 0
         self.gap_seconds = 0.0
         self.on_gap_measured: OnGapMeasured = _ignore
 
@@ -310,6 +312,8 @@ class Progress:
         gap_seconds = split.gap_seconds
         seen = split.deliver(event, self._arrival)
         self.gaps += len(event.gaps)
+        if isinstance(event, Batch):
+            self.bad_records += event.bad_records
         if split.gap_seconds != gap_seconds:
             self.gap_seconds += split.gap_seconds - gap_seconds
             self.on_gap_measured(split.split, split.gap_seconds - gap_seconds)

@@ -59,6 +59,7 @@ class SplitStatistics:
         watermark: The watermark after the last record that was handed over; see `Batch.watermark`.
         waiting: For how many seconds an event of the split has waited for the consumer; None where
             none waits. Nothing more of the split is read meanwhile.
+        bad_records: Records that were left out because `decode` failed for them.
     """
 
     state: SplitState
@@ -76,6 +77,7 @@ class SplitStatistics:
     committed: Position | None = None
     watermark: int | None = None
     waiting: float | None = None
+    bad_records: int = 0
 
 
 @final
@@ -106,6 +108,7 @@ class StreamTotals:
             or else the type of the error. After 50 causes others count as `_OTHER`.
         gaps: How often records were lost.
         gap_seconds: How long the gaps are together; see `SplitStatistics.gap_seconds`.
+        bad_records: Records that were left out because `decode` failed for them.
     """
 
     records: int = 0
@@ -113,6 +116,7 @@ class StreamTotals:
     resubscriptions: Mapping[str, int] = field(default_factory=dict)
     gaps: int = 0
     gap_seconds: float = 0.0
+    bad_records: int = 0
 
 
 @final

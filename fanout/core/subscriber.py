@@ -188,6 +188,7 @@ class Subscriber:
         if self._decode is not None and isinstance(event, Batch):
             event = await self._decode(event)
             await subscription.reserve_at_least(event.nbytes)
+            self._lifecycle.bad(self.split, event)
         self._lifecycle.lost(self.split, event.gaps)
         event = self._stamp(event)
         await self.slot.put(event, subscription.reserved)

@@ -247,6 +247,7 @@ class Coordinator:
                 self._causes.counts,
                 self._counters.gaps,
                 self._counters.gap_seconds,
+                self._counters.bad_records,
             ),
             max_bytes_in_flight=self._connection.pacing.max_bytes_in_flight * len(sessions),
             watermark=None if watermarks is None else watermarks.stream,

@@ -26,12 +26,14 @@ class Counters:
         bytes_per_second: How fast each split was read, as of the last `measure`.
         gaps: How often records were lost, also of splits that are known no longer.
         gap_seconds: How long these gaps are together.
+        bad_records: Records that `decode` failed for.
     """
 
     def __init__(self) -> None:
         self.bytes_per_second: dict[str, float] = {}
         self.gaps = 0
         self.gap_seconds = 0.0
+        self.bad_records = 0
         self._reports: dict[str, SplitReport] = {}
         self._before: dict[str, SplitReport] = {}
         self._measured: dict[str, int] = {}
@@ -53,6 +55,8 @@ class Counters:
             self.gaps += max(0, split.gaps - (0 if before is None else before.gaps))
             seconds = split.gap_seconds - (0.0 if before is None else before.gap_seconds)
             self.gap_seconds += max(0.0, seconds)
+            bad = split.bad_records - (0 if before is None else before.bad_records)
+            self.bad_records += max(0, bad)
             self._reports[split.split] = split
 
     def subscribed(self, split_id: str, now: float) -> float:
@@ -132,6 +136,7 @@ class Counters:
             committed=committed,
             watermark=state.watermark,
             waiting=None if report is None else report.waiting,
+            bad_records=total.bad_records,
         )
 
     def _total(self, report: SplitReport) -> SplitReport:
@@ -150,4 +155,5 @@ class Counters:
             before.gaps + report.gaps,
             before.gap_seconds + report.gap_seconds,
             report.waiting,
+            before.bad_records + report.bad_records,
         )

@@ -393,6 +393,7 @@ class Lander:
                     now.gaps,
                     now.gap_seconds,
                     now.waiting,
+                    now.bad_records,
                 )
 
     async def _send(self, message: FromLander) -> None:

@@ -126,6 +126,7 @@ class SplitReport(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     gaps: _Count = 0
     gap_seconds: float = 0.0
     waiting: float | None = None
+    bad_records: _Count = 0
 
 
 class Resubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -175,6 +175,12 @@ COUNTERS: Final = (
         _one(lambda reading: reading.statistics.totals.gap_seconds),
     ),
     Instrument(
+        "fanout.bad_records",
+        "{record}",
+        "Records that were left out because decode failed for them",
+        _one(lambda reading: reading.statistics.totals.bad_records),
+    ),
+    Instrument(
         "fanout.commits",
         "{request}",
         "Requests to store acknowledged positions at the service, by outcome",

@@ -248,3 +248,36 @@ def test_what_to_do_with_bad_records_may_not_be(value: object) -> None:
 def test_without_decode_no_record_is_bad(value: object) -> None:
     with pytest.raises(OptionError, match="on_bad_record is about decode: pass decode, or leave"):
         check_on_bad_record(value, None)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("on_bad", ["gap", "function"])
+async def test_bad_records_are_counted_and_take_ten_lines_a_minute(
+    on_bad: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept: list[int] = []
+
+    async def keep(bad: BadRecords) -> None:
+        kept.append(len(bad.errors))
+
+    bad = range(2, 101, 2)
+    reading = source(
+        Numbers(*bad), keep if on_bad == "function" else on_bad, records=range(1, 101), per_event=4
+    )
+    async with fanout.open(reading) as stream:
+        await stream.drain(max_records=1)  # a batch that is cut is counted once
+        assert stream.statistics().totals.bad_records == 2
+        while not stream.caught_up:
+            await stream.drain()
+        statistics = stream.statistics()
+    assert statistics.totals.bad_records == statistics.splits["a"].bad_records == 50
+    lines = [
+        each for each in caplog.records if vars(each).get("event.name") == "fanout.records.bad"
+    ]
+    assert [each.getMessage() for each in lines] == [
+        *["decode has failed for 2 records of a"] * 10,
+        "15 more batches with records that cannot be decoded within 60 s: 15 of a",
+    ]
+    assert vars(lines[0])["fanout.records"] == 2
+    assert sum(kept) == (50 if on_bad == "function" else 0)
+    assert CANARY not in caplog.text
