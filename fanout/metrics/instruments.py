@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
-from fanout.metrics.readings import age, lag
+from fanout.metrics.readings import StreamReading, age, lag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from fanout.core.statistics import LendingStatistics, SplitStatistics
-    from fanout.metrics.readings import StreamReading
 
 Attributes: TypeAlias = "tuple[tuple[str, str], ...]"
 Values: TypeAlias = "Iterable[tuple[float | None, Attributes]]"
-Read: TypeAlias = "Callable[[StreamReading], Values]"
+Read: TypeAlias = "Callable[[Any], Values]"
 
 ERROR: Final = "error.type"
 OPERATION: Final = "messaging.operation.name"
@@ -30,19 +29,21 @@ PARTITION: Final = "messaging.destination.partition.id"
 @final
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """What is measured of each stream.
+    """What is measured of each stream, or of each writer.
 
     Args:
         name: The metric's name.
         unit: Its unit, in UCUM.
         description: What it means.
         read: Returns the values with their attributes; a value of None is none.
+        of: The type of what it reads.
     """
 
     name: str
     unit: str
     description: str
     read: Read
+    of: type = StreamReading
 
 
 def _one(value: Callable[[StreamReading], float | None], *attributes: tuple[str, str]) -> Read:

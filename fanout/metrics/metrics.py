@@ -10,8 +10,9 @@ from opentelemetry.metrics import Observation, get_meter
 
 from fanout.core.option_checks import whole
 from fanout.errors import OptionError
-from fanout.metrics.instruments import COUNTERS, ERROR, GAUGES, LEVELS, OPERATION
-from fanout.metrics.registry import Registration, Registry
+from fanout.metrics.instruments import ERROR, GAUGES, LEVELS, OPERATION
+from fanout.metrics.registry import SUMS, Registration, Registry
+from fanout.metrics.write_instruments import WRITE_LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import CallbackOptions, MeterProvider
 
-    from fanout.core.statistics import Statistics
+    from fanout.core.statistics import Origin
     from fanout.metrics.instruments import Attributes, Instrument
     from fanout.metrics.registry import Watchable
 
@@ -90,8 +91,8 @@ class Metrics:
         self._registry = Registry(worst_splits)
         meter = get_meter("fanout", meter_provider=meter_provider)
         for make, read, instruments in (
-            (meter.create_observable_counter, self._registry.sums, COUNTERS),
-            (meter.create_observable_up_down_counter, self._registry.values, LEVELS),
+            (meter.create_observable_counter, self._registry.sums, SUMS),
+            (meter.create_observable_up_down_counter, self._registry.values, LEVELS + WRITE_LEVELS),
             (meter.create_observable_gauge, self._registry.values, GAUGES),
         ):
             for each in instruments:
@@ -109,7 +110,8 @@ class Metrics:
         A query is unregistered by its end, too. Any thread may call it.
 
         Args:
-            stream: What `fanout.open` and `fanout.land` yield, or what `foreach_batch` returns.
+            stream: What `fanout.open` and `fanout.land` yield, or what `foreach_batch` returns. Also
+                what an `open_writer` yields, or a `KafkaSink` or `KinesisSink`.
             name: The attribute `fanout.stream.name` of all its series; None for the name of the
                 query, and for none where that has none.
 
@@ -119,7 +121,9 @@ class Metrics:
         query: Any = stream if hasattr(stream, "on_batch") else None
         if name is None and query is not None:
             name = query.name
-        registration = Registration(stream, query, _attributes(stream.statistics(), name))
+        statistics = stream.statistics()
+        named = _attributes(statistics.origin, name)
+        registration = Registration(stream, query, named, type(statistics))
         self._registry.add(registration)
         with ExitStack() as stack:
             stack.callback(self._registry.remove, registration)
@@ -144,8 +148,7 @@ def _observe(
         yield Observation(value, dict(attributes))
 
 
-def _attributes(statistics: Statistics, name: str | None) -> Attributes:
-    origin = statistics.origin
+def _attributes(origin: Origin, name: str | None) -> Attributes:
     named = {
         "messaging.system": origin.system,
         "messaging.destination.name": origin.destination,

@@ -16,11 +16,11 @@ ORDERS = Origin("kafka", "orders", "etl")
 class Given:
     """A stream that says what it is given."""
 
-    def __init__(self, statistics: Statistics) -> None:
-        self.given = statistics
+    def __init__(self, statistics: Any) -> None:
+        self.given: Any = statistics
         self.asked = 0
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> Any:
         self.asked += 1
         return self.given
 

@@ -22,10 +22,15 @@ from fanout.core.statistics import (
     SplitState,
     StreamTotals,
 )
+from fanout.core.write_statistics import (
+    SinkStatistics,
+    TransactionStatistics,
+    WriterStatistics,
+)
 from fanout.errors import OptionError
 from fanout.metrics import Metrics
 from tests.metrics.collected import Collected, attributes
-from tests.metrics.given import Given, GivenBatch, GivenQuery, split, statistics
+from tests.metrics.given import ORDERS, Given, GivenBatch, GivenQuery, split, statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -354,3 +359,45 @@ def test_a_port_is_closed_where_the_metrics_cannot_be_made(monkeypatch: pytest.M
     with pytest.raises(RuntimeError, match="no provider"), served_metrics("127.0.0.1:0"):
         pass
     assert all(server.socket.fileno() == -1 for server, _ in started)
+
+
+def test_what_a_writer_and_a_sink_have_written(collected: Collected) -> None:
+    writer = WriterStatistics(
+        7, 70, 3, 2, 1, 5, TransactionStatistics(begun=3, committed=1, aborted=1), ORDERS
+    )
+    sink = SinkStatistics(4, 40, 400, TransactionStatistics(begun=4, committed=4), ORDERS)
+    collected.metrics.watch(Given(statistics(totals=StreamTotals(9))))  # of the same attributes
+    with collected.metrics.watch(Given(writer)), collected.metrics.watch(Given(sink), name="sink"):
+        now, found = collected.now(), collected.all()
+    assert now["messaging.client.consumed.messages"] == {"": 9}
+    assert now["fanout.writer.requests"] == {"": 3}
+    assert now["fanout.writer.retries"] == {"": 2}
+    assert now["fanout.writer.throttled"] == {"": 1}
+    assert now["fanout.writer.waiting"] == {"": 5}
+    assert now["fanout.sink.batches"] == {"": 4}
+
+    def by_name(metric: str) -> dict[tuple[str, str], float]:
+        return {
+            (
+                point.attributes.get("fanout.stream.name", ""),
+                point.attributes.get("fanout.transaction.step", ""),
+            ): point.value
+            for point in found[metric].data.data_points
+        }
+
+    assert by_name("messaging.client.sent.messages") == {("", ""): 7, ("sink", ""): 40}
+    assert by_name("fanout.sent.bytes") == {("", ""): 70, ("sink", ""): 400}
+    assert by_name("fanout.transactions") == {
+        ("", "begun"): 3,
+        ("", "committed"): 1,
+        ("", "aborted"): 1,
+        ("sink", "begun"): 4,
+        ("sink", "committed"): 4,
+        ("sink", "aborted"): 0,
+    }
+    now = collected.now()  # both are watched no longer
+    assert now["fanout.sink.batches"] == {"": 4}
+    assert "fanout.writer.waiting" not in now
+    collected.metrics.watch(Given(writer))
+    with pytest.raises(OptionError, match="a writer with the attributes"):
+        collected.metrics.watch(Given(writer))
