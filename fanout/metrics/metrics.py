@@ -110,8 +110,8 @@ class Metrics:
         A query is unregistered by its end, too. Any thread may call it.
 
         Args:
-            stream: What `fanout.open` and `fanout.land` yield, or what `foreach_batch` returns. Also
-                what an `open_writer` yields, or a `KafkaSink` or `KinesisSink`.
+            stream: What `fanout.open`, `fanout.land` or an `open_writer` yields, what
+                `foreach_batch` returns, or a `KafkaSink` or `KinesisSink`.
             name: The attribute `fanout.stream.name` of all its series; None for the name of the
                 query, and for none where that has none.
 

@@ -36,6 +36,10 @@ class Collected:
         data = self.reader.get_metrics_data()
         return {} if data is None else {metric.name: metric for metric in _metrics(data)}
 
+    def close(self) -> None:
+        """Shut the SDK down."""
+        self.provider.shutdown()
+
     def now(self) -> dict[str, dict[str, float]]:
         """Collect once; return the values of each metric by what is special to a series.
 
