@@ -17,10 +17,12 @@ from typer.testing import CliRunner
 
 import fanout
 from fanout.cli.app import app
+from fanout.kafka import Cluster, KafkaSource
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.options import KinesisOptions
 from fanout.spark import foreach_batch
 from tests.cli.test_status import stored
+from tests.kafka.topics import PLAINTEXT
 from tests.pages import PAGES, ROOT, commands, defined_by, page, python_blocks, session_block
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 _, ASYNCIO = python_blocks("README.md")
 PRINTED, RESUME = python_blocks("asyncio.md")
-(DECODE,) = python_blocks("decoding.md")
+DECODE, DEAD_LETTERS = python_blocks("decoding.md")
 SEVERAL, POLLING = python_blocks("kinesis.md")
 _, STOP_ASYNCIO = python_blocks("operations.md")
 TESTING, BROKER = python_blocks("testing.md")
@@ -122,6 +124,30 @@ async def test_the_decode_example_sets_bad_records_aside(
         example.cancel()
     assert "'amount': 9.5" in printed
     assert "JSONDecodeError" in (tmp_path / "refused.txt").read_text()
+
+
+async def test_bad_records_are_kept_in_a_topic(
+    orders: KinesisServer, kafka_broker: KafkaBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await asyncio.to_thread(kafka_broker.create_topic, "orders-refused", 1)
+    names = defined_by(DEAD_LETTERS)
+    names["decode"] = defined_by(DECODE)["decode"]
+    names["cluster"] = Cluster(kafka_broker.bootstrap_servers, security=PLAINTEXT)
+    refused = KafkaSource(cluster=names["cluster"], topics="orders-refused")
+    async with asyncio.TaskGroup() as tasks, fanout.open(refused) as letters:
+        example = tasks.create_task(names["main"]())
+        printed = ""
+        while "'order': 2" not in printed:
+            data = b'{"order": 1, "amount": 9.5}', b"no", b'{"order": 2}'
+            orders.put_records("orders", [("customer", each) for each in data])
+            await asyncio.sleep(0.05)
+            printed += capsys.readouterr().out
+        letter = (await anext(letters)).records.to_pylist()[0]
+        example.cancel()
+    assert (letter["key"], letter["value"]) == (b"customer", b"no")
+    headers = [(each["key"], each["value"]) for each in letter["headers"]]
+    assert [name for name, _ in headers] == ["shard", "sequence", "error"]
+    assert headers[2] == ("error", b"JSONDecodeError")
 
 
 async def test_the_polling_example_goes_on_where_the_consumer_stopped(

@@ -18,6 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from fanout.core.lifecycle_log import LogEvent
 from fanout.core.statistics import SplitState
+from fanout.kinesis import KinesisSource
 from fanout.metrics import Metrics, instruments
 from fanout.metrics.instruments import GAUGES
 from fanout.metrics.registry import SUMS
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 COUNTERS, LEVELS = SUMS, instruments.LEVELS + WRITE_LEVELS
 
-__all__ = ("Metrics",)  # the page's code imports it, in a loop that refuses to read files
+__all__ = (
+    "KinesisSource",
+    "Metrics",
+)  # the page's code imports it, in a loop that refuses to read files
 pa.array([0])  # imports pandas, which reads files, too
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
