@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, BinaryIO, final
@@ -18,27 +19,31 @@ from fanout.testing.kafka.broker import KafkaBroker
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.kinesis.rules import KinesisRules
 from tests.provers.crash.control import CONTROL, Control
-from tests.provers.crash.final_comparison import PARTITIONS, compare
+from tests.provers.crash.final_comparison import PARTITIONS, compare, compare_destination
 from tests.provers.crash.inputs import KinesisInput, keep_producing, open_kafka_input
 from tests.provers.crash.job import CLUSTER_CORES, CrashJob, JobOptions
 from tests.provers.crash.kinesis_proxy import open_kinesis_proxy
-from tests.provers.crash.moments import input_of, output_of
+from tests.provers.crash.looks import keep_looking
+from tests.provers.crash.moments import Sink, input_of, output_of
 from tests.provers.crash.oracle import OutputOracle
 from tests.provers.crash.plan import CampaignFailedError, draw_crash_plan
 from tests.provers.crash.reader import open_reader
 from tests.provers.crash.records import RecordProducer
 from tests.provers.crash.report import CrashReport
 from tests.provers.crash.rounds import Rounds, Services
+from tests.provers.crash.sinks.opening import open_destination
 from tests.spark.cluster import start_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
+    from tests.provers.crash.final_comparison import Comparison
     from tests.provers.crash.inputs import Input
     from tests.provers.crash.kinesis_proxy import KinesisProxy
     from tests.provers.crash.moments import Pipeline
     from tests.provers.crash.plan import CrashOptions, Round
     from tests.provers.crash.report import RoundResult
+    from tests.provers.crash.sinks.destination import Destination
     from tests.spark.cluster import StandaloneCluster
 
 __all__ = ("LOG", "run_campaign")
@@ -47,6 +52,8 @@ LOG = "driver.log"
 
 _SHARDS = 2
 _MAX_RECORDS = 2_000
+# Records that are put ten times a second: what a table holds is read as a whole each time.
+_PER_CALL = {False: 60, True: 10}
 # In which a record that comes twice at the very end would be read as well.
 _AFTERMATH = 1.0
 _LOOK = 0.01
@@ -81,20 +88,17 @@ def run_campaign(
         (root / "scratch").mkdir()
         with (
             (root / LOG).open("wb") as log,
-            KafkaBroker() as broker,
+            _broker(options) as broker,
             _kinesis(options) as kinesis,
+            open_destination(options.sink, root, kinesis) as destination,
             _cluster(options, root, kinesis) as cluster,
         ):
-            for pipeline in options.pipelines:
-                broker.create_topic(output_of(pipeline), PARTITIONS)
-                if not pipeline.of_kinesis:
-                    broker.create_topic(input_of(pipeline), PARTITIONS)
-            campaign = _Campaign(
-                options, root, log, broker=broker, kinesis=kinesis, cluster=cluster
-            )
+            around = _Around(broker, kinesis, destination, cluster)
+            campaign = _Campaign(options, root, log, around)
             rounds = _run(campaign.run(plan or draw_crash_plan(options), on_round))
-            comparison = compare(campaign.producers, campaign.oracles, broker.bootstrap_servers)
+            comparison = campaign.compare()
         report = CrashReport(
+            sink=options.sink,
             seed=options.seed,
             rounds=tuple(rounds),
             verdicts=comparison.verdicts,
@@ -121,6 +125,19 @@ def _run(rounds: Coroutine[Any, Any, list[RoundResult]]) -> list[RoundResult]:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]  # the others were cancelled because of it
         raise error from None
+
+
+@contextmanager
+def _broker(options: CrashOptions) -> Iterator[KafkaBroker | None]:
+    if options.sink is not Sink.KAFKA:
+        yield None
+        return
+    with KafkaBroker() as broker:
+        for pipeline in options.pipelines:
+            broker.create_topic(output_of(pipeline), PARTITIONS)
+            if not pipeline.of_kinesis:
+                broker.create_topic(input_of(pipeline), PARTITIONS)
+        yield broker
 
 
 @contextmanager
@@ -152,28 +169,39 @@ def _cluster(
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What a campaign has around its job."""
+
+    broker: KafkaBroker | None
+    kinesis: KinesisProcess | None
+    destination: Destination | None
+    cluster: StandaloneCluster | None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return "" if self.broker is None else self.broker.bootstrap_servers
+
+
+@final
 class _Campaign:
     """Run on the event loop: producers, reader, front, job and rounds."""
 
-    def __init__(
-        self,
-        options: CrashOptions,
-        root: Path,
-        log: BinaryIO,
-        *,
-        broker: KafkaBroker,
-        kinesis: KinesisProcess | None,
-        cluster: StandaloneCluster | None,
-    ) -> None:
+    def __init__(self, options: CrashOptions, root: Path, log: BinaryIO, around: _Around) -> None:
         self._options = options
         self._root = root
         self._log = log
-        self._broker = broker
-        self._kinesis = kinesis
-        self._cluster = cluster
+        self._around = around
         random = Random(options.seed)
-        self.producers = {name: RecordProducer(name, random) for name in options.pipelines}
-        self.oracles = {name: OutputOracle(name) for name in options.pipelines}
+        self._producers = {name: RecordProducer(name, random) for name in options.pipelines}
+        self._oracles = {name: OutputOracle(name) for name in options.pipelines}
+
+    def compare(self) -> Comparison:
+        """Compare, when the job has ended, what was written with what was produced; it blocks."""
+        destination = self._around.destination
+        if destination is not None:
+            return compare_destination(self._producers, destination)
+        return compare(self._producers, self._oracles, self._around.bootstrap_servers)
 
     async def run(
         self, plan: Sequence[Round], on_round: Callable[[RoundResult], None]
@@ -181,33 +209,30 @@ class _Campaign:
         """Run rounds until all have, or one never catches up."""
         results: list[RoundResult] = []
         stopping = asyncio.Event()
-        outputs = {output_of(name): oracle for name, oracle in self.oracles.items()}
         async with AsyncExitStack() as scope, asyncio.TaskGroup() as tasks:
-            reader = await scope.enter_async_context(
-                open_reader(self._broker.bootstrap_servers, outputs, PARTITIONS)
-            )
-            reading = tasks.create_task(reader.run())
+            reading = tasks.create_task(await self._open_reader(scope))
             front = await self._open_front(scope)
             producing = [
                 tasks.create_task(
                     keep_producing(
                         producer,
                         await self._open_input(scope, name),
-                        self.oracles[name],
+                        self._oracles,
                         stopping,
+                        per_call=_PER_CALL[self._around.destination is not None],
                     )
                 )
-                for name, producer in self.producers.items()
+                for name, producer in self._producers.items()
             ]
             job = self._job(front, tasks)
             rounds = Rounds(
                 job,
                 Control(self._root),
-                Services(self._broker, front, self._cluster),
-                self.producers,
-                self.oracles,
+                Services(self._around.broker, front, self._around.cluster),
+                self._producers,
+                self._oracles,
             )
-            while not all(each.total for each in self.producers.values()):  # noqa: ASYNC110 - rare
+            while not all(each.total for each in self._producers.values()):  # noqa: ASYNC110 - rare
                 await asyncio.sleep(_LOOK)
             if await rounds.catch_up() is None:
                 why = rounds.failures[-1] if rounds.failures else "it only waits"
@@ -227,31 +252,47 @@ class _Campaign:
             reading.cancel()
         return results
 
+    async def _open_reader(self, scope: AsyncExitStack) -> Coroutine[Any, Any, None]:
+        destination = self._around.destination
+        if destination is not None:
+            return keep_looking(destination, self._oracles)
+        outputs = {output_of(name): oracle for name, oracle in self._oracles.items()}
+        opening = open_reader(self._around.bootstrap_servers, outputs, PARTITIONS)
+        return (await scope.enter_async_context(opening)).run()
+
     def _job(self, front: KinesisProxy | None, tasks: asyncio.TaskGroup) -> CrashJob:
+        kinesis, destination, cluster = (
+            self._around.kinesis,
+            self._around.destination,
+            self._around.cluster,
+        )
         options = JobOptions(
             root=str(self._root),
             pipelines=self._options.pipelines,
             endpoint_url="" if front is None else front.url,
-            bootstrap_servers=self._broker.bootstrap_servers,
+            bootstrap_servers=self._around.bootstrap_servers,
             max_records=_MAX_RECORDS,
             at_least_once=self._options.at_least_once,
-            master="" if self._cluster is None else self._cluster.master,
-            unguarded=self._options.unguarded,
+            master="" if cluster is None else cluster.master,
+            sink=self._options.sink,
+            location="" if destination is None else destination.location,
+            planted=self._options.planted,
         )
-        environment = {} if self._kinesis is None else self._kinesis.environment
+        environment = dict({} if kinesis is None else kinesis.environment)
+        environment |= {} if destination is None else destination.environment
         return CrashJob(options, environment, self._log, tasks)
 
     async def _open_front(self, scope: AsyncExitStack) -> KinesisProxy | None:
-        if self._kinesis is None:
+        if self._around.kinesis is None:
             return None
-        port = urlsplit(self._kinesis.endpoint_url).port
+        port = urlsplit(self._around.kinesis.endpoint_url).port
         assert port is not None
         return await scope.enter_async_context(open_kinesis_proxy("127.0.0.1", port))
 
     async def _open_input(self, scope: AsyncExitStack, pipeline: Pipeline) -> Input:
         if pipeline.of_kinesis:
-            assert self._kinesis is not None
-            return KinesisInput(self._kinesis, input_of(pipeline))
+            assert self._around.kinesis is not None
+            return KinesisInput(self._around.kinesis, input_of(pipeline))
         return await scope.enter_async_context(
-            open_kafka_input(self._broker.bootstrap_servers, input_of(pipeline))
+            open_kafka_input(self._around.bootstrap_servers, input_of(pipeline))
         )

@@ -10,7 +10,7 @@ import typer
 from fanout.cli.command import ExitCode
 from fanout.cli.common import end_like_ctrl_c
 from fanout.errors import FanOutError, SetupError
-from tests.provers.crash.moments import Pipeline
+from tests.provers.crash.moments import Pipeline, Sink
 from tests.provers.crash.plan import MAX_ROUNDS, CampaignFailedError, CrashOptions
 
 if TYPE_CHECKING:
@@ -37,16 +37,20 @@ def crash(
     seed: Annotated[
         int, typer.Option(help="What the strikes, their order and the records are drawn from.")
     ] = _DEFAULTS.seed,
+    sink: Annotated[Sink, typer.Option(help="What the job writes to.")] = _DEFAULTS.sink,
     pipeline: Annotated[
         list[Pipeline] | None,
-        typer.Option(help="What runs; name it several times for several.", show_default="all"),
+        typer.Option(
+            help="What runs; name it several times for several.",
+            show_default="all into Kafka, or the one into another sink",
+        ),
     ] = None,
     json: Annotated[
         bool,
         typer.Option("--json", help="Print the result as one JSON object, in the last line."),
     ] = False,
 ) -> None:
-    """Kill a Spark job at every step of its batches, and prove that Kafka has each record once.
+    """Kill a Spark job at every step of its batches, and prove that its sink has each record once.
 
     On this machine, a Spark job reads an embedded Kinesis and a topic of Apache Kafka, which is
     downloaded once, transforms the records and writes them to other topics exactly once, while
@@ -64,15 +68,23 @@ def crash(
 
     `python -m tests.provers crash --rounds 40 --seed 7`
 
+    With another sink than Kafka, the job reads Kinesis alone and writes with a ParquetSink, a
+    PostgresSink, a DeltaSink, an IcebergSink or a KinesisSink. It dies at each step of the sink,
+    also at those in Spark's JVM: before and after a file, a marker or a commit is there. Where a
+    sink can merge, it also keeps a table with the newest record of each key. Records that Kinesis
+    has twice have to be found by their id. Delta and Iceberg need the oldest pyspark:
+
+    `.venv-oldest/bin/python -m tests.provers crash --sink delta --rounds 30`
+
     The exit code is 0 if every output is exactly its input, 1 if it is not, or the job ended by
     itself, was stuck or left a transaction open: then its checkpoints and its log are kept. It is
     2 if the campaign cannot run here.
     """
     end_like_ctrl_c()
     try:
-        options = CrashOptions(
-            rounds=rounds, seed=seed, pipelines=tuple(dict.fromkeys(pipeline or Pipeline))
-        )
+        every = Pipeline if sink is Sink.KAFKA else (Pipeline.KINESIS,)
+        pipelines = tuple(dict.fromkeys(pipeline or every))
+        options = CrashOptions(rounds=rounds, seed=seed, sink=sink, pipelines=pipelines)
         report = _run(options, json=json)
     except FanOutError as error:
         typer.echo(f"python -m tests.provers crash: {error}", err=True)

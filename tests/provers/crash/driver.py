@@ -1,6 +1,6 @@
 """The job of a campaign: `python -m tests.provers.crash.driver OPTIONS`, a process to be killed.
 
-It reads what its options say, transforms it and writes it to Kafka, until its stdin closes.
+It reads what its options say, transforms it and writes it to a sink, until its stdin closes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
@@ -23,15 +23,17 @@ from fanout.testing.spark.session import jvm_pid, short_lived_session
 from tests.provers.crash.control import CONTROL, Control
 from tests.provers.crash.hooks import install_in_driver
 from tests.provers.crash.job import CLUSTER_CORES, JobOptions
-from tests.provers.crash.moments import Pipeline, input_of, output_of
-from tests.provers.crash.records import SUFFIX
-from tests.provers.planted.lander_bugs import UNGUARDED
+from tests.provers.crash.moments import Pipeline, Sink, input_of, output_of
+from tests.provers.crash.sinks.handlers import make_handler, transformed
+from tests.provers.crash.watched_files import watch_files
+from tests.provers.planted.crash_bugs import CRASH_BUGS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fanout.core.source import Source
     from fanout.spark import FanOutQuery
+    from fanout.spark.batch_runner import Handler
     from fanout.testing.spark.driver_process import DriverLink
 
 __all__ = ("main",)
@@ -62,7 +64,7 @@ def main(arguments: str) -> int:
     control = Control(Path(os.environ[CONTROL]))
     install_in_driver(control)
     with ExitStack() as planted:
-        for edit in UNGUARDED if options.unguarded else ():
+        for edit in CRASH_BUGS[options.planted].change if options.planted else ():
             planted.enter_context(edit.made())
         return run_driver(lambda link: _run(options, control, link))
 
@@ -85,6 +87,8 @@ def _run(options: JobOptions, control: Control, link: DriverLink) -> None:
         ExitStack() as running,
     ):
         control.write_pids(pid := jvm_pid(spark), os.getpid())
+        if options.sink is not Sink.KAFKA:
+            watch_files(spark, control)
         queries = []
         for pipeline in options.pipelines:
             queries.append(query := _start(spark, pipeline, options))
@@ -98,20 +102,25 @@ def _run(options: JobOptions, control: Control, link: DriverLink) -> None:
 
 
 def _start(spark: SparkSession, pipeline: Pipeline, options: JobOptions) -> FanOutQuery:
+    return foreach_batch(
+        spark,
+        _source(pipeline, options),
+        _handler(pipeline, options),
+        checkpoint_location=str(Path(options.root, pipeline)),
+        max_records=options.max_records,
+        landing=OnExecutors(landers=_LANDERS) if pipeline.by_landers else None,
+    )
+
+
+def _handler(pipeline: Pipeline, options: JobOptions) -> Handler:
+    if options.sink is not Sink.KAFKA:
+        return make_handler(options.sink, options.location, options.endpoint_url)
     repeats = pipeline in options.at_least_once
-    sink = KafkaSink(
+    return KafkaSink(
         cluster=Cluster(options.bootstrap_servers, security=_PLAINTEXT),
         topic=output_of(pipeline),
         delivery_guarantee="at_least_once" if repeats else "exactly_once",
         transform=_TRANSFORMS[pipeline],
-    )
-    return foreach_batch(
-        spark,
-        _source(pipeline, options),
-        sink,
-        checkpoint_location=str(Path(options.root, pipeline)),
-        max_records=options.max_records,
-        landing=OnExecutors(landers=_LANDERS) if pipeline.by_landers else None,
     )
 
 
@@ -136,15 +145,11 @@ def _source(pipeline: Pipeline, options: JobOptions) -> Source:
 
 
 def _from_kinesis(frame: DataFrame) -> DataFrame:
-    return frame.select(F.col("partitionKey").alias("key"), _transformed("data"))
+    return frame.select(F.col("partitionKey").alias("key"), transformed("data"))
 
 
 def _from_kafka(frame: DataFrame) -> DataFrame:
-    return frame.select("key", _transformed("value"))
-
-
-def _transformed(column: str) -> Any:
-    return F.concat(F.col(column).cast("string"), F.lit(SUFFIX)).alias("value")
+    return frame.select("key", transformed("value"))
 
 
 _TRANSFORMS = {

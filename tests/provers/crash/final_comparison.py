@@ -1,4 +1,4 @@
-"""Compare at the end, when nothing runs but the broker: what is in its topics, read once more."""
+"""Compare at the end, when the job has ended: what it has written, read once more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
+from msgspec import structs
+
+from tests.provers.crash.looks import judge
 from tests.provers.crash.moments import input_of, output_of
+from tests.provers.crash.newest import compare_newest
 from tests.provers.crash.oracle import OutputOracle, OutputVerdict
 from tests.provers.crash.plan import CampaignFailedError
 from tests.provers.crash.reader import end_offsets, read_again
@@ -16,8 +20,9 @@ if TYPE_CHECKING:
 
     from tests.provers.crash.moments import Pipeline
     from tests.provers.crash.records import RecordProducer
+    from tests.provers.crash.sinks.destination import Destination
 
-__all__ = ("PARTITIONS", "Comparison", "compare")
+__all__ = ("PARTITIONS", "Comparison", "compare", "compare_destination")
 
 PARTITIONS: Final = 4
 
@@ -70,6 +75,23 @@ def compare(
         produced = producers[pipeline].produced
         verdicts[pipeline] = oracle.verdict(produced).worse(again.verdict(produced))
     return Comparison(verdicts, held_up)
+
+
+def compare_destination(
+    producers: Mapping[Pipeline, RecordProducer], destination: Destination
+) -> Comparison:
+    """Compare what a destination holds with the input of the one pipeline; it blocks.
+
+    Args:
+        producers: What was produced.
+        destination: What the job has written to.
+    """
+    [(pipeline, producer)] = producers.items()
+    verdict = judge(destination, pipeline).verdict(producer.produced)
+    newest = destination.newest()
+    if newest is not None:
+        verdict = verdict.worse(compare_newest(pipeline, newest, producer.produced))
+    return Comparison({pipeline: structs.replace(verdict, repeated=destination.repeated)}, 0)
 
 
 def _check_input(producer: RecordProducer, bootstrap_servers: str) -> None:

@@ -10,7 +10,7 @@ import functools
 import inspect
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from fanout.landing.entries import BATCHES, SEGMENTS
 from tests.provers.crash.moments import CrashMoment, Pipeline
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.provers.crash.control import Control
+
+    _Reach: TypeAlias = Callable[[CrashMoment | None], None]
 
 __all__ = ("install_in_driver", "install_in_worker")
 
@@ -46,18 +48,12 @@ def install_in_driver(control: Control) -> None:
     _wrap(BatchRunner, "run", reach, (CrashMoment.AFTER_COMMIT, CrashMoment.BEFORE_COMMIT))
     _wrap(BatchRunner, "_handle", reach, (CrashMoment.BEFORE_HANDLER, CrashMoment.AFTER_HANDLER))
     _wrap(BatchLedger, "prune", reach, (CrashMoment.BEFORE_PRUNE, CrashMoment.AFTER_PRUNE))
-    _wrap(
-        LocalStorage,
-        "publish",
-        reach,
-        (CrashMoment.BEFORE_SEGMENT, CrashMoment.AFTER_SEGMENT),
-        SEGMENTS,
-    )
-    _wrap(
-        LocalStorage, "create", reach, (CrashMoment.BEFORE_ENTRY, CrashMoment.AFTER_ENTRY), BATCHES
-    )
+    segment = (CrashMoment.BEFORE_SEGMENT, CrashMoment.AFTER_SEGMENT)
+    _wrap(LocalStorage, "publish", reach, segment, _names_a_file_in(SEGMENTS))
+    entry = (CrashMoment.BEFORE_ENTRY, CrashMoment.AFTER_ENTRY)
+    _wrap(LocalStorage, "create", reach, entry, _names_a_file_in(BATCHES))
     prune = (CrashMoment.BEFORE_TOKEN_PRUNE, CrashMoment.AFTER_TOKEN_PRUNE)
-    _wrap(LocalStorage, "delete", reach, prune, SINKS)
+    _wrap(LocalStorage, "delete", reach, prune, _names_a_file_in(SINKS))
     _wrap(SinkState, "record", reach, (CrashMoment.BEFORE_TOKEN, CrashMoment.AFTER_TOKEN))
     _wrap(
         SinkState,
@@ -69,8 +65,69 @@ def install_in_driver(control: Control) -> None:
     _wrap(Transactions, "mark", reach, (CrashMoment.BEFORE_MARKER, CrashMoment.AFTER_MARKER))
     _wrap(Transactions, "commit", reach, (CrashMoment.BEFORE_END, CrashMoment.AFTER_END))
     _wrap(KafkaSink, "recover", reach, (CrashMoment.BEFORE_RECOVERY, CrashMoment.AFTER_RECOVERY))
+    _wrap_tables(reach)
     _know_pipeline(BatchRunner, "run", lambda runner, *_: runner._storage.location)
     _know_pipeline(KafkaSink, "recover", lambda _sink, context: context.storage.location)
+
+
+def _wrap_tables(reach: _Reach) -> None:
+    """Wrap what sinks of tables do in Python; `watched_files` has what they do in the JVM."""
+    from fanout.spark import DeltaSink, IcebergSink, PostgresSink  # noqa: PLC0415 - not for Python workers
+    from fanout.spark.tables.postgres_table import TargetTable  # noqa: PLC0415 - the same
+
+    for sink in (DeltaSink, IcebergSink, PostgresSink):
+        _wrap(sink, "_write", reach, (CrashMoment.BEFORE_MERGE, CrashMoment.AFTER_MERGE), _merges)
+    _wrap(
+        PostgresSink,
+        "_copy",
+        reach,
+        (None, CrashMoment.AFTER_STAGING),
+        lambda sink, *_: not _merges(sink),
+    )
+    _wrap(
+        TargetTable,
+        "insert",
+        reach,
+        (CrashMoment.IN_TAKE_OVER, None),
+        lambda _, *arguments: arguments[-1] is None,
+    )
+    take_over = PostgresSink._take_over
+
+    def watched(sink: PostgresSink, database: Any, *arguments: Any) -> None:
+        take_over(sink, _Database(database, reach, _COMMITS[_merges(sink)]), *arguments)
+
+    setattr(PostgresSink, "_take_over", watched)  # noqa: B010 - mypy refuses the assignment
+
+
+# The moments of a transaction that does not merge, and of one that does.
+_COMMITS: Final = (
+    (CrashMoment.BEFORE_TABLE_COMMIT, CrashMoment.AFTER_TABLE_COMMIT),
+    (CrashMoment.BEFORE_MERGE_COMMIT, CrashMoment.AFTER_MERGE_COMMIT),
+)
+
+
+def _merges(sink: Any, *_: Any) -> bool:
+    return sink.latest_by is not None
+
+
+@final
+class _Database:
+    """A connection to PostgreSQL that comes to moments as it commits."""
+
+    def __init__(
+        self, database: Any, reach: _Reach, moments: tuple[CrashMoment, CrashMoment]
+    ) -> None:
+        self._database = database
+        self._reach = reach
+        self._before, self._after = moments
+
+    def cursor(self) -> Any:
+        return self._database.cursor()
+
+    def commit(self) -> None:
+        self._reach(self._before)
+        self._database.commit()
+        self._reach(self._after)
 
 
 def install_in_worker(control: Control) -> None:
@@ -80,13 +137,17 @@ def install_in_worker(control: Control) -> None:
         control: Where strikes are taken from.
     """
     from fanout.kafka.writing.writer import KafkaWriter  # noqa: PLC0415 - not for the driver
+    from fanout.kinesis.aws.client import _AioKinesisClient  # noqa: PLC0415 - the same
+    from fanout.kinesis.writer import KinesisWriter  # noqa: PLC0415 - the same
+    from fanout.kinesis.writing.sender import PutSender  # noqa: PLC0415 - the same
     from fanout.landers.lander import Lander  # noqa: PLC0415 - the same
     from fanout.landers.task import LanderTask  # noqa: PLC0415 - the same
     from fanout.landing.local_storage import LocalStorage  # noqa: PLC0415 - the same
+    from fanout.spark.tables.postgres_copy import CopyTask  # noqa: PLC0415 - the same
 
     reach = functools.partial(_reach, control)
     landing = (CrashMoment.BEFORE_LANDING, CrashMoment.AFTER_LANDING)
-    _wrap(LocalStorage, "publish", reach, landing, SEGMENTS)
+    _wrap(LocalStorage, "publish", reach, landing, _names_a_file_in(SEGMENTS))
     _wrap(Lander, "_tell", reach, (None, CrashMoment.AFTER_TELLING))
     run = LanderTask.__call__
 
@@ -95,8 +156,14 @@ def install_in_worker(control: Control) -> None:
         run(task, lander, attempt)
 
     setattr(LanderTask, "__call__", know_pipeline)  # noqa: B010 - mypy refuses the assignment
+    flush = (CrashMoment.BEFORE_FLUSH, CrashMoment.AFTER_FLUSH)
     _wrap(KafkaWriter, "write", reach, (CrashMoment.BEFORE_WRITE, None))
-    _wrap(KafkaWriter, "flush", reach, (CrashMoment.BEFORE_FLUSH, CrashMoment.AFTER_FLUSH))
+    _wrap(KafkaWriter, "flush", reach, flush)
+    _wrap(KinesisWriter, "write", reach, (CrashMoment.BEFORE_WRITE, None))
+    put = (CrashMoment.BEFORE_PUT, CrashMoment.AFTER_PUT)
+    _wrap(_AioKinesisClient, "put_records", reach, put)
+    _wrap(PutSender, "flush", reach, flush)
+    _wrap(CopyTask, "_copy", reach, (CrashMoment.BEFORE_WRITE, CrashMoment.AFTER_WRITE))
 
 
 def _reach(control: Control, moment: CrashMoment | None) -> None:
@@ -119,12 +186,20 @@ def _know_pipeline(owner: Any, name: str, location: Callable[..., str]) -> None:
     setattr(owner, name, wrapper)
 
 
+def _names_a_file_in(directory: str) -> Callable[..., bool]:
+    def names(_: Any, *arguments: Any) -> bool:
+        texts = (argument for argument in arguments if isinstance(argument, str))
+        return any(each.startswith(f"{directory}/") for each in texts)
+
+    return names
+
+
 def _wrap(
     owner: Any,
     name: str,
-    reach: Callable[[CrashMoment | None], None],
+    reach: _Reach,
     moments: tuple[CrashMoment | None, CrashMoment | None],
-    directory: str | None = None,
+    concerned: Callable[..., bool] = lambda *_: True,
 ) -> None:
     """Come to moments before and after each call of a method.
 
@@ -133,27 +208,26 @@ def _wrap(
         name: The method, or coroutine function.
         reach: What comes to a moment; None is none.
         moments: That before a call, and that after one that has not raised.
-        directory: Only calls that name a file in it, where given.
+        concerned: Says of the arguments of a call whether it is one of these.
     """
     method = getattr(owner, name)
-    before, after = moments
 
-    def concerned(arguments: tuple[Any, ...]) -> bool:
-        names = (argument for argument in arguments if isinstance(argument, str))
-        return directory is None or any(each.startswith(f"{directory}/") for each in names)
+    def of(arguments: tuple[Any, ...]) -> tuple[CrashMoment | None, CrashMoment | None]:
+        return moments if concerned(*arguments) else (None, None)
 
     @functools.wraps(method)
-    def sync(self: Any, *arguments: Any, **named: Any) -> Any:
-        ours = concerned(arguments)
-        reach(before if ours else None)
-        answer = method(self, *arguments, **named)
-        reach(after if ours else None)
+    def sync(*arguments: Any, **named: Any) -> Any:
+        before, after = of(arguments)
+        reach(before)
+        answer = method(*arguments, **named)
+        reach(after)
         return answer
 
     @functools.wraps(method)
-    async def coroutine(self: Any, *arguments: Any, **named: Any) -> Any:
+    async def coroutine(*arguments: Any, **named: Any) -> Any:
+        before, after = of(arguments)
         reach(before)
-        answer = await method(self, *arguments, **named)
+        answer = await method(*arguments, **named)
         reach(after)
         return answer
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Protocol, final
 from aiokafka import AIOKafkaProducer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from fanout.testing.kinesis.process import KinesisProcess
+    from tests.provers.crash.moments import Pipeline
     from tests.provers.crash.oracle import OutputOracle
     from tests.provers.crash.records import RecordProducer
 
 __all__ = ("Input", "KafkaInput", "KinesisInput", "keep_producing", "open_kafka_input")
 
-_PER_CALL = 60
 _PAUSE = 0.1
 # So many wait for a job that is down, however slow the machine is.
 _MOST_BEHIND = 3_000
@@ -87,18 +87,24 @@ async def open_kafka_input(bootstrap_servers: str, topic: str) -> AsyncIterator[
 
 
 async def keep_producing(
-    producer: RecordProducer, target: Input, oracle: OutputOracle, stopping: asyncio.Event
+    producer: RecordProducer,
+    target: Input,
+    oracles: Mapping[Pipeline, OutputOracle],
+    stopping: asyncio.Event,
+    *,
+    per_call: int,
 ) -> None:
     """Put records until asked to stop, but never so many that the job falls behind for long.
 
     Args:
         producer: Makes them, and remembers what was taken.
         target: Takes them.
-        oracle: Knows what was read of them.
+        oracles: Know what was read of them.
         stopping: Ends it, between two calls.
+        per_call: How many are put ten times a second.
     """
     while not stopping.is_set():
-        if producer.total - oracle.distinct < _MOST_BEHIND:
-            await target.put(producer.make(_PER_CALL))
+        if producer.total - oracles[producer.pipeline].distinct < _MOST_BEHIND:
+            await target.put(producer.make(per_call))
             producer.taken()
         await asyncio.sleep(_PAUSE)

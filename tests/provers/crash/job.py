@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final, final
 
 import msgspec
 
-from fanout.testing.spark.driver_process import DriverFailed, Message, start_driver
+from fanout.testing.spark.driver_process import DriverFailed, DriverStarted, Message, start_driver
 from tests.provers.crash.control import CONTROL
-from tests.provers.crash.moments import Pipeline  # noqa: TC001 - msgspec reads the annotation
+from tests.provers.crash.moments import Pipeline, Sink  # msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,8 +40,9 @@ class JobOptions(msgspec.Struct, frozen=True):
         max_records: The most records in a batch.
         at_least_once: The pipelines that write at least once instead of exactly once.
         master: Spark's master; empty for a session in the driver's process alone.
-        unguarded: Whether the coordinator takes what landers tell from any position, and assigns
-            splits where their first lander began.
+        sink: What it writes to.
+        location: The location of its destination; empty for Kafka.
+        planted: The name of a bug that is planted into its driver; empty for none.
     """
 
     root: str
@@ -51,15 +52,17 @@ class JobOptions(msgspec.Struct, frozen=True):
     max_records: int
     at_least_once: tuple[Pipeline, ...] = ()
     master: str = ""
-    unguarded: bool = False
+    sink: Sink = Sink.KAFKA
+    location: str = ""
+    planted: str = ""
 
 
 @final
 class CrashJob:
     """Run one driver after the other, on the same checkpoints.
 
-    `gone` is set while none runs. `failure` then holds why the last one ended, until `forgive` is
-    called because it was killed.
+    `gone` is set while there is none, and `running` while its queries run. When it has gone,
+    `failure` holds why, until `forgive` is called because it was killed.
 
     Args:
         options: The options of each driver.
@@ -82,6 +85,7 @@ class CrashJob:
         self._driver: DriverProcess[Message] | None = None
         self.starts = 0
         self.failure: str | None = None
+        self.running = asyncio.Event()
         self.gone = asyncio.Event()
         self.gone.set()
 
@@ -119,10 +123,13 @@ class CrashJob:
             ) as driver:
                 self._driver = driver
                 async for message in driver.messages():
-                    if isinstance(message, DriverFailed):
+                    if isinstance(message, DriverStarted):
+                        self.running.set()
+                    elif isinstance(message, DriverFailed):
                         self.failure = f"{message.error}: {message.sentence}"
         finally:
             self._driver = None
+            self.running.clear()
             self.gone.set()
 
 

@@ -7,12 +7,24 @@ from typing import final
 
 import msgspec
 
-__all__ = ("CrashMoment", "Pipeline", "Strike", "StrikeKind", "input_of", "output_of")
+__all__ = ("CrashMoment", "Pipeline", "Sink", "Strike", "StrikeKind", "input_of", "output_of")
+
+
+@final
+class Sink(StrEnum):
+    """The sink of the library that the job writes with."""
+
+    KAFKA = "kafka"
+    PARQUET = "parquet"
+    POSTGRES = "postgres"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+    KINESIS = "kinesis"
 
 
 @final
 class Pipeline(StrEnum):
-    """The source that the job reads, transforms and writes to Kafka exactly once."""
+    """The source that the job reads, transforms and writes to a sink."""
 
     KINESIS = "kinesis"
     KAFKA = "kafka"
@@ -44,11 +56,24 @@ class CrashMoment(StrEnum):
     BEFORE_PRUNE = "before old entries are pruned"
     AFTER_PRUNE = "after old entries are pruned"
     BEFORE_HANDLER = "before the handler"
+    BEFORE_MERGE = "before the newest rows are merged"
+    BEFORE_MERGE_COMMIT = "before the commit of the merged rows"
+    AFTER_MERGE_COMMIT = "after the commit of the merged rows"
+    AFTER_MERGE = "after the newest rows are merged"
     BEFORE_BEGIN = "before InitProducerId"
     AFTER_BEGIN = "after InitProducerId"
     BEFORE_WRITE = "before a task writes"
     BEFORE_FLUSH = "as a task flushes"
+    BEFORE_PUT = "before PutRecords"
+    AFTER_PUT = "after PutRecords"
     AFTER_FLUSH = "after a task has flushed"
+    AFTER_WRITE = "after a task has written"
+    AFTER_STAGING = "after all rows are staged"
+    IN_TAKE_OVER = "in the transaction that takes them over"
+    BEFORE_FILE = "before a file has its name"
+    AFTER_FILE = "after a file has its name"
+    BEFORE_TABLE_COMMIT = "before the commit of the rows"
+    AFTER_TABLE_COMMIT = "after the commit of the rows"
     BEFORE_MARKER = "before the marker"
     AFTER_MARKER = "after the marker"
     BEFORE_TOKEN = "before the commit token"

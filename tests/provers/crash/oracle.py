@@ -1,4 +1,4 @@
-"""Hold what a read_committed reader sees against what was produced: by key, order and count."""
+"""Hold what a reader of the output sees against what was produced: by key, order and count."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class OutputVerdict(msgspec.Struct, frozen=True, kw_only=True):
         duplicated: Read more often than once, counted without the first time.
         altered: Read and never produced: another key or value.
         out_of_order: Read for the first time after a later one of their key.
+        repeated: Left out by the reader, as a sink that may repeat records gives each an id.
     """
 
     produced: int
@@ -37,6 +38,7 @@ class OutputVerdict(msgspec.Struct, frozen=True, kw_only=True):
     duplicated: int
     altered: int
     out_of_order: int
+    repeated: int = 0
 
     @property
     def holds(self) -> bool:
@@ -70,6 +72,9 @@ class _Key:
             self.following += 1
         return late
 
+    def reaches(self, number: int) -> bool:
+        return number < self.following or any(number <= other for other in self.ahead)
+
     def count_below(self, number: int) -> int:
         return min(self.following, number) + sum(other < number for other in self.ahead)
 
@@ -81,11 +86,13 @@ class OutputOracle:
     Args:
         pipeline: The pipeline.
         suffix: What its transform appends to each value.
+        ordered: Whether the records of a key have an order; those of a table have none.
     """
 
-    def __init__(self, pipeline: Pipeline, suffix: str = SUFFIX) -> None:
+    def __init__(self, pipeline: Pipeline, suffix: str = SUFFIX, *, ordered: bool = True) -> None:
         self._pipeline = pipeline
         self._suffix = suffix
+        self._ordered = ordered
         self._keys: dict[str, _Key] = {}
         self._read = 0
         self._duplicated = 0
@@ -105,7 +112,7 @@ class OutputOracle:
         if seen.has(number):
             self._duplicated += 1
         else:
-            self._out_of_order += seen.add(number)
+            self._out_of_order += seen.add(number) and self._ordered
 
     @property
     def distinct(self) -> int:
@@ -113,9 +120,13 @@ class OutputOracle:
         return self._read - self._duplicated - self._altered
 
     def has(self, produced: Mapping[str, int]) -> bool:
-        """Say whether the last of each key's records was read; those before it come before it."""
+        """Say whether the last of each key's records, or a later one, was read.
+
+        Those before it come before it, or are lost: a campaign does not wait for them.
+        """
         return all(
-            key in self._keys and self._keys[key].has(count - 1) for key, count in produced.items()
+            key in self._keys and self._keys[key].reaches(count - 1)
+            for key, count in produced.items()
         )
 
     def verdict(self, produced: Mapping[str, int]) -> OutputVerdict:

@@ -8,25 +8,98 @@ from random import Random
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import FanOutError, OptionError
-from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
+from tests.provers.crash.moments import CrashMoment, Pipeline, Sink, Strike, StrikeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ("MAX_ROUNDS", "CampaignFailedError", "CrashOptions", "Round", "draw_crash_plan")
 
 MAX_ROUNDS: Final = 10_000
 
-# Each driver dies at the first, and the next one, as it takes over, at the second.
-_TWICE = (
-    (CrashMoment.AFTER_TOKEN, CrashMoment.BEFORE_RECOVERY),
-    (CrashMoment.AFTER_TOKEN, CrashMoment.AFTER_END),
-    (CrashMoment.BEFORE_FLUSH, CrashMoment.AFTER_RECOVERY),
+# The steps of a batch that every sink has.
+_OF_QUERIES = (
+    CrashMoment.BEFORE_SEGMENT,
+    CrashMoment.AFTER_SEGMENT,
+    CrashMoment.BEFORE_ENTRY,
+    CrashMoment.AFTER_ENTRY,
+    CrashMoment.BEFORE_PRUNE,
+    CrashMoment.AFTER_PRUNE,
+    CrashMoment.BEFORE_HANDLER,
+    CrashMoment.AFTER_HANDLER,
+    CrashMoment.BEFORE_COMMIT,
+    CrashMoment.AFTER_COMMIT,
+    CrashMoment.RANDOM,
 )
-_OTHERS = (
-    (CrashMoment.BEFORE_WRITE, StrikeKind.KILL_WORKER),
-    (CrashMoment.BEFORE_FLUSH, StrikeKind.KILL_WORKER),
-    (CrashMoment.AFTER_FLUSH, StrikeKind.KILL_WORKER),
+_OF_TASKS = (CrashMoment.BEFORE_WRITE, CrashMoment.AFTER_WRITE)
+_OF_TABLES = (
+    CrashMoment.BEFORE_MERGE,
+    CrashMoment.BEFORE_MERGE_COMMIT,
+    CrashMoment.AFTER_MERGE_COMMIT,
+    CrashMoment.AFTER_MERGE,
+    *_OF_TASKS,
+    CrashMoment.BEFORE_TABLE_COMMIT,
+    CrashMoment.AFTER_TABLE_COMMIT,
+)
+# The steps of each sink, at which the driver dies.
+_OF_SINKS: Final[Mapping[Sink, Sequence[CrashMoment]]] = {
+    Sink.KAFKA: (
+        CrashMoment.BEFORE_BEGIN,
+        CrashMoment.AFTER_BEGIN,
+        CrashMoment.BEFORE_WRITE,
+        CrashMoment.BEFORE_FLUSH,
+        CrashMoment.AFTER_FLUSH,
+        CrashMoment.BEFORE_MARKER,
+        CrashMoment.AFTER_MARKER,
+        CrashMoment.BEFORE_TOKEN,
+        CrashMoment.AFTER_TOKEN,
+        CrashMoment.BEFORE_END,
+        CrashMoment.AFTER_END,
+        CrashMoment.BEFORE_OUTCOME,
+        CrashMoment.BEFORE_TOKEN_PRUNE,
+        CrashMoment.AFTER_TOKEN_PRUNE,
+        CrashMoment.AFTER_OUTCOME,
+    ),
+    Sink.PARQUET: (
+        *_OF_TASKS,
+        CrashMoment.BEFORE_FILE,
+        CrashMoment.AFTER_FILE,
+        CrashMoment.BEFORE_MARKER,
+        CrashMoment.AFTER_MARKER,
+    ),
+    Sink.POSTGRES: (*_OF_TABLES, CrashMoment.AFTER_STAGING, CrashMoment.IN_TAKE_OVER),
+    Sink.DELTA: _OF_TABLES,
+    Sink.ICEBERG: _OF_TABLES,
+    Sink.KINESIS: (
+        CrashMoment.BEFORE_WRITE,
+        CrashMoment.BEFORE_FLUSH,
+        CrashMoment.BEFORE_PUT,
+        CrashMoment.AFTER_PUT,
+        CrashMoment.AFTER_FLUSH,
+    ),
+}
+# Each driver dies at the first, and the next one, as it takes over, at the second.
+_TWICE: Final[Mapping[Sink, Sequence[tuple[CrashMoment, CrashMoment]]]] = {
+    Sink.KAFKA: (
+        (CrashMoment.AFTER_TOKEN, CrashMoment.BEFORE_RECOVERY),
+        (CrashMoment.AFTER_TOKEN, CrashMoment.AFTER_END),
+        (CrashMoment.BEFORE_FLUSH, CrashMoment.AFTER_RECOVERY),
+    ),
+    Sink.PARQUET: ((CrashMoment.AFTER_FILE, CrashMoment.BEFORE_MARKER),),
+    Sink.POSTGRES: ((CrashMoment.AFTER_STAGING, CrashMoment.AFTER_TABLE_COMMIT),),
+    Sink.DELTA: ((CrashMoment.AFTER_MERGE_COMMIT, CrashMoment.AFTER_TABLE_COMMIT),),
+    Sink.ICEBERG: ((CrashMoment.AFTER_MERGE_COMMIT, CrashMoment.AFTER_TABLE_COMMIT),),
+    Sink.KINESIS: ((CrashMoment.AFTER_PUT, CrashMoment.AFTER_PUT),),
+}
+_OF_WORKERS: Final[Mapping[Sink, Sequence[CrashMoment]]] = {
+    Sink.KAFKA: (CrashMoment.BEFORE_WRITE, CrashMoment.BEFORE_FLUSH, CrashMoment.AFTER_FLUSH),
+    Sink.PARQUET: _OF_TASKS,
+    Sink.POSTGRES: _OF_TASKS,
+    Sink.DELTA: _OF_TASKS,
+    Sink.ICEBERG: _OF_TASKS,
+    Sink.KINESIS: (CrashMoment.BEFORE_WRITE, CrashMoment.AFTER_PUT, CrashMoment.AFTER_FLUSH),
+}
+_OF_BROKERS = (
     (CrashMoment.RANDOM, StrikeKind.KILL_BROKER),
     (CrashMoment.BEFORE_FLUSH, StrikeKind.KILL_BROKER),
     (CrashMoment.BEFORE_END, StrikeKind.KILL_BROKER),
@@ -53,7 +126,6 @@ _OF_LANDERS = (
 )
 # A lander publishes the segments of a pipeline that it reads.
 _OF_READING_DRIVERS = {CrashMoment.BEFORE_SEGMENT, CrashMoment.AFTER_SEGMENT}
-_NOT_IN_A_BATCH = {CrashMoment.BEFORE_RECOVERY, CrashMoment.AFTER_RECOVERY}
 
 
 @final
@@ -70,19 +142,22 @@ class CrashOptions:
         rounds: How often something strikes.
         seed: What moments, records and pauses are drawn from.
         pipelines: What runs.
+        sink: What they write to; one pipeline reads Kinesis where that is not Kafka.
         at_least_once: Those that write at least once instead of exactly once, so that a campaign
             has something to find: records that come twice.
-        unguarded: Whether the coordinator checks no position, for the same.
+        planted: The name of one of CRASH_BUGS that is planted into the driver, for the same; empty
+            for none.
 
     Raises:
-        OptionError: If there is no round, too many, or no pipeline.
+        OptionError: If there is no round, too many, no pipeline, or one that the sink has not.
     """
 
     rounds: int = 30
     seed: int = 1
     pipelines: tuple[Pipeline, ...] = tuple(Pipeline)
     at_least_once: tuple[Pipeline, ...] = ()
-    unguarded: bool = False
+    sink: Sink = Sink.KAFKA
+    planted: str = ""
 
     @property
     def by_landers(self) -> bool:
@@ -94,6 +169,8 @@ class CrashOptions:
             raise OptionError(f"rounds={self.rounds} must be between 1 and {MAX_ROUNDS:,}")
         if not self.pipelines:
             raise OptionError("pipelines must name one at least")
+        if self.sink is not Sink.KAFKA and self.pipelines != (Pipeline.KINESIS,):
+            raise OptionError(f"the pipeline into {self.sink} is {Pipeline.KINESIS} alone")
 
 
 @final
@@ -119,24 +196,27 @@ def draw_crash_plan(options: CrashOptions) -> Sequence[Round]:
     again; then it strikes the other pipeline.
     """
     random = Random(options.seed)
-    strikes = _strikes(options.pipelines, random)
+    strikes = _strikes(options.pipelines, options.sink, random)
     return [
         Round(next(strikes), random.uniform(0.1, 1.0), random.uniform(0.5, 3.0))
         for _ in range(options.rounds)
     ]
 
 
-def _strikes(pipelines: Sequence[Pipeline], random: Random) -> Iterator[tuple[Strike, ...]]:
+def _strikes(
+    pipelines: Sequence[Pipeline], sink: Sink, random: Random
+) -> Iterator[tuple[Strike, ...]]:
     by_landers = [pipeline for pipeline in pipelines if pipeline.by_landers]
     by_driver = [pipeline for pipeline in pipelines if not pipeline.by_landers]
-    apart = _NOT_IN_A_BATCH | {moment for moment, _ in _OF_LANDERS}
     catalogue: list[tuple[tuple[CrashMoment, StrikeKind], ...]] = [
         ((moment, StrikeKind.KILL_DRIVER),)
-        for moment in CrashMoment
-        if moment not in apart and (by_driver or moment not in _OF_READING_DRIVERS)
+        for moment in (*_OF_QUERIES, *_OF_SINKS[sink])
+        if by_driver or moment not in _OF_READING_DRIVERS
     ]
-    catalogue += [tuple((each, StrikeKind.KILL_DRIVER) for each in both) for both in _TWICE]
-    catalogue += [(other,) for other in _OTHERS]
+    catalogue += [tuple((each, StrikeKind.KILL_DRIVER) for each in both) for both in _TWICE[sink]]
+    catalogue += [((moment, StrikeKind.KILL_WORKER),) for moment in _OF_WORKERS[sink]]
+    if sink is Sink.KAFKA:
+        catalogue += [(other,) for other in _OF_BROKERS]
     if any(pipeline.of_kinesis for pipeline in pipelines):
         catalogue += [(other,) for other in _OF_KINESIS]
     random.shuffle(catalogue)

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
+from tests.provers.crash.moments import CrashMoment, Pipeline, Sink, Strike, StrikeKind
 from tests.provers.crash.oracle import OutputVerdict
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class CrashReport(msgspec.Struct, frozen=True, kw_only=True):
     """One campaign.
 
     Args:
+        sink: What the job wrote to.
         seed: The seed of the plan.
         rounds: Its rounds.
         verdicts: What the comparison of output and input found.
@@ -66,6 +67,7 @@ class CrashReport(msgspec.Struct, frozen=True, kw_only=True):
         kept: Where the checkpoints and the log of the job are; None if they were removed.
     """
 
+    sink: Sink = Sink.KAFKA
     seed: int
     rounds: tuple[RoundResult, ...]
     verdicts: dict[Pipeline, OutputVerdict]
@@ -91,6 +93,7 @@ class CrashReport(msgspec.Struct, frozen=True, kw_only=True):
         """Return the report as one JSON object on one line."""
         caught_up = [each.caught_up for each in self.rounds]
         document: dict[str, Any] = {
+            "sink": self.sink,
             "seed": self.seed,
             "rounds": len(self.rounds),
             "kills": sum(each.reached for each in self.struck),
@@ -146,14 +149,14 @@ def moments_table(report: CrashReport) -> Table:
 
 def verdicts_table(report: CrashReport) -> Table:
     """Show what came through in each pipeline, each count with a mark."""
-    table = Table(title="What a read_committed reader saw", title_justify="left")
+    table = Table(title=f"What a reader of {report.sink} saw", title_justify="left")
     table.add_column("records")
     for pipeline in report.verdicts:
         table.add_column(pipeline, justify="right")
     table.add_column("")
-    for name in ("produced", "read", "lost", "duplicated", "altered", "out_of_order"):
+    for name in OutputVerdict.__struct_fields__:
         counts = [getattr(verdict, name) for verdict in report.verdicts.values()]
-        checked = name not in {"produced", "read"}
+        checked = name not in {"produced", "read", "repeated"}
         mark = (_BAD if any(counts) else _GOOD) if checked else ""
         table.add_row(name.replace("_", " "), *(f"{count:,}" for count in counts), mark)
     return table

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 __all__ = ("Rounds", "Services")
 
 _LOOK = 0.01
-# A batch takes a second, and a driver starts within ten, on a busy machine within fifty: who has
-# not come to a moment by then, or has not caught up, does not.
+# A batch takes a second: a running driver that has not come to a moment by then does not.
 _TO_REACH = 60.0
+# A driver starts within ten seconds, on a busy machine within fifty.
 _TO_CATCH_UP = 120.0
-# A query with landers begins with executors, their Python workers, and jobs that check them.
-_TO_CATCH_UP_ON_A_CLUSTER = 300.0
+# A query with landers begins with executors, their Python workers, and jobs that check them; one
+# into tables replays a batch into each of them, and a MERGE is several jobs.
+_TO_CATCH_UP_WITH_MORE = 300.0
 # A job that ends by itself so often in one round will do so for ever.
 _MOST_FAILURES = 5
 
@@ -41,12 +42,12 @@ class Services:
     """The services of the job, and the faults that can strike them.
 
     Args:
-        broker: Kafka.
+        broker: Kafka; None where nothing reads or writes it.
         kinesis: The front of Kinesis; None where nothing reads it.
         cluster: The Spark cluster; None where no landers read.
     """
 
-    broker: KafkaBroker
+    broker: KafkaBroker | None
     kinesis: KinesisProxy | None
     cluster: StandaloneCluster | None = None
 
@@ -60,11 +61,13 @@ class Services:
         """
         match kind:
             case StrikeKind.KILL_BROKER:
+                assert self.broker is not None
                 await asyncio.to_thread(self.broker.kill)
                 await asyncio.to_thread(control.release)
                 await asyncio.sleep(outage)
                 await asyncio.to_thread(self.broker.restart)
             case StrikeKind.PAUSE_BROKER:
+                assert self.broker is not None
                 await asyncio.to_thread(self.broker.pause)
                 await asyncio.to_thread(control.release)
                 await asyncio.sleep(outage)
@@ -126,8 +129,8 @@ class Rounds:
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        on_a_cluster = self._services.cluster is not None
-        patience = _TO_CATCH_UP_ON_A_CLUSTER if on_a_cluster else _TO_CATCH_UP
+        alone = self._services.cluster is None and self._services.broker is not None
+        patience = _TO_CATCH_UP if alone else _TO_CATCH_UP_WITH_MORE
         produced = {name: dict(each.produced) for name, each in self._producers.items()}
         while not all(self._oracles[name].has(counts) for name, counts in produced.items()):
             if loop.time() - began > patience or len(self.failures) > _MOST_FAILURES:
@@ -173,7 +176,10 @@ class Rounds:
         """Wait until the job has come to the moment that is armed; give up after a while."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _TO_REACH
+        latest = loop.time() + _TO_CATCH_UP_WITH_MORE
         while not await asyncio.to_thread(self._control.taken):
+            if not self._job.running.is_set():
+                deadline = min(loop.time() + _TO_REACH, latest)
             if loop.time() > deadline and await asyncio.to_thread(self._control.disarm):
                 return False
             self._keep_running()

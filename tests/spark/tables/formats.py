@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 CATALOG: Final = "lake"
 """The catalog of Iceberg's tables."""
 
-_ICEBERG_SETTINGS: Final[dict[str, str]] = {
+ICEBERG_SETTINGS: Final[dict[str, str]] = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     f"spark.sql.catalog.{CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
     f"spark.sql.catalog.{CATALOG}.type": "hadoop",
 }
-_SETTINGS: Final = {"delta": DELTA_SETTINGS, "iceberg": _ICEBERG_SETTINGS}
+_SETTINGS: Final = {"delta": DELTA_SETTINGS, "iceberg": ICEBERG_SETTINGS}
 _SETS: Final = {"delta": delta_set, "iceberg": iceberg_set}
 
 

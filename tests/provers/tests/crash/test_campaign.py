@@ -16,6 +16,7 @@ from tests.process_list import running_with
 from tests.provers.crash.campaign import LOG, run_campaign
 from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
 from tests.provers.crash.plan import CampaignFailedError, CrashOptions, Round
+from tests.provers.planted.crash_bugs import CRASH_BUGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,11 +75,12 @@ def test_whatever_is_killed_each_record_is_written_once_but_where_a_sink_may_rep
 @pytest.mark.spark
 @pytest.mark.prove
 def test_a_coordinator_that_checks_no_position_is_found_out() -> None:
-    strike = struck(CrashMoment.AFTER_TELLING, StrikeKind.KILL_LANDER, Pipeline.KINESIS_LANDERS)
-    options = CrashOptions(rounds=2, pipelines=(Pipeline.KINESIS_LANDERS,), unguarded=True)
-    report = run_campaign(options, plan=[strike, strike])
+    name = "a coordinator checks no position"
+    bug = CRASH_BUGS[name]
+    options = CrashOptions(rounds=2, pipelines=(bug.shown_by.pipeline,), planted=name)
+    report = run_campaign(options, plan=[Round((bug.shown_by,), 0.1, 0.5)] * 2)
     assert all(each.reached for each in report.struck)
-    assert report.verdicts[Pipeline.KINESIS_LANDERS].duplicated > 0
+    assert report.verdicts[bug.shown_by.pipeline].duplicated > 0
     assert not report.holds
 
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from fanout.errors import SetupError
 from tests.provers.__main__ import app
-from tests.provers.crash.moments import Pipeline
+from tests.provers.crash.moments import Pipeline, Sink
 from tests.provers.crash.oracle import OutputVerdict
 from tests.provers.crash.plan import CampaignFailedError, CrashOptions
 from tests.provers.crash.report import CrashReport
@@ -49,6 +49,8 @@ def test_the_options_are_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -
     assert asked == CrashOptions(rounds=3, seed=9, pipelines=(Pipeline.KAFKA,))
     _, asked = crash(monkeypatch, report())
     assert asked == CrashOptions()
+    _, asked = crash(monkeypatch, report(), "--sink", "delta")
+    assert asked == CrashOptions(sink=Sink.DELTA, pipelines=(Pipeline.KINESIS,))
 
 
 @pytest.mark.parametrize(

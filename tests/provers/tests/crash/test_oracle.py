@@ -119,6 +119,17 @@ def test_the_output_has_caught_up_when_the_last_of_each_key_was_read() -> None:
     assert judged().has({})
 
 
+def test_a_lost_record_is_not_waited_for_when_a_later_one_of_its_key_was_read() -> None:
+    assert judged(("a", 6), ("b", 2)).has(PRODUCED)
+
+
+def test_the_records_of_a_table_have_no_order() -> None:
+    oracle = OutputOracle(PIPELINE, ordered=False)
+    for key, number in reversed(WHOLE):
+        oracle.read(key.encode(), written(key, number))
+    assert oracle.verdict(PRODUCED) == verdict()
+
+
 def test_records_are_counted_once_where_the_backlog_is_counted() -> None:
     oracle = judged(*WHOLE, *WHOLE)
     oracle.read(b"a", b"?")

@@ -7,10 +7,11 @@ from random import Random
 import pytest
 
 from fanout.errors import OptionError
-from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
+from tests.provers.crash.moments import CrashMoment, Pipeline, Sink, Strike, StrikeKind
 from tests.provers.crash.plan import CrashOptions, draw_crash_plan
 
 ALL = tuple(Pipeline)
+SINKS = tuple(sink for sink in Sink if sink is not Sink.KAFKA)
 BOTH = (Pipeline.KINESIS, Pipeline.KAFKA)
 LANDERS = (Pipeline.KINESIS_LANDERS, Pipeline.KAFKA_LANDERS)
 OF_LANDERS = {StrikeKind.KILL_LANDER, StrikeKind.KILL_EXECUTOR, StrikeKind.KILL_SPARK_WORKER}
@@ -21,11 +22,11 @@ def strikes(**options: object) -> list[tuple[Strike, ...]]:
     return [each.strikes for each in draw_crash_plan(CrashOptions(**options))]  # type: ignore[arg-type]
 
 
-def catalogue(*pipelines: Pipeline) -> int:
+def catalogue(*pipelines: Pipeline, sink: Sink = Sink.KAFKA) -> int:
     """Count the strikes that come before any comes again."""
     kinds = [
         tuple((each.moment, each.kind) for each in both)
-        for both in strikes(rounds=200, pipelines=pipelines)
+        for both in strikes(rounds=200, sink=sink, pipelines=pipelines)
     ]
     return next(count for count in range(1, 200) if kinds[count] in kinds[:count])
 
@@ -36,11 +37,33 @@ def test_the_same_seed_draws_the_same_plan_and_another_does_not() -> None:
     assert strikes(rounds=50, seed=4) != strikes(rounds=50, seed=5)
 
 
-def test_every_step_of_a_batch_is_struck_in_one_deal() -> None:
-    dealt = strikes(rounds=catalogue(*ALL), seed=Random(0).randrange(100))
+def test_every_step_of_a_batch_is_struck_in_one_deal_of_some_sink() -> None:
+    dealt = [*strikes(rounds=catalogue(*ALL), seed=Random(0).randrange(100))]
+    for sink in SINKS:
+        deal = catalogue(Pipeline.KINESIS, sink=sink)
+        dealt += strikes(rounds=deal, sink=sink, pipelines=(Pipeline.KINESIS,))
     moments = {each.moment for both in dealt for each in both}
     assert moments == set(CrashMoment)
     assert {each.kind for both in dealt for each in both} == set(StrikeKind)
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_thirty_rounds_strike_every_step_of_a_sink_but_no_broker(sink: Sink) -> None:
+    assert catalogue(Pipeline.KINESIS, sink=sink) <= CrashOptions().rounds
+    dealt = strikes(rounds=100, sink=sink, pipelines=(Pipeline.KINESIS,))
+    kinds = {each.kind for both in dealt for each in both}
+    assert kinds == {
+        StrikeKind.KILL_DRIVER,
+        StrikeKind.KILL_WORKER,
+        StrikeKind.KILL_KINESIS,
+        StrikeKind.CUT_KINESIS,
+    }
+
+
+@pytest.mark.parametrize("pipelines", [(Pipeline.KAFKA,), BOTH, ALL])
+def test_the_other_sinks_write_what_kinesis_has(pipelines: tuple[Pipeline, ...]) -> None:
+    with pytest.raises(OptionError, match="the pipeline into delta is kinesis alone"):
+        CrashOptions(sink=Sink.DELTA, pipelines=pipelines)
 
 
 def test_the_next_deal_strikes_the_other_pipeline() -> None:

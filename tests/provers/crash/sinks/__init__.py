@@ -1,0 +1,1 @@
+"""The sinks that a campaign's job writes to: how it does, and what they hold."""
