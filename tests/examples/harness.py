@@ -86,28 +86,18 @@ class Example:
         """Run it as it stands until something is true, and terminate it."""
         process = self._start(str(self._path))
         try:
-            self._wait(process, done, pause=0.1)
+            self._wait(process, done)
             process.terminate()
             process.wait(PATIENCE)
         finally:
             self._end(process)
 
-    def kill_when(self, due: Callable[[], bool]) -> None:
-        """Run it as it stands until something is true, and kill it."""
-        process = self._start(str(self._path))
-        try:
-            self._wait(process, due, pause=0.002)
-        finally:
-            self._end(process)
-
-    def _wait(
-        self, process: subprocess.Popen[bytes], due: Callable[[], bool], *, pause: float
-    ) -> None:
+    def _wait(self, process: subprocess.Popen[bytes], due: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not due():
             assert process.poll() is None, f"the example ended: {self.log()}"
             assert time.monotonic() < deadline, f"in vain: {self.log()}"
-            time.sleep(pause)  # an example does not report what it has stored
+            time.sleep(0.1)  # an example does not report what it has stored
 
     def log(self) -> str:
         """Return the end of what its processes have printed."""
