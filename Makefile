@@ -15,12 +15,14 @@ PARALLEL := -n auto
 SEEDS ?= 2000
 FIRST ?= 0
 ROUNDS ?= 30
+# What the jobs of `make crash` write to, one after the other; Delta and Iceberg: `make crash-oldest`.
+SINKS ?= kafka parquet postgres kinesis
 # What `make prove` runs, by path; without it, everything.
 PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-oldest prove clients prove-oldest prove-4.0 sim crash live check bench site docs release clean
+.PHONY: help demo test test-oldest prove clients prove-oldest prove-4.0 sim crash crash-oldest live check bench site docs release clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
@@ -31,7 +33,8 @@ help:
 	@echo "make prove-oldest the campaign that needs $(SPARK_OLDEST): kills of jobs that write to Delta and Iceberg"
 	@echo "make prove-4.0    the tests of streaming DataFrames on $(SPARK_4_0), and kills of one that writes to Delta"
 	@echo "make sim          simulate failures, by seed: make sim SEEDS=20000 [FIRST=...] [ARGS=--json]"
-	@echo "make crash        kill a Spark job, its landers and executors at every step: make crash ROUNDS=30 [ARGS=--json]"
+	@echo "make crash        kill Spark jobs at every step, one for each sink: make crash ROUNDS=30 [SINKS=kafka] [ARGS=--json]"
+	@echo "make crash-oldest the same for Delta and Iceberg, which need $(SPARK_OLDEST)"
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
 	@echo "make check        ruff, formatting, mypy, spelling and style, import rules, public names"
 	@echo "make bench        every benchmark on Kinesis and Kafka, each against its peer"
@@ -58,7 +61,8 @@ clients: $(VENV)/ready java kinesis-sdk-java kcl flink
 # Delta and Iceberg have no jars for the newest pyspark.
 prove-oldest: $(OLDEST)/ready java spark-classes-oldest lakehouse-oldest
 	$(OLDEST)/bin/python -m pytest -m prove tests/examples/test_kinesis_to_delta.py \
-	  tests/examples/test_kinesis_to_iceberg.py tests/spark/tables/test_killed.py
+	  tests/examples/test_kinesis_to_iceberg.py tests/spark/tables/test_killed.py \
+	  tests/provers/tests/crash/test_sinks.py -k 'delta or iceberg or test_killed'
 
 prove-4.0: $(FIRST_4)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(FIRST_4)/bin/python -m fanout.testing.kafka.jars
@@ -67,8 +71,17 @@ prove-4.0: $(FIRST_4)/ready java
 sim: $(VENV)/ready
 	$(BIN)/python -m tests.provers sim run --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 
+# In the environment ENV.
+CRASH = for sink in $(SINKS); do $(ENV)/bin/python -m tests.provers crash --sink $$sink --rounds $(ROUNDS) $(ARGS) || exit; done
+
+crash: ENV := $(VENV)
 crash: $(VENV)/ready java spark-classes
-	$(BIN)/python -m tests.provers crash --rounds $(ROUNDS) $(ARGS)
+	$(CRASH)
+
+crash-oldest: ENV := $(OLDEST)
+crash-oldest: SINKS := delta iceberg
+crash-oldest: $(OLDEST)/ready java spark-classes-oldest lakehouse-oldest
+	$(CRASH)
 
 # The longest test waits for the end of a subscription: five minutes.
 live: stream $(VENV)/ready
