@@ -101,5 +101,5 @@ class RowIds:
         row = self._rows[key]
         self._rows[key] = row + 1
         made = self._batch.copy()
-        made.update(b"%d %s" % (row, b"" if key is None else key.encode()))
+        made.update(b" %d %s" % (row, b"" if key is None else key.encode()))
         return made.digest()

@@ -144,6 +144,17 @@ def test_ids_do_not_depend_on_how_rows_are_cut() -> None:
     assert not set(other) & set(ids(50))
 
 
+def test_no_row_of_another_batch_has_the_same_id() -> None:
+    # Batch 1 has a row 10, and batch 11 a row 0.
+    records = pa.RecordBatch.from_pydict({"partitionKey": ["key"] * 120})
+    ids = [
+        made
+        for batch in range(120)
+        for made in RowIds(f"query sink {batch}").add_to(records)["deduplicationId"].to_pylist()
+    ]
+    assert len(set(ids)) == len(ids)
+
+
 def test_a_query_writes_what_it_reads(
     kinesis: KinesisServer, orders: KinesisSource, start: Callable[..., FanOutQuery]
 ) -> None:
