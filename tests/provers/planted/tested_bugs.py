@@ -19,6 +19,7 @@ from fanout.kafka.reading.subscription import PartitionReader
 from fanout.spark.batch_runner import BatchRunner
 from fanout.spark.dataframe.landing_thread import LandingThread
 from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
+from fanout.spark.kinesis_sink.task import RowIds
 from fanout.spark.query_stream import QueryStream
 from fanout.spark.tables.postgres_sink import PostgresSink
 from tests.provers.planted.edits import (
@@ -168,6 +169,11 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         ),
         "tests/kinesis/test_several_streams.py"
         "::test_positions_that_a_stream_resumed_from_are_acknowledged_by_their_old_names",
+    ),
+    "rows of two batches have one id": TestedBug(
+        (Edit(RowIds._next, on(node(ast.Constant, value=b" %d %s"), constant(b"%d %s"))),),
+        "tests/spark/kinesis_sink/test_kinesis_sink.py"
+        "::test_no_row_of_another_batch_has_the_same_id",
     ),
     "an entry counts as unread that the query has read": TestedBug(
         (
