@@ -127,7 +127,7 @@ CRASH_BUGS: Final[dict[str, CrashBug]] = {
         (
             Edit(
                 KinesisSink.write,
-                on(node(ast.JoinedStr), _expression("context.ownership.run")),
+                on(node(ast.JoinedStr), _expression("str(context.ownership.run)")),
             ),
         ),
         Sink.KINESIS,
