@@ -451,16 +451,17 @@ WRITING: Final[Lines] = {
         "tests/kinesis/writer/test_writer.py::test_a_call_that_is_cancelled_leaves_the_writer_as_it_was",
     ),
     "A job that writes to Kinesis is killed: nothing is lost, and ids find the repeats.": (
-        "tests/examples/test_kinesis_to_kinesis.py::test_kills_lose_nothing_and_repeats_are_found_by_their_id",
-        "tests/examples/test_kinesis_to_kinesis.py::test_kills_in_the_middle_of_writing_keep_the_order_of_each_key",
+        "tests/examples/test_kinesis_to_kinesis.py::test_a_kill_loses_nothing_and_repeats_are_found_by_their_id",
+        "tests/provers/tests/crash/test_sinks.py::test_a_kill_loses_and_duplicates_nothing",
     ),
 }
 
 TABLES: Final[Lines] = {
     "A job that writes to a table is killed at each step of a batch: the batch is there once.": (
-        "tests/examples/test_kinesis_to_parquet.py::test_kills_lose_and_repeat_nothing",
-        "tests/examples/test_kinesis_to_delta.py::test_kills_lose_and_repeat_nothing",
-        "tests/examples/test_kinesis_to_iceberg.py::test_kills_lose_and_repeat_nothing",
+        "tests/provers/tests/crash/test_sinks.py::test_a_kill_loses_and_duplicates_nothing",
+        "tests/examples/test_kinesis_to_parquet.py::test_a_kill_loses_and_repeats_nothing",
+        "tests/examples/test_kinesis_to_delta.py::test_a_kill_loses_and_repeats_nothing",
+        "tests/examples/test_kinesis_to_iceberg.py::test_a_kill_loses_and_repeats_nothing",
         "tests/examples/test_kafka_to_postgres.py::test_kills_lose_and_repeat_nothing",
     ),
     "Workers of each sink are killed, and the driver between two sinks: each row is there once.": (
