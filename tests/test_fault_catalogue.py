@@ -462,7 +462,7 @@ TABLES: Final[Lines] = {
         "tests/examples/test_kinesis_to_parquet.py::test_a_kill_loses_and_repeats_nothing",
         "tests/examples/test_kinesis_to_delta.py::test_a_kill_loses_and_repeats_nothing",
         "tests/examples/test_kinesis_to_iceberg.py::test_a_kill_loses_and_repeats_nothing",
-        "tests/examples/test_kafka_to_postgres.py::test_kills_lose_and_repeat_nothing",
+        "tests/examples/test_kafka_to_postgres.py::test_a_kill_loses_and_repeats_nothing",
     ),
     "Workers of each sink are killed, and the driver between two sinks: each row is there once.": (
         "tests/spark/tables/test_killed.py::test_kills_of_workers_and_between_two_sinks_lose_and_repeat_nothing",
