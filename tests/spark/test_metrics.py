@@ -111,6 +111,7 @@ def test_the_example_of_a_driver_is_scraped(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     del spark  # the example gets the session that runs
     for name, value in kinesis_server.environment.items():
@@ -126,11 +127,11 @@ def test_the_example_of_a_driver_is_scraped(
 
     monkeypatch.setattr(MeterProvider, "__init__", keep)
     monkeypatch.setattr(prometheus_client, "start_http_server", lambda _: None)
-    _, code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    _, code, listening = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     *lines, last = code.replace("s3a://lake", f"file://{tmp_path}").rstrip().splitlines()
     assert last == "query.await_termination()"
     names: dict[str, Any] = {}
-    exec("\n".join(lines), names)  # noqa: S102 - the page is ours
+    exec("\n".join([*lines, listening]), names)  # noqa: S102 - the page is ours
     handled = 'fanout_batch_records_total{fanout_stream_name="orders-etl"'
     try:
         eventually(
@@ -140,6 +141,8 @@ def test_the_example_of_a_driver_is_scraped(
                 re.MULTILINE,
             )
         )
+        kinesis_server.put_records("orders", [("customer", b"3")])
+        eventually(lambda: re.search(r"^[1-9]\d* 1 \{", capsys.readouterr().out, re.MULTILINE))
     finally:
         names["query"].stop()
         for provider in providers:

@@ -92,7 +92,8 @@ def test_an_error_is_in_cbor_too(server: KinesisServer) -> None:
 
 
 def test_a_refused_subscription_is_answered_in_cbor(server: KinesisServer) -> None:
-    request = {"ConsumerARN": "nobody", "ShardId": "x", "StartingPosition": {"Type": "LATEST"}}
+    consumer = "arn:aws:kinesis:us-east-1:123456789012:stream/orders/consumer/nobody:1"
+    request = {"ConsumerARN": consumer, "ShardId": "x", "StartingPosition": {"Type": "LATEST"}}
     status, headers, body = post(server, "SubscribeToShard", to_cbor(request))
     assert (status, headers["content-type"]) == (400, CBOR)
     assert cbor2.loads(body)["__type"] == "ResourceNotFoundException"
