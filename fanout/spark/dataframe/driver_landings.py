@@ -32,6 +32,7 @@ from fanout.spark.dataframe.landing_call import (
     LandingOpened,
     from_planner,
 )
+from fanout.spark.dataframe.options import COMPRESSION
 from fanout.spark.lander_jobs import is_stopped
 from fanout.spark.landers_stream import LandersStream
 from fanout.spark.loop_thread import LoopThread
@@ -129,7 +130,7 @@ class LandersLanding:
                 max_wait=max_wait - pause,
                 bounded=bounded,
                 eager=bounded,
-                compression="zstd",
+                compression=COMPRESSION,
             )
             resources.callback(stream.close)
             return _Landers(stream, pause)

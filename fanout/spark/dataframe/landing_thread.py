@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from fanout.landing.lander import Landing, land
 from fanout.spark.dataframe.landing_call import Entry, land_in_driver
 from fanout.spark.dataframe.option_words import in_words_of_options
+from fanout.spark.dataframe.options import COMPRESSION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -252,6 +253,7 @@ class LandingThread:
             self._source,
             options.location,
             max_wait=options.max_wait,
+            compression=COMPRESSION,
             keep=options.keep,
             storage_options=options.storage or None,
             spark_log=False,

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _STREAM: Final = ("reader", "maxRecordsPerTrigger", "maxBytesPerTrigger")
 _BATCH: Final = ("stop",)
+# A query reads its files soon, and once. It is slower with zstd, most where payloads do not shrink.
+COMPRESSION: Final = "lz4"
+"""What the files are compressed with that a query lands for itself."""
+
 READ_OPTIONS: Final = ("landing", "start", "failOnDataLoss", *_STREAM, *_BATCH)
 
 

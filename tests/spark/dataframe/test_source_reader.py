@@ -10,6 +10,7 @@ import sys
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 from pyspark.serializers import CPickleSerializer
@@ -96,6 +97,17 @@ def read(reader: SourceStreamReader, start: dict[str, Any], count: int) -> dict[
 
     eventually(there, f"{count} records")
     return ends[-1]
+
+
+def test_files_of_a_query_are_compressed_fast(
+    planner: Callable[[], SourceStreamReader], source: ManualSource, tmp_path: Path
+) -> None:
+    put(source, 1, 5)
+    with stopped(planner()) as reader:
+        read(reader, reader.initialOffset(), 5)
+    (file,) = (tmp_path / "landing" / "segments").glob("*.parquet")
+    columns = pq.ParquetFile(file).metadata.row_group(0)
+    assert {columns.column(n).compression for n in range(columns.num_columns)} == {"LZ4"}
 
 
 def test_the_planner_lands_and_its_successor_continues(
