@@ -203,7 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _print(measured, as_json=options.json)
     for name, cause in failed.items():
         tell(f"{name} has failed: {text_of(cause)}")
-    sys.exit(1 if failed else 0)
+    if failed:
+        sys.exit(1)
 
 
 def _print(measured: Report, *, as_json: bool) -> None:
