@@ -9,7 +9,7 @@ Setup:
     export AWS_DEFAULT_REGION=eu-west-1                    # and credentials, as for any AWS SDK
     export TABLE=/var/lib/orders/table                     # or s3a://...
     export CHECKPOINT=/var/lib/orders/to-delta             # or s3a://..., see README.md
-    aws kinesis create-stream --stream-name orders --shard-count 2
+    aws kinesis create-stream --stream-name orders --shard-count 2   # or `fanout kinesis-server`
     python kinesis_to_delta.py
 
 Delta's jars are for one version of Spark each. For pyspark 3.5 they are

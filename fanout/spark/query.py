@@ -414,7 +414,7 @@ class FanOutQuery:
             name = None if error is None else type(error).__name__
             seconds = time.monotonic() - self._started_at
             self._log(
-                logging.INFO,
+                logging.INFO if name is None else logging.ERROR,
                 LogEvent.QUERY_STOPPED,
                 "the query %s has %s after %.1f s: %d records, %d bytes, %d batches",
                 self._label,

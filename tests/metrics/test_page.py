@@ -136,8 +136,8 @@ def test_prometheus_has_the_names_that_the_page_says() -> None:
     assert named <= exported
 
 
-def test_there_are_four_alerts_and_a_target() -> None:
-    assert len(ALERTS["groups"][0]["rules"]) == 4
+def test_there_are_five_alerts_and_a_target() -> None:
+    assert len(ALERTS["groups"][0]["rules"]) == 5
     (job,) = SCRAPE["scrape_configs"]
     assert job["static_configs"][0]["targets"][0].endswith(":9464")
 
