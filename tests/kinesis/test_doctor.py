@@ -54,6 +54,7 @@ async def test_a_stream_that_can_be_read_has_nothing_to_be_done(stream: Stream) 
         "kinesis:ListShards",
         "kinesis:DescribeStreamConsumer",
         SUBSCRIBE,
+        "HTTP version",
         "consumer",
         "consumer quota",
         "price",
@@ -72,6 +73,17 @@ async def test_nothing_is_registered_and_nothing_is_subscribed(stream: Stream) -
     await examine(stream, subscribe=True)
     assert stream.server.statistics().subscribe_calls == {}
     assert (await examine(stream))["consumer"].detail == "etl is missing"
+
+
+async def test_the_version_of_http_is_named_where_the_service_promises_another(
+    stream: Stream,
+) -> None:
+    register(stream)
+    found = (await examine(stream))["HTTP version"]
+    assert found.status == "ok"
+    assert "HTTP/1.1" in found.detail
+    assert "HTTP/2" in found.detail
+    assert "HTTP version" not in await examine(stream, mode="polling", consumer=None)
 
 
 async def test_a_running_reader_is_left_alone(stream: Stream) -> None:

@@ -101,6 +101,15 @@ def encryption(stream: StreamDescription, *, was_read: bool) -> Finding:
     )
 
 
+def http_version() -> Finding:
+    """State which version of HTTP a subscription uses, and which one the service documents."""
+    return fine(
+        "HTTP version",
+        "subscriptions use HTTP/1.1; that works today, as far as is known, although AWS documents "
+        "SubscribeToShard as an HTTP/2 API and does not promise HTTP/1.1",
+    )
+
+
 def consumer_state(name: str, consumer: ConsumerDescription | None) -> Finding:
     """Check whether a consumer can subscribe.
 

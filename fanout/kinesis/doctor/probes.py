@@ -20,7 +20,7 @@ from fanout.errors import FanOutError
 from fanout.kinesis.aws.api import NO_TAGS
 from fanout.kinesis.aws.error_hints import code_of, hint_of
 from fanout.kinesis.connection import KinesisConnection
-from fanout.kinesis.doctor.checks import consumer_quota, consumer_state, price
+from fanout.kinesis.doctor.checks import consumer_quota, consumer_state, http_version, price
 from fanout.kinesis.policy import judge
 from fanout.kinesis.reading.decode import decode_records
 from fanout.kinesis.registration import ConsumerRegistration
@@ -155,6 +155,7 @@ async def probe_consumer(
                 f"kinesis:{_SUBSCRIBE}", "not tried: that takes an ACTIVE consumer and open shards"
             )
         )
+    findings.append(http_version())
     if consumer is not None or described.code == _NOT_FOUND:
         findings.append(consumer_state(name, consumer))
     if stream is not None:
