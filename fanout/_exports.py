@@ -28,7 +28,7 @@ _EXTRAS: Final = {
     "confluent_kafka": "kafka,share",
     "cryptography": "spark",
     "flask": "testing",
-    "h2": "testing",
+    "h2": "kinesis,http2",
     "moto": "testing",
     "numpy": "kafka",
     "obstore": "object-storage",

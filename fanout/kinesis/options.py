@@ -63,6 +63,11 @@ _MAX_TAGS: Final = 50
 _TAG_KEY: Final = re.compile(r"[\w\s.:/=+@-]{1,128}")
 _TAG_VALUE: Final = re.compile(r"[\w\s.:/=+@-]{0,256}")
 
+HTTP_2: Final = 2
+"""The value of `http_version` that needs a library of its own."""
+HTTP_VERSIONS: Final = (1.1, HTTP_2)
+"""The values of `http_version`, the default first."""
+
 _BACKOFF = Backoff(base=1.0, cap=30.0)
 
 
@@ -125,6 +130,8 @@ class KinesisOptions(SourceOptions):
         role_session_name: The name of this reader in the logs of the role's account; None for
             `"fanout"`.
         insecure: Allow plain http to a host that is not this machine.
+        http_version: The version of HTTP that subscriptions use: 1.1, or 2, which needs the extra
+            `http2`. All other calls use 1.1.
 
     Raises:
         OptionError: If an option is malformed or out of range, or two contradict each other.
@@ -156,6 +163,7 @@ class KinesisOptions(SourceOptions):
     external_id: str | None = field(default=None, repr=False)
     role_session_name: str | None = None
     insecure: bool = False
+    http_version: float = HTTP_VERSIONS[0]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", parse_start(self.start, DIALECT))
@@ -176,6 +184,8 @@ class KinesisOptions(SourceOptions):
         one_of("on_bad_aggregate", self.on_bad_aggregate, "fail", "gap")
         one_of("on_bad_frame", self.on_bad_frame, "fail", "gap")
         one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
+        if self.http_version not in HTTP_VERSIONS:
+            raise OptionError(f"http_version={self.http_version!r} must be 1.1 or 2")
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url, insecure=self.insecure)
 

@@ -120,6 +120,7 @@ async def _open_stream(source: KinesisSource) -> AsyncIterator[KinesisConnection
         session=source.session,
         role=source.role,
         insecure=source.insecure,
+        http_version=source.http_version,
     )
     async with AsyncExitStack() as stack:
         with explained("Kinesis cannot be called"):

@@ -84,6 +84,9 @@ async def test_the_version_of_http_is_named_where_the_service_promises_another(
     assert "HTTP/1.1" in found.detail
     assert "HTTP/2" in found.detail
     assert "HTTP version" not in await examine(stream, mode="polling", consumer=None)
+    subscribed = await examine(stream, http_version=2, subscribe=True)
+    assert subscribed["HTTP version"].detail.startswith("subscriptions use HTTP/2")
+    assert subscribed[SUBSCRIBE].status == "ok"
 
 
 async def test_a_running_reader_is_left_alone(stream: Stream) -> None:

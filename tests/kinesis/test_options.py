@@ -307,7 +307,7 @@ def _read_value(text: str) -> Any:
             return ast.literal_eval(literal)
         case [number, "MiB"]:
             return int(number) * 1024 * 1024
-        case [number] | [number, "s"] if number.isdigit():
+        case [number] | [number, "s"] if number.replace(".", "", 1).isdigit():
             return float(number)
         case _:
             return parse_start(text.strip('`"'), DIALECT)

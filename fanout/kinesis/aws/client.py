@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiobotocore.config import AioConfig
 from botocore.handlers import enable_millisecond_timestamp_precision
 
+from fanout._exports import naming_extras
 from fanout.errors import ServiceError
 from fanout.kinesis.aws.api import (
     MAX_CONSUMERS,
@@ -25,7 +26,7 @@ from fanout.kinesis.aws.api import (
 from fanout.kinesis.aws.credentials import hide_signed_headers
 from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
 from fanout.kinesis.aws.session import open_session
-from fanout.kinesis.options import check_endpoint
+from fanout.kinesis.options import HTTP_2, HTTP_VERSIONS, check_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,7 @@ async def open_kinesis_client(
     session: aioboto3.Session | None = None,
     role: AssumedRole | None = None,
     insecure: bool = False,
+    http_version: float = HTTP_VERSIONS[0],
 ) -> AsyncIterator[KinesisWritingClient]:
     """Open the clients of one stream; leaving the context closes them and their connections.
 
@@ -62,10 +64,11 @@ async def open_kinesis_client(
         role: A role to assume with the session's credentials; it is assumed again before the
             role's own expire.
         insecure: Whether plain http to another machine is allowed.
+        http_version: The version of HTTP that subscriptions use: 1.1 or 2.
 
     Raises:
         OptionError: If the endpoint is neither https nor http on this machine.
-        SetupError: If there are no credentials, or no region.
+        SetupError: If there are no credentials, no region, or no library for HTTP/2.
         ClientError: If the role may not be assumed.
     """
     if endpoint_url is not None:
@@ -83,6 +86,10 @@ async def open_kinesis_client(
         # The environment and the profile may set an endpoint too.
         check_endpoint(control.meta.endpoint_url, insecure=insecure)
         deliver_raw_bodies(reading)
+        if http_version == HTTP_2:
+            with naming_extras("http_version=2"):
+                from fanout.kinesis.aws.http2_transport import subscribe_over_http2  # noqa: PLC0415 - an optional extra
+            await clients.enter_async_context(subscribe_over_http2(reading, _CONNECT_TIMEOUT))
         reading.meta.events.register("before-send.kinesis.PutRecords", _send_large_body_in_parts)
         hide_signed_headers(control)
         hide_signed_headers(reading)

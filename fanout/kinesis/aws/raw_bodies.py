@@ -78,7 +78,8 @@ class RawBody:
 
 class _RawParser(AioJSONParser):  # type: ignore[misc]  # botocore is untyped
     def _create_event_stream(self, response: Mapping[str, Any], shape: Any) -> RawBody:  # noqa: ARG002  # the signature is botocore's
-        return RawBody(response["body"])
+        body = response["body"]
+        return body if isinstance(body, RawBody) else RawBody(body)
 
     async def _do_parse(self, response: Mapping[str, Any], shape: Any) -> Any:
         match response["body"]:

@@ -15,6 +15,7 @@ from fanout.core.lander_plan import LANDERS_APART, lander_cores, lander_count
 from fanout.kinesis.aws.api import MAX_SHARDS
 from fanout.kinesis.consumers import ConsumerPrice
 from fanout.kinesis.open_files import open_files_needed
+from fanout.kinesis.options import HTTP_2
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -101,10 +102,13 @@ def encryption(stream: StreamDescription, *, was_read: bool) -> Finding:
     )
 
 
-def http_version() -> Finding:
-    """State which version of HTTP a subscription uses, and which one the service documents."""
+def http_version(version: float) -> Finding:
+    """Compare the version of HTTP that subscriptions use with the one that AWS documents."""
+    check = "HTTP version"
+    if version == HTTP_2:
+        return fine(check, "subscriptions use HTTP/2, as AWS documents SubscribeToShard")
     return fine(
-        "HTTP version",
+        check,
         "subscriptions use HTTP/1.1; that works today, as far as is known, although AWS documents "
         "SubscribeToShard as an HTTP/2 API and does not promise HTTP/1.1",
     )

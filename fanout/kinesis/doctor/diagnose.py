@@ -158,6 +158,7 @@ async def _opened(options: KinesisOptions) -> AsyncIterator[tuple[KinesisClient,
         endpoint_url=options.endpoint_url,
         session=session,
         insecure=options.insecure,
+        http_version=options.http_version,
     )
     async with AsyncExitStack() as stack:
         with explained("AWS cannot be called"):

@@ -155,7 +155,7 @@ async def probe_consumer(
                 f"kinesis:{_SUBSCRIBE}", "not tried: that takes an ACTIVE consumer and open shards"
             )
         )
-    findings.append(http_version())
+    findings.append(http_version(options.http_version))
     if consumer is not None or described.code == _NOT_FOUND:
         findings.append(consumer_state(name, consumer))
     if stream is not None:
