@@ -294,7 +294,7 @@ async def test_a_service_without_http2_is_named(
     certificate: LocalCertificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.path))
-    tls = certificate.server_tls()
+    tls = certificate.server_tls
     tls.set_alpn_protocols(["http/1.1"])
     async with Http2Server(start_answers).running(tls) as server, connected(server.url) as client:
         with pytest.raises(SetupError, match="localhost does not speak HTTP/2"):
@@ -302,7 +302,7 @@ async def test_a_service_without_http2_is_named(
 
 
 async def test_a_certificate_that_is_not_trusted_is_refused(certificate: LocalCertificate) -> None:
-    tls = certificate.server_tls()
+    tls = certificate.server_tls
     async with Http2Server(start_answers).running(tls) as server, connected(server.url) as client:
         with pytest.raises(SSLError, match="CERTIFICATE_VERIFY_FAILED"):
             await subscribing(client).__aenter__()
@@ -346,7 +346,7 @@ async def test_a_proxy_is_asked_for_a_tunnel(
     monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.path))
     heads: list[bytes] = []
     async with (
-        Http2Server(start_answers).running(certificate.server_tls()) as server,
+        Http2Server(start_answers).running(certificate.server_tls) as server,
         proxying(b"200 OK", heads) as proxy,
     ):
         monkeypatch.setenv("HTTPS_PROXY", proxy)
@@ -361,7 +361,7 @@ async def test_a_proxy_that_refuses_is_named_without_its_password(
     certificate: LocalCertificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        Http2Server(start_answers).running(certificate.server_tls()) as server,
+        Http2Server(start_answers).running(certificate.server_tls) as server,
         proxying(b"407 Proxy Authentication Required", []) as proxy,
     ):
         monkeypatch.setenv("HTTPS_PROXY", proxy)
