@@ -126,7 +126,7 @@ def _await_server(url: str) -> None:
         try:
             httpx.get(f"{url}/moto-api/")
         except httpx.TransportError:
-            time.sleep(0.05)
+            time.sleep(0.05)  # it does not tell when it listens
         else:
             return
 

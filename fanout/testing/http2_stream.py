@@ -76,7 +76,7 @@ class Http2Stream:
             call(app, environ, self._send)
         except ConnectionAbortedError:
             _logger.debug("%s: its client left, or a fault cut it", self._asked)
-        except Exception:
+        except Exception:  # whatever failed: the client gets an answer, and the log says why
             _logger.warning("%s: it failed", self._asked, exc_info=True)
             with suppress(ConnectionAbortedError):
                 if not self.begun:

@@ -111,7 +111,7 @@ class SourceStreamReader(LandingStreamReader):
                 return end
             if end["entry"] >= self._landed.wait_for_entry(end["entry"]):
                 return end
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)  # the log looks for the landed entry no more often
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the newest place, how far the query is behind it, and how far the landing is."""

@@ -75,7 +75,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             return _as_answer(serialization_error("The body of the request is not UTF-8."))
         except JsonRESTError as error:
             return _as_answer(error)
-        except Exception:
+        except Exception:  # the service answers a failure of its own with a code, not a page
             _logger.warning("a call failed", exc_info=True)
             return _error(500, "InternalFailure", "The embedded server failed: see its log.")
 
