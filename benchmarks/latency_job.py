@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ("Job", "Meter", "main", "run_data_frame", "run_foreach_batch")
 
 # A JVM spends minutes of a stream that runs for months on compiling itself.
-WARM_UP_BATCHES = 60
+WARM_UP_BATCHES = 300
 SKIPPED_BATCHES = 5
 
 

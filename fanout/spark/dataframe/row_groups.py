@@ -17,6 +17,7 @@ from fanout.core.error_text import text_of
 from fanout.errors import CheckpointError
 from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.options import ReadOptions
+from fanout.spark.spare_worker import spare_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -94,7 +95,7 @@ def partitions(rows: Iterable[FileRows], options: ReadOptions) -> list[InputPart
 def read_rows(
     partition: InputPartition, schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task. It blocks.
+    """Yield the rows of a task, in a worker of Spark. It blocks.
 
     Args:
         partition: The task's rows.
@@ -105,6 +106,7 @@ def read_rows(
         CheckpointError: A file is missing, damaged or has other columns, or the storage refused.
     """
     assert isinstance(partition, RowGroups)
+    spare_worker()
     with in_words_of_options():
         files = _files(options)
         for group in partition.groups:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from fanout.errors import FanOutError
 from fanout.kinesis.deduplication import ID_BYTES
 from fanout.kinesis.writer import open_with
+from fanout.spark.spare_worker import spare_worker
 
 if TYPE_CHECKING:
     from fanout.kinesis.writing.write_options import KinesisWriteOptions
@@ -45,6 +46,7 @@ def put_rows(task: PutTask) -> Callable[[_Batches], _Batches]:
     """
 
     def put(batches: _Batches) -> _Batches:
+        spare_worker()
         kind = message = None
         rows = nbytes = 0
         try:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias, final
-from zipimport import zipimporter
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyspark
 from pyspark import TaskContext
 
 from fanout.core.stored_json import MALFORMED_JSON
@@ -31,6 +26,7 @@ from fanout.errors import (
 from fanout.kafka.writing.producer_id import Transactional, WriteMode
 from fanout.kafka.writing.writer import open_writer
 from fanout.spark.sink.owned_rows import OwnedRows
+from fanout.spark.spare_worker import spare_worker
 
 if TYPE_CHECKING:
     from fanout.kafka.cluster import Cluster
@@ -249,35 +245,3 @@ async def _write_known(writer: KafkaWriter, records: pa.RecordBatch, new_topics:
         records = records.filter(pc.is_valid(partitions))
     if records.num_rows:
         await writer.write(records)
-
-
-def spare_worker() -> None:
-    """Make later tasks in this worker cheaper to start and to end."""
-    _spare_modules()
-    _spare_archive()
-
-
-@cache
-def _spare_modules() -> None:
-    """Exclude the loaded modules of a worker from its garbage collections.
-
-    There is one after each task, and it goes through all of Arrow, pandas and Kafka's protocol:
-    about 100,000 objects that stay.
-    """
-    gc.collect()
-    gc.freeze()
-
-
-def _spare_archive() -> None:
-    """Drop the cached importers of Spark's archive; an import from it makes a new one.
-
-    Before each task Spark 3.5 and 4.0 invalidate the caches of all importers, because the user may
-    have added files. Python then reads the directory of pyspark.zip, which does not change, once
-    for each package in it that was imported from: a thousand names, a dozen times.
-    """
-    ours = pyspark.__spec__.loader
-    if not isinstance(ours, zipimporter):
-        return
-    for path, importer in [*sys.path_importer_cache.items()]:
-        if isinstance(importer, zipimporter) and importer.archive == ours.archive:
-            del sys.path_importer_cache[path]

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from fanout.errors import FanOutError
+from fanout.spark.spare_worker import spare_worker
 from fanout.spark.tables.postgres_connection import quoted, transaction
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class CopyTask:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Copy rows, and yield one row of REPORT_SCHEMA if there are any."""
+        spare_worker()
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return

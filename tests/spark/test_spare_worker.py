@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 from zipfile import ZipFile
 from zipimport import zipimporter
 
+import pyarrow as pa
 import pyspark
 import pytest
+from pyspark import TaskContext
 
-from fanout.spark.sink import worker_task
-from fanout.spark.sink.worker_task import spare_worker
+from fanout.spark import spare_worker as module
+from fanout.spark.dataframe.options import ReadOptions
+from fanout.spark.dataframe.row_groups import RowGroups, read_rows
+from fanout.spark.spare_worker import spare_worker
+from fanout.spark.tables.postgres_copy import CopyTask, copy_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,9 +25,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def fresh_worker() -> Iterator[None]:
-    worker_task._spare_modules.cache_clear()
+    TaskContext._setTaskContext(TaskContext())
+    module._spare_modules.cache_clear()
     yield
     gc.unfreeze()
+    TaskContext._setTaskContext(None)
 
 
 def _archive(path: Path, package: str) -> str:
@@ -35,6 +42,24 @@ def _archive(path: Path, package: str) -> str:
 def test_a_collection_does_not_go_through_what_the_worker_has_loaded() -> None:
     spare_worker()
     assert gc.get_freeze_count() > len(gc.get_objects())
+
+
+def test_a_process_that_runs_no_task_is_left_alone() -> None:
+    TaskContext._setTaskContext(None)
+    spare_worker()
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_task_that_reads_a_landing_spares_its_worker(tmp_path: Path) -> None:
+    options = ReadOptions(landing=str(tmp_path), storage={})
+    assert not list(read_rows(RowGroups(()), pa.schema([]), options))
+    assert gc.get_freeze_count()
+
+
+def test_a_task_that_copies_rows_to_postgres_spares_its_worker() -> None:
+    copy = copy_rows(CopyTask("host=db", "public", "fanout_", [("id", "bigint")]))
+    assert not list(copy(iter(())))
+    assert gc.get_freeze_count()
 
 
 def test_what_a_task_leaves_is_collected_after_each() -> None:
