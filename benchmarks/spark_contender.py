@@ -132,7 +132,7 @@ def session(packages: str = "", settings: Mapping[str, str] = MappingProxyType({
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "3g")
         .config("spark.sql.shuffle.partitions", "2")
-        # Over TCP a task of Python waits 40 ms for its input; see docs/spark.md.
+        # Over TCP a task of Python waits 40 ms for its input; see docs/install.md.
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.jars.packages", packages)
     )
