@@ -1,8 +1,9 @@
-"""A query whose source is landed by landers on Spark's executors, into Parquet.
+"""A query whose source is landed by landers on Spark's executors, or by itself, into Parquet.
 
-Its arguments: the endpoint of Kinesis, a directory, and "unguarded" for a coordinator that assigns
-splits where their first lander began, and does not check what lands. It runs until the directory
-has a file "end", and tells in "landers.log" which landers connect.
+Its arguments: the endpoint of Kinesis, a directory, and a word: "alone" for no landers, or
+"unguarded" for a coordinator that assigns splits where their first lander began, and does not check
+what lands. It runs until the directory has a file "end", and tells in "landers.log" which landers
+connect.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from fanout.testing.spark.session import short_lived_session
 from tests.provers.planted.lander_bugs import UNGUARDED
 
 
-def main(endpoint: str, directory: str, planted: str = "") -> None:
+def main(endpoint: str, directory: str, how: str = "") -> None:
     """Run the query."""
     path = Path(directory)
     log = logging.getLogger("fanout.landers")
     log.setLevel(logging.INFO)
     log.addHandler(logging.FileHandler(path / "landers.log"))
     with ExitStack() as resources:
-        for edit in UNGUARDED if planted else ():
+        for edit in UNGUARDED if how == "unguarded" else ():
             resources.enter_context(edit.made())
         spark = resources.enter_context(
             # Two tasks are landers, and one is left for the batches.
@@ -44,7 +45,7 @@ def main(endpoint: str, directory: str, planted: str = "") -> None:
             spark,
             source,
             landing=f"{path}/landing",
-            landers=2,
+            landers=None if how == "alone" else 2,
             options={"maxWait": 0.2, "maxRecordsPerTrigger": 500},
         ).select("shardId", "sequenceNumber", "partitionKey", "data")
         writer = records.writeStream.format("parquet")

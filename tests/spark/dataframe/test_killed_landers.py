@@ -104,7 +104,7 @@ class Job:
             nonlocal newest
             if sum(session > after for session in self.sessions()) >= count:
                 return True
-            if (entries := self._entries()) != newest:
+            if (entries := self.entries()) != newest:
                 newest = entries
                 self.put(50)
             return False
@@ -146,7 +146,7 @@ class Job:
         """Tell the driver to end when everything that has landed is in the sink."""
         (self._root / "end").touch()
 
-    def _entries(self) -> int:
+    def entries(self) -> int:
         """Return the number of the newest entry."""
         names = (path.name for path in (self._root / "landing" / "batches").glob("[0-9]*"))
         return max((int(re.sub(r"\D.*", "", name)) for name in names), default=-1)

@@ -70,6 +70,30 @@ def test_batches_hold_every_row_once_and_say_how_far_behind_they_are(
     assert runs.run(df) == [[46, 47, 48, 49, 50]]
 
 
+def test_two_queries_read_a_landing_while_it_is_filled(
+    landing: FilledLanding, read_stream: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    landing.put(20)
+    found: dict[str, list[int]] = {"one": [], "two": []}
+    queries = []
+    for name, sequences in found.items():
+
+        def take(df: DataFrame, _: int, sequences: list[int] = sequences) -> None:
+            sequences += sorted(row.sequence for row in df.collect())
+
+        writer = read_stream(reader=name, maxRecordsPerTrigger=17).writeStream.foreachBatch(take)
+        queries.append(writer.option("checkpointLocation", str(tmp_path / name)).start())
+    try:
+        for _ in range(4):
+            landing.put(20)
+        for query in queries:
+            query.processAllAvailable()
+    finally:
+        for query in queries:
+            query.stop()
+    assert found == {"one": landing.sequences(), "two": landing.sequences()}
+
+
 @needs_trigger
 def test_a_query_is_restarted_from_an_older_checkpoint(
     landing: FilledLanding,
