@@ -111,6 +111,7 @@ class Basket:
         if isinstance(batch.range.after, Cursor):
             # A source changes its state behind the last row of a batch only.
             middle = replace(middle, state=batch.range.after.state)
+        times = batch.event_times
         head = replace(
             batch,
             records=batch.records.slice(0, rows),
@@ -119,6 +120,7 @@ class Basket:
             behind=None,
             watermark=None,
             nbytes=UNCOUNTED,
+            event_times=None if times is None else times.slice(0, rows),
         )
         rest = replace(
             batch,
@@ -127,5 +129,6 @@ class Basket:
             gaps=(),
             nbytes=UNCOUNTED,
             bad_records=0,
+            event_times=None if times is None else times.slice(rows),
         )
         return head, rest

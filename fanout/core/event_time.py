@@ -23,6 +23,8 @@ It is called once for each batch that the service sends, in the loop, so it must
 whole columns with `pyarrow.compute`. A null is a record without an event time.
 """
 
+# What a timestamp can hold.
+_NEWEST: Final = 2**63 - 1
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -125,19 +127,20 @@ class SplitWatermark:
         self._delay = math.ceil(event_time.out_of_orderness * 1000) + 1
         self._millis: int | None = None
 
-    def after(self, batch: Batch) -> int | None:
-        """Return the watermark after a batch, in milliseconds since the Unix epoch; never less.
+    def stamp(self, batch: Batch) -> Batch:
+        """Return a batch with the event times of its records, and the watermark after them.
 
-        It is None as long as no record had an event time.
+        The watermark never goes back. It is None as long as no record had an event time.
 
         Raises:
             EventTimeError: If the user's function raised, which is then the cause, or returned
                 anything but one timestamp or null for each record.
         """
-        if batch.num_records and (newest := _newest(self._times(batch))) is not None:
+        times = self._times(batch) if batch.num_records else None
+        if times is not None and (newest := _newest(times)) is not None:
             millis = newest - self._delay
             self._millis = millis if self._millis is None else max(self._millis, millis)
-        return self._millis
+        return replace(batch, watermark=self._millis, event_times=times)
 
     def _times(self, batch: Batch) -> pa.Array:
         if isinstance(self._column, str):
@@ -169,6 +172,28 @@ def _newest(times: pa.Array) -> int | None:
 
     value = pc.max(times).value
     return None if value is None else value * 1000 // _PER_SECOND[times.type.unit]
+
+
+def late(times: pa.Array | None, watermark: int | None) -> int:
+    """Count the event times that are not newer than a watermark.
+
+    Args:
+        times: Timestamps of any unit, and nulls; None for none.
+        watermark: The watermark, in milliseconds since the Unix epoch; None for none.
+    """
+    if times is None or watermark is None:
+        return 0
+    import pyarrow as pa  # noqa: PLC0415 - see above
+    import pyarrow.compute as pc  # noqa: PLC0415 - see above
+
+    # The newest time of this unit whose whole milliseconds are not above the watermark.
+    limit = ((watermark + 1) * _PER_SECOND[times.type.unit] - 1) // 1000
+    # Mostly no record is late, and one look at the oldest one shows it.
+    oldest = pc.min(times).value
+    if oldest is None or oldest > limit:
+        return 0
+    newest_late = pa.scalar(min(limit, _NEWEST), times.type)
+    return int(pc.sum(pc.less_equal(times, newest_late)).as_py())
 
 
 def _problem(type_: pa.DataType) -> str:

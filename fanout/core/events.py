@@ -103,6 +103,8 @@ class Batch:
             no record had one yet.
         nbytes: The bytes that the records take in memory; counted if they are left out.
         bad_records: How many records were left out because `decode` failed for them.
+        event_times: The event time of each record, in its order; None where the source has no
+            `event_time`, or the records carry watermarks instead.
     """
 
     split: Split
@@ -114,6 +116,7 @@ class Batch:
     watermark: int | None = None
     nbytes: int = UNCOUNTED
     bad_records: int = 0
+    event_times: pa.Array | None = None
 
     def __post_init__(self) -> None:
         # Arrow takes longer to count the bytes than all other counting of a batch together.

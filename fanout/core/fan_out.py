@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.drain import Basket, Drained
+from fanout.core.event_time import EventTime
 from fanout.core.events import Batch
 from fanout.core.lending import StreamLending
 from fanout.core.statistics import (
@@ -255,7 +256,10 @@ class FanOut:
 
     def statistics(self) -> Statistics:
         """Return the counters of the stream and of each split, as of now."""
-        return _count(self._progress, self._subscribers, self.capabilities, self._time())
+        has_times = isinstance(self._source.event_time, EventTime)
+        return _count(
+            self._progress, self._subscribers, self.capabilities, self._time(), has_times=has_times
+        )
 
     async def _more(self) -> bool:
         """Wait until there may be something to take; False at the end of a bounded stream."""
@@ -312,7 +316,12 @@ async def _at_most(seconds: float) -> AsyncIterator[None]:
 
 
 def _count(
-    progress: Progress, subscribers: Subscribers, offered: Capabilities, now: float
+    progress: Progress,
+    subscribers: Subscribers,
+    offered: Capabilities,
+    now: float,
+    *,
+    has_times: bool,
 ) -> Statistics:
     commits = CommitStatistics() if offered.commits is None else offered.commits.statistics
     waiting = {id_: (one.event, now - one.since) for id_, one in subscribers.waiting().items()}
@@ -332,6 +341,7 @@ def _count(
             progress.gaps,
             progress.gap_seconds,
             progress.bad_records,
+            progress.late_records if has_times else None,
         ),
         max_bytes_in_flight=subscribers.memory_limit.limit,
         watermark=None if progress.watermarks is None else progress.watermarks.stream,
@@ -365,6 +375,7 @@ def _of_split(
         watermark=progress.watermark,
         waiting=None if event is None else seconds,
         bad_records=progress.bad_records,
+        late_records=progress.late_records,
     )
 
 

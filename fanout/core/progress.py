@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
+from fanout.core.event_time import late
 from fanout.core.events import Batch, End
 from fanout.core.positions import Cursor, reaches
 from fanout.errors import StreamStateError
@@ -85,6 +86,7 @@ class SplitProgress:
     gaps: int = 0
     gap_seconds: float = 0.0
     bad_records: int = 0
+    late_records: int = 0
     gap_after: int | None = None
     unseen_gaps: tuple[Gap, ...] = ()
     replaced: Position | None = None
@@ -211,6 +213,7 @@ class Progress:
 
     `records`, `bytes` and `batches` count what was handed out, also of splits that have expired;
     `gaps`, `gap_seconds` and `bad_records` count what was lost, as those of a split do.
+    `late_records` counts records that were not newer than the watermark before their batch.
     `on_gap_measured` is called with the split and the seconds when both sides of a gap are known.
     """
 
@@ -227,6 +230,7 @@ class Progress:
         self._kept = {state.split.id: state for state in kept}
         self._splits: dict[str, SplitProgress] = {}
         self.records = self.bytes = self.batches = self.gaps = self.bad_records = 0
+        self.late_records = 0
         self.gap_seconds = 0.0
         self.on_gap_measured: OnGapMeasured = _ignore
 
@@ -322,6 +326,9 @@ class Progress:
             self.bytes += seen.nbytes
             self.batches += 1
         if self.watermarks is not None:
+            if seen is not None and (count := late(seen.event_times, self.watermarks.stream)):
+                split.late_records += count
+                self.late_records += count
             self.watermarks.deliver(event if seen is None else seen, split.watermark)
         return seen
 

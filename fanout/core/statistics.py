@@ -60,6 +60,7 @@ class SplitStatistics:
         waiting: For how many seconds an event of the split has waited for the consumer; None where
             none waits. Nothing more of the split is read meanwhile.
         bad_records: Records that were left out because `decode` failed for them.
+        late_records: Its part of `StreamTotals.late_records`; 0 where they are not counted.
     """
 
     state: SplitState
@@ -78,6 +79,7 @@ class SplitStatistics:
     watermark: int | None = None
     waiting: float | None = None
     bad_records: int = 0
+    late_records: int = 0
 
 
 @final
@@ -109,6 +111,9 @@ class StreamTotals:
         gaps: How often records were lost.
         gap_seconds: How long the gaps are together; see `SplitStatistics.gap_seconds`.
         bad_records: Records that were left out because `decode` failed for them.
+        late_records: Records handed to the consumer whose event time was not newer than the
+            stream's watermark before their batch; None where they are not counted: without
+            `event_time`, with landers, and in a shuffle.
     """
 
     records: int = 0
@@ -117,6 +122,7 @@ class StreamTotals:
     gaps: int = 0
     gap_seconds: float = 0.0
     bad_records: int = 0
+    late_records: int | None = None
 
 
 @final

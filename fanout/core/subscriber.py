@@ -203,10 +203,10 @@ class Subscriber:
                     self._read = SplitState.CAUGHT_UP
 
     def _stamp(self, event: Batch | End) -> Batch | End:
-        """Add the gaps before an event, and the watermark after it."""
+        """Add the gaps before an event, its event times, and the watermark after it."""
         gaps = self._gaps + event.gaps
         if self._watermark is not None and isinstance(event, Batch):
-            return replace(event, gaps=gaps, watermark=self._watermark.after(event))
+            event = self._watermark.stamp(event)
         return replace(event, gaps=gaps) if self._gaps else event
 
     def _advance(self, position: Position) -> None:

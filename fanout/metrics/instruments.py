@@ -182,6 +182,12 @@ COUNTERS: Final = (
         _one(lambda reading: reading.statistics.totals.bad_records),
     ),
     Instrument(
+        "fanout.late_records",
+        "{record}",
+        "Records whose event time was not newer than the watermark before their batch",
+        _one(lambda reading: reading.statistics.totals.late_records),
+    ),
+    Instrument(
         "fanout.commits",
         "{request}",
         "Requests to store acknowledged positions at the service, by outcome",

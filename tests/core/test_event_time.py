@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fanout
-from fanout.core.event_time import EventTime, SplitWatermark, parse_event_time
+from fanout.core.event_time import EventTime, SplitWatermark, late, parse_event_time
 from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Range
 from fanout.errors import EventTimeError, OptionError, SplitFailedError
@@ -34,7 +34,7 @@ def batch(times: Sequence[int | None], type_: pa.DataType = MILLIS) -> Batch:
 
 def watermarks(event_time: EventTime, *batches: Batch) -> list[int | None]:
     split = SplitWatermark(event_time)
-    return [split.after(each) for each in batches]
+    return [split.stamp(each).watermark for each in batches]
 
 
 def test_the_watermark_is_a_millisecond_before_the_newest_event() -> None:
@@ -85,7 +85,27 @@ def test_the_watermark_follows_the_maximum(batches: list[list[int | None]]) -> N
     split = SplitWatermark(EventTime("when", out_of_orderness=0.25))
     for times in batches:
         newest += [time for time in times if time is not None]
-        assert split.after(batch(times)) == (max(newest) - 251 if newest else None)
+        assert split.stamp(batch(times)).watermark == (max(newest) - 251 if newest else None)
+
+
+MOMENTS = st.lists(st.none() | st.integers(-3_000_000, 3_000_000), max_size=5)
+
+
+@given(MOMENTS, st.none() | st.integers(-4000, 4000), st.sampled_from(["s", "ms", "us", "ns"]))
+def test_late_is_what_is_not_newer_than_the_watermark(
+    values: list[int | None], watermark: int | None, unit: str
+) -> None:
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    millis = [value * 1000 // per_second for value in values if value is not None]
+    expected = 0 if watermark is None else sum(each <= watermark for each in millis)
+    assert late(pa.array(values, pa.timestamp(unit, tz="UTC")), watermark) == expected
+
+
+def test_a_watermark_beyond_what_a_timestamp_can_hold_makes_all_late() -> None:
+    times = pa.array([1, None, 2**63 - 1], pa.timestamp("ns", tz="UTC"))
+    assert late(times, 10**15) == 2
+    assert late(times, -(10**15)) == 0
+    assert late(None, 10**15) == 0
 
 
 @pytest.mark.parametrize(
