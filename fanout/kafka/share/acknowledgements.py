@@ -94,7 +94,12 @@ class Acknowledgements:
         self._notify = notify
 
     def send(
-        self, acquired: AcquiredRecords, rows: Rows, kind: AcknowledgeType
+        self,
+        acquired: AcquiredRecords,
+        rows: Rows,
+        kind: AcknowledgeType,
+        *,
+        counted: bool = False,
     ) -> asyncio.Future[list[OffsetRange]]:
         """Acknowledge rows; return those whose acknowledgement the broker did not confirm.
 
@@ -104,6 +109,7 @@ class Acknowledgements:
             acquired: The poll of the rows.
             rows: The rows.
             kind: ACCEPT, RELEASE or REJECT.
+            counted: Whether what is released has been counted as expired.
         """
         done: asyncio.Future[list[OffsetRange]] = asyncio.get_running_loop().create_future()
         failed: list[OffsetRange] = []
@@ -126,7 +132,9 @@ class Acknowledgements:
                 )
             failed.extend(range_ for range_ in ranges if range_[0] in errors)
             self._count_failed(failed, kind)
-            self._count([range_ for range_ in ranges if range_[0] not in errors], kind)
+            if not counted:
+                confirmed = [range_ for range_ in ranges if range_[0] not in errors]
+                self._count(confirmed, kind)
             self._notify()
             if not done.cancelled():
                 done.set_result(failed)

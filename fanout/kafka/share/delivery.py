@@ -144,7 +144,7 @@ class MemberDelivery:
                     await self._changed.wait()
             except TimeoutError:
                 self._shared.counts.expired += acquired.pending
-                await self._release_pending()
+                await self._release_pending(expired=True)
 
     async def _poll(self) -> Batch | None:
         """Poll once; return None if there is nothing to deliver."""
@@ -254,13 +254,18 @@ class MemberDelivery:
             await self._shared.dead_letters.write(take_rows(acquired.records, rows), reasons)
         return await self._acknowledgements.send(acquired, rows, AcknowledgeType.REJECT)
 
-    async def _release_pending(self) -> None:
-        """Release all pending records of the last poll; the delivered ones count as expired."""
+    async def _release_pending(self, *, expired: bool = False) -> None:
+        """Release all pending records of the last poll; the delivered ones are expired.
+
+        Args:
+            expired: Whether they are counted as expired, and not as released.
+        """
         acquired = self.acquired
         assert acquired is not None
         rows = acquired.pending_rows
         self._mark_expired(acquired)
-        await self._acknowledgements.send(acquired, rows, AcknowledgeType.RELEASE)
+        kind = AcknowledgeType.RELEASE
+        await self._acknowledgements.send(acquired, rows, kind, counted=expired)
 
     def _mark_expired(self, acquired: AcquiredRecords) -> None:
         """Note the delivered records that cannot be acknowledged any more.
