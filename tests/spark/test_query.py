@@ -130,6 +130,12 @@ def test_the_log_has_start_resume_and_stop_with_totals(
     )
     assert re.fullmatch(rf"the query {query.id} resumes after batch [12]", resumed)  # 2 is empty
     assert re.search(r"failed with BatchFailedError after .* s: 0 records, 0 bytes, 0 b", failed)
+    levels = [
+        record.levelname
+        for record in caplog.records
+        if vars(record).get("event.name") == "fanout.query.stopped"
+    ]
+    assert levels == ["INFO", "ERROR"]
     logged = [vars(record) for record in caplog.records]
     claims = [each["fanout.run"] for each in logged if "fanout.run" in each]
     assert claims == [1, 2]
