@@ -156,7 +156,7 @@ class LifecycleLog:
 
         Args:
             progress: The splits of the stream.
-            stored: Whether the positions were stored, and do not come from the source's start.
+            stored: Whether an earlier run has stored the positions after what it has read.
         """
         self._started = asyncio.get_running_loop().time()
         states = [state for state in progress if not state.ended]

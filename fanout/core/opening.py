@@ -63,7 +63,46 @@ async def open_stream(
     Cancellation: every subscription is closed before the block is left; no task, socket or timer
     outlives it.
     """
-    opening = open_lineage(source, resume=resume, available_now=available_now, random=random)
+    opening = open_stored(
+        source,
+        resume=resume,
+        first=resume is None,
+        available_now=available_now,
+        on_resubscribe=on_resubscribe,
+        random=random,
+    )
+    async with opening as stream:
+        yield stream
+
+
+@asynccontextmanager
+async def open_stored(
+    source: Source,
+    *,
+    resume: str | None,
+    first: bool,
+    available_now: bool = False,
+    on_resubscribe: OnResubscribe | None = None,
+    random: Random | None = None,
+) -> AsyncIterator[FanOut]:
+    """Open a source as `open_stream` does, and know whether an earlier run has begun to read it.
+
+    Args:
+        source: As for `open_stream`, like the others.
+        resume: The positions to continue after.
+        first: Whether they are where the first run begins.
+        available_now: Whether what is there now is read alone.
+        on_resubscribe: Called with each resubscription.
+        random: The source of randomness for backoff.
+
+    Raises:
+        FanOutError: As `open_stream` does.
+
+    Cancellation: as for `open_stream`.
+    """
+    opening = open_lineage(
+        source, resume=resume, first=first, available_now=available_now, random=random
+    )
     async with opening as opened:
         connection, progress = opened.connection, opened.progress
         subscribers = Subscribers(
@@ -108,6 +147,7 @@ async def open_lineage(
     source: Source,
     *,
     resume: str | None = None,
+    first: bool = False,
     available_now: bool = False,
     random: Random | None = None,
 ) -> AsyncIterator[Opened]:
@@ -116,6 +156,7 @@ async def open_lineage(
     Args:
         source: As for `open_stream`, like all others.
         resume: The positions of an earlier run.
+        first: Whether these are where the first run begins, and no run has read yet.
         available_now: Whether only what is there now is going to be read.
         random: The source of randomness for backoff.
 
@@ -138,7 +179,7 @@ async def open_lineage(
         progress.on_gap_measured = lifecycle.measured
         jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
         lineage = Lineage(connection, progress, jitter=jitter, listed=splits, lifecycle=lifecycle)
-        lifecycle.started(progress, stored=checkpoint is not None)
+        lifecycle.started(progress, stored=not (first or checkpoint is None))
         yield Opened(connection, progress, lineage, lifecycle, jitter, checkpoint)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
-from fanout.core.opening import open_stream, resolve_start
+from fanout.core.opening import open_stored, resolve_start
 from fanout.core.option_checks import number, one_of, whole
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.by_date import check_date_column, publish_by_date
@@ -328,9 +328,10 @@ async def land(
             max_bytes=max_bytes,
             compression=compression,
         )
-        async with open_stream(
+        async with open_stored(
             source,
             resume=place.positions.to_json(),
+            first=place.first,
             available_now=available_now,
             on_resubscribe=on_resubscribe,
         ) as stream:
@@ -392,6 +393,7 @@ async def open_landing(
         claiming = claim(storage, ThisProcess("fanout land"), _WAIT_FOR_LOCK)
         ownership = await in_thread(lambda: claims.enter_context(claiming))
         log = await in_thread(lambda: _open_log(storage, ownership))
+        first = log.newest is None
         positions = await in_thread(log.positions)
         if positions is None:
             origin = await resolve_start(source)
@@ -402,7 +404,7 @@ async def open_landing(
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)
         of_landers = await in_thread(lambda: sweep_orphans(storage, log, ownership))
-        opening = reading(LandingPlace(storage, ownership.run, positions))
+        opening = reading(LandingPlace(storage, ownership.run, positions, first))
         try:
             stream, filler = await resources.enter_async_context(opening)
         except PositionError as error:

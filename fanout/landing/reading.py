@@ -49,8 +49,10 @@ class LandingPlace:
         storage: Where it is.
         run: The number of this run.
         positions: Continue after these.
+        first: Whether no run has landed here before.
     """
 
     storage: Storage
     run: int
     positions: Checkpoint
+    first: bool = False

@@ -101,6 +101,7 @@ class LandersStream:
         max_bytes: The most bytes of records in a segment of a lander.
         max_wait: Seconds from the first record of a segment until it may be landed.
         bounded: Finish when every split has reached its newest record.
+        first: Whether no run has read before.
         eager: Land what is there as soon as a batch waits for it; otherwise landers fill their
             segments for `max_wait`.
         min_records: The records for which a batch waits, until a lander has waited for `max_wait`.
@@ -128,6 +129,7 @@ class LandersStream:
         max_bytes: int,
         max_wait: float,
         bounded: bool,
+        first: bool = False,
         eager: bool = True,
         min_records: int = 1,
         compression: str | None = None,
@@ -136,6 +138,7 @@ class LandersStream:
         self._loop = loop
         self._source = source
         self._positions = positions
+        self._first = first
         self._bounded = bounded
         self._eager = eager
         self._min_records = min_records
@@ -267,7 +270,10 @@ class LandersStream:
         self._task = asyncio.current_task()
         try:
             opening = open_lineage(
-                self._source, resume=self._positions.to_json(), available_now=self._bounded
+                self._source,
+                resume=self._positions.to_json(),
+                first=self._first,
+                available_now=self._bounded,
             )
             async with opening as opened:
                 _check_source(opened)

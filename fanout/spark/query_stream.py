@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import first_error
-from fanout.core.opening import open_stream
+from fanout.core.opening import open_stored
 from fanout.errors import OptionError, StreamStateError
 from fanout.landing.segment_filler import SegmentFiller
 from fanout.spark.pending_queue import PendingQueue
@@ -39,6 +39,7 @@ class QueryStream:
         max_wait: Seconds to go on filling a segment while Spark waits and records keep coming.
         min_records: The records for which a segment waits, until `max_wait` is over.
         bounded: Finish when every split has reached its newest record.
+        first: Whether no run has read before.
         on_resubscribe: Called in the loop thread for each recoverable end of a subscription.
 
     Raises:
@@ -56,6 +57,7 @@ class QueryStream:
         max_wait: float,
         min_records: int = 1,
         bounded: bool,
+        first: bool = False,
         on_resubscribe: OnResubscribe | None,
     ) -> None:
         self._loop = loop
@@ -66,6 +68,7 @@ class QueryStream:
         self._max_wait = max_wait
         self._min_records = min_records
         self._bounded = bounded
+        self._first = first
         self._on_resubscribe = on_resubscribe
         opened: concurrent.futures.Future[_Opened] = concurrent.futures.Future()
         self._serving = loop.start(self._serve(opened))
@@ -115,9 +118,10 @@ class QueryStream:
 
     async def _serve(self, opened: concurrent.futures.Future[_Opened]) -> None:
         try:
-            async with open_stream(
+            async with open_stored(
                 self._source,
                 resume=self._positions.to_json(),
+                first=self._first,
                 available_now=self._bounded,
                 on_resubscribe=self._on_resubscribe,
             ) as stream:

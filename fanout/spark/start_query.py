@@ -138,6 +138,7 @@ def foreach_batch(
         if isinstance(handler, RecoveringHandler):
             _recover(spark, handler, loop, ledger, context)
         try:
+            first = ledger.newest is None and ledger.pending.positions is None
             positions = _positions(ledger, loop, source)
             stream: QueryStream | LandersStream
             if landing is None:
@@ -150,6 +151,7 @@ def foreach_batch(
                     max_wait=max_wait,
                     min_records=min_records,
                     bounded=available_now,
+                    first=first,
                     on_resubscribe=on_resubscribe,
                 )
             else:
@@ -158,6 +160,7 @@ def foreach_batch(
                     loop,
                     source,
                     positions=positions,
+                    first=first,
                     storage=storage,
                     landing=landing,
                     run=ownership.run,

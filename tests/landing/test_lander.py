@@ -136,6 +136,23 @@ async def test_a_run_continues_after_the_newest_entry(place: Place, source: Manu
     assert second.number == first.number + 2
 
 
+async def test_the_log_says_whether_a_run_is_the_first_one(
+    tmp_path: Path, source: ManualSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fanout.lifecycle")
+    place = Place(str(tmp_path / "landing"))
+    for _ in range(2):
+        async with place.land(source):
+            pass
+    started = [
+        each for each in caplog.records if vars(each).get("event.name") == "fanout.stream.started"
+    ]
+    assert [vars(each)["fanout.stream.resumed"] for each in started] == [False, True]
+    first, second = (each.getMessage() for each in started)
+    assert " starts with 1 split: a" in first
+    assert " resumes from stored positions with 1 split: a" in second
+
+
 async def test_a_bounded_run_ends_with_what_is_there(place: Place, source: ManualSource) -> None:
     source.put(*(b"%d" % number for number in range(10)))
     async with place.land(source, available_now=True, max_records=4, max_wait=60.0) as landing:

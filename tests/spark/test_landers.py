@@ -108,8 +108,13 @@ def test_a_batch_of_landers_waits_for_min_records(
 
 
 def test_a_query_goes_on_where_the_one_before_has_stopped(
-    start: Start, kinesis: KinesisServer, source: KinesisSource, tmp_path: Path
+    start: Start,
+    kinesis: KinesisServer,
+    source: KinesisSource,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO", "fanout.lifecycle")
     kinesis.inject(CutConnection(shard="shardId-000000000000", event=1))
     kinesis.put_records("orders", numbered(0, 1000))
     first, second = Recorder(), Recorder()
@@ -134,6 +139,12 @@ def test_a_query_goes_on_where_the_one_before_has_stopped(
     # Every segment belongs to a batch: nothing is left of the landers.
     segments = tmp_path / "checkpoint" / "fanout" / "segments"
     assert all(file.name.startswith("run-") for file in segments.iterdir())
+    resumed = [
+        vars(each)["fanout.stream.resumed"]
+        for each in caplog.records
+        if vars(each).get("event.name") == "fanout.stream.started"
+    ]
+    assert resumed == [False, True]
 
 
 @pytest.mark.prove

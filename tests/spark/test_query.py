@@ -137,6 +137,9 @@ def test_the_log_has_start_resume_and_stop_with_totals(
     ]
     assert levels == ["INFO", "ERROR"]
     logged = [vars(record) for record in caplog.records]
+    assert [
+        each["fanout.stream.resumed"] for each in logged if "fanout.stream.resumed" in each
+    ] == [False, True]
     claims = [each["fanout.run"] for each in logged if "fanout.run" in each]
     assert claims == [1, 2]
     batches = [each for each in logged if each.get("event.name") == "fanout.batch.finished"]

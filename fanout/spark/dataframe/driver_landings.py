@@ -122,6 +122,7 @@ class LandersLanding:
                 loop,
                 self.source,
                 positions=place.positions,
+                first=place.first,
                 storage=place.storage,
                 landing=self.landers,
                 run=place.run,
