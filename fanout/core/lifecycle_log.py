@@ -55,6 +55,7 @@ class LogEvent(StrEnum):
     LANDER_GONE = "fanout.lander.gone"
     LANDER_REFUSED = "fanout.lander.refused"
     LANDER_FAILED = "fanout.lander.failed"
+    CHECKPOINT_AWAITED = "fanout.checkpoint.awaited"
     CHECKPOINT_CLAIMED = "fanout.checkpoint.claimed"
     ENTRY_WRITTEN = "fanout.entry.written"
     QUERY_STARTED = "fanout.query.started"

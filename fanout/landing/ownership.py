@@ -324,6 +324,7 @@ def claim_stopped(storage: LocalStorage, application: str) -> Iterator[Ownership
 def _wait_for_lock(storage: LocalStorage, process: LockingProcess, wait: float) -> Lock:
     deadline = time.monotonic() + wait
     path = storage.root / LOCK
+    told = False
     while (lock := process.try_lock(path)) is None:
         if process.has_locked(path):
             raise CheckpointError(
@@ -334,6 +335,17 @@ def _wait_for_lock(storage: LocalStorage, process: LockingProcess, wait: float) 
             raise CheckpointError(
                 f"the checkpoint {storage.location} is in use after a wait of {wait:g} s: "
                 f"{describe_holder(storage)} is still running; stop it, or use another checkpoint"
+            )
+        if not told:
+            told = True
+            write(
+                logging.WARNING,
+                LogEvent.CHECKPOINT_AWAITED,
+                "waiting for the checkpoint %s for at most %g s: %s is still running",
+                storage.location,
+                wait,
+                describe_holder(storage),
+                fields={"fanout.wait": wait, "fanout.checkpoint": storage.location},
             )
         # In the caller's thread, which has nothing else to do: a lock does not report its release.
         time.sleep(_POLL_SECONDS)

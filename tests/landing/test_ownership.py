@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from fanout.errors import CheckpointError
 from fanout.landing.entries import BatchEntry, SegmentFile, entry_name
 from fanout.landing.entry_log import EntryLog
 from fanout.landing.ledger import BatchLedger
+from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import ThisProcess, claim
 from fanout.landing.retention import check_no_files, sweep_orphans
 from tests.landing.lagging_lists import LaggingLists
@@ -17,12 +19,55 @@ from tests.landing.lagging_lists import LaggingLists
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fanout.landing.ownership import Lock
+
 PROCESS = ThisProcess("test")
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> LaggingLists:
     return LaggingLists(tmp_path / "landing")
+
+
+class BusyProcess:
+    """A process that gets the lock at the third attempt, when another one has released it."""
+
+    def __init__(self, failures: int) -> None:
+        self._failures = failures
+
+    def try_lock(self, path: Path) -> Lock | None:
+        self._failures -= 1
+        return None if self._failures >= 0 else PROCESS.try_lock(path)
+
+    def has_locked(self, path: Path) -> bool:
+        return PROCESS.has_locked(path)
+
+    def describe(self) -> tuple[str, int]:
+        return PROCESS.describe()
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_run_that_waits_says_so_at_once_and_only_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, failures: int
+) -> None:
+    storage = LocalStorage(tmp_path / "landing")
+    with claim(storage, PROCESS):
+        pass
+    caplog.clear()
+    with claim(storage, BusyProcess(failures), 7.5):
+        pass
+    waits = [
+        each for each in caplog.records if vars(each)["event.name"] == "fanout.checkpoint.awaited"
+    ]
+    assert len(waits) == min(failures, 1)
+    for each in waits:
+        assert each.levelname == "WARNING"
+        assert re.fullmatch(
+            rf"waiting for the checkpoint {re.escape(storage.location)} for at most 7\.5 s: "
+            rf"application 'test', process \d+ on '.*' is still running",
+            each.getMessage(),
+        )
+        assert vars(each)["fanout.wait"] == 7.5
 
 
 def entry(number: int) -> BatchEntry:
