@@ -139,7 +139,10 @@ class BatchRunner:
         self._phases = BatchPhases()
         entry = self._ledger.find(batch_id, query_id)
         if entry is not None:
-            log.info("replaying batch %d", batch_id)
+            if entry.segments:
+                log.info("replaying batch %d with its %d records", batch_id, entry.rows)
+            else:
+                log.info("batch %d comes again, and had no records to repeat", batch_id)
             return self._replay(entry)
         match self._take(IDLE_SECONDS):
             case Stopped():

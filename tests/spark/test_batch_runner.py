@@ -272,10 +272,23 @@ def test_the_entry_of_a_batch_without_records_goes_with_the_next_batch(
         assert kept == sorted({each for each in with_records if each < batch_id} | {batch_id})
 
 
-def test_a_replay_of_idle_progress_calls_nobody(bench: Bench, recorder: Recorder) -> None:
+def test_a_replay_of_idle_progress_calls_nobody(
+    bench: Bench, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fanout.spark.batch_runner")
     bench.run(0, NoRecords(at(3)), recorder)
     assert bench.run(0, bench.filled(b"one"), recorder) == BatchResult(0)
     assert recorder.calls == []
+    assert caplog.messages == ["batch 0 comes again, and had no records to repeat"]
+
+
+def test_a_replay_says_how_many_records_are_repeated(
+    bench: Bench, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fanout.spark.batch_runner")
+    for _ in range(2):
+        bench.run(0, bench.filled(b"one", b"two"), recorder)
+    assert caplog.messages == ["replaying batch 0 with its 2 records"]
 
 
 def test_a_batch_that_a_stop_ends_has_an_entry_without_records(
