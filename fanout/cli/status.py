@@ -204,7 +204,8 @@ def _print(
         lag = lags.get(id_)
         position = "" if at is None else "read to its end" if at.ended else _position(at)
         newest = "" if at is None or at.newest is None else moment(at.newest)
-        rows.append((id_, position, newest, *_lag_cells(lag)))
+        ended = at is not None and at.ended and bool(lags)
+        rows.append((id_, position, newest, *(_lag_cells(lag) if not ended else ("ended", ""))))
     print_table(("split", "after", "newest record", "lag: records", "lag: ms"), rows)
     if failure:
         expired = any(lag.expired for lag in lags.values())
@@ -234,6 +235,8 @@ def _position(at: SplitPosition) -> str:
 def _lag_cells(lag: Backlog | None) -> tuple[str, str]:
     if lag is None:
         return "", ""
+    if lag.gone:
+        return "gone", ""
     if lag.expired:
         return "expired", ""
     records = "" if lag.records is None else f"{lag.records:,}"

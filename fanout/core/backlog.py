@@ -31,6 +31,7 @@ class Backlog:
         millis: The age of the oldest unread record in milliseconds, 0 if nothing is unread; None
             where it is not known.
         obstacle: Why no better numbers are known; empty for none.
+        gone: Whether the service does not list the split any more.
     """
 
     retention: float
@@ -38,6 +39,7 @@ class Backlog:
     records: int | None = None
     millis: int | None = None
     obstacle: str = ""
+    gone: bool = False
 
     @property
     def expired(self) -> bool:

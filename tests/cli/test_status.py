@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ import fanout
 from fanout.cli.app import app
 from fanout.core.backlog import Backlog
 from fanout.core.checkpoint import Checkpoint, SplitPosition
+from fanout.core.events import Split
 from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition
@@ -24,6 +26,7 @@ from fanout.landing.entries import (
     BatchEntry,
     SegmentFile,
     TakenSegments,
+    decode_entry,
     encode_entry,
     encode_origin,
     entry_name,
@@ -250,6 +253,31 @@ def test_the_lag_of_each_shard_is_asked_for_where_the_stream_is_named(orders: Pa
     assert [split["lag_records"] for split in splits] == [None, None]
     unasked = answer(run(str(orders), "--json"))["splits"]
     assert [split["lag_ms"] for split in unasked] == [None, None]
+
+
+def test_a_shard_that_has_ended_or_gone_has_a_word_for_its_lag(
+    orders: Path, tmp_path: Path
+) -> None:
+    data = LocalStorage(orders / "fanout").read(entry_name(7), limit=1 << 20)
+    known = decode_entry(data or b"", 7, location="here").positions
+    parent, child = (Split(f"shardId-00000000009{n}") for n in (8, 9))
+    others = {
+        parent.id: SplitPosition(parent, Cursor(5), ended=True),
+        child.id: SplitPosition(child, Cursor(6)),
+    }
+    stored(tmp_path / "more", replace(known, splits={**known.splits, **others}))
+    asked = run(str(tmp_path / "more"), "orders").stdout
+    cells = {
+        row[1]: row[4]
+        for row in ([cell.strip() for cell in line.split("│")] for line in asked.splitlines())
+        if len(row) > 4 and row[1].startswith("shardId")
+    }
+    assert (cells[parent.id], cells[child.id]) == ("ended", "gone")
+    assert {cells[id_] for id_ in known.splits} == {""}
+    unasked = run(str(tmp_path / "more")).stdout
+    assert "gone" not in unasked
+    splits = answer(run(str(tmp_path / "more"), "orders", "--json"))["splits"]
+    assert {each["split"]: each["lag_ms"] for each in splits}[child.id] is None
 
 
 @pytest.mark.usefixtures("orders")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
+from fanout.core.backlog import Backlog
 from fanout.core.findings import Finding, fine, problem, unknown
 from fanout.errors import FanOutError, OptionError, ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client, server_time
@@ -35,7 +37,6 @@ from fanout.kinesis.stream_splits import StreamSplits
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from fanout.core.backlog import Backlog
     from fanout.core.checkpoint import Checkpoint
     from fanout.kinesis.aws.api import KinesisClient, StreamDescription
     from fanout.kinesis.options import KinesisOptions
@@ -140,6 +141,8 @@ async def _read_lag(options: KinesisOptions, checkpoint: Checkpoint) -> dict[str
         splits = positions.splits.items()
         unread = [state for id_, state in splits if id_ in listed and not state.ended]
         lags = await read_backlogs(client, stream, unread)
+        gone = (id_ for id_, state in splits if id_ not in listed and not state.ended)
+        lags |= dict.fromkeys(gone, Backlog(retention=math.inf, hours=math.inf, gone=True))
     if positions is checkpoint:
         return lags
     names = StreamSplits(stream.name)
