@@ -22,7 +22,7 @@ import os
 from pyspark.sql import SparkSession
 
 from fanout.kafka import Cluster, KafkaSource, Security
-from fanout.spark import PostgresSink, foreach_batch
+from fanout.spark import PostgresSink, foreach_batch, stop_on_signal
 
 
 def security():
@@ -34,19 +34,20 @@ def security():
     )
 
 
-spark = SparkSession.builder.getOrCreate()
-cluster = Cluster(os.environ["KAFKA_BOOTSTRAP_SERVERS"], security=security)
-sink = PostgresSink(
-    table="orders",
-    dsn=lambda: os.environ["DATABASE_URL"],
-    transform=lambda df: df.selectExpr(
-        "cast(key AS string) AS customer", "cast(value AS string) AS data"
-    ),
-)
-query = foreach_batch(
-    spark,
-    KafkaSource(cluster=cluster, topics="orders"),
-    sink,
-    checkpoint_location=os.environ["CHECKPOINT"],
-)
-query.await_termination()
+with stop_on_signal():  # SIGTERM and Ctrl-C end the job after its batch
+    spark = SparkSession.builder.getOrCreate()
+    cluster = Cluster(os.environ["KAFKA_BOOTSTRAP_SERVERS"], security=security)
+    sink = PostgresSink(
+        table="orders",
+        dsn=lambda: os.environ["DATABASE_URL"],
+        transform=lambda df: df.selectExpr(
+            "cast(key AS string) AS customer", "cast(value AS string) AS data"
+        ),
+    )
+    query = foreach_batch(
+        spark,
+        KafkaSource(cluster=cluster, topics="orders"),
+        sink,
+        checkpoint_location=os.environ["CHECKPOINT"],
+    )
+    query.await_termination()

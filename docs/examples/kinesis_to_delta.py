@@ -21,17 +21,22 @@ import os
 from pyspark.sql import SparkSession
 
 from fanout.kinesis import KinesisSource
-from fanout.spark import DeltaSink, foreach_batch
+from fanout.spark import DeltaSink, foreach_batch, stop_on_signal
 
-spark = (
-    SparkSession.builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-    .getOrCreate()
-)
-query = foreach_batch(
-    spark,
-    KinesisSource(stream="orders", consumer="orders-to-delta", start="TRIM_HORIZON"),
-    DeltaSink(path=os.environ["TABLE"]),
-    checkpoint_location=os.environ["CHECKPOINT"],
-)
-query.await_termination()
+with stop_on_signal():  # SIGTERM and Ctrl-C end the job after its batch
+    spark = (
+        SparkSession.builder.config(
+            "spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension"
+        )
+        .config(
+            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        )
+        .getOrCreate()
+    )
+    query = foreach_batch(
+        spark,
+        KinesisSource(stream="orders", consumer="orders-to-delta", start="TRIM_HORIZON"),
+        DeltaSink(path=os.environ["TABLE"]),
+        checkpoint_location=os.environ["CHECKPOINT"],
+    )
+    query.await_termination()

@@ -21,21 +21,22 @@ import os
 from pyspark.sql import SparkSession
 
 from fanout.kinesis import KinesisSource
-from fanout.spark import IcebergSink, foreach_batch
+from fanout.spark import IcebergSink, foreach_batch, stop_on_signal
 
 EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
-spark = (
-    SparkSession.builder.config("spark.sql.extensions", EXTENSION)
-    .config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
-    .config("spark.sql.catalog.lake.type", "hadoop")
-    .config("spark.sql.catalog.lake.warehouse", os.environ["WAREHOUSE"])
-    .getOrCreate()
-)
-query = foreach_batch(
-    spark,
-    KinesisSource(stream="orders", consumer="orders-to-iceberg", start="TRIM_HORIZON"),
-    IcebergSink(table="lake.shop.orders"),
-    checkpoint_location=os.environ["CHECKPOINT"],
-)
-query.await_termination()
+with stop_on_signal():  # SIGTERM and Ctrl-C end the job after its batch
+    spark = (
+        SparkSession.builder.config("spark.sql.extensions", EXTENSION)
+        .config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
+        .config("spark.sql.catalog.lake.type", "hadoop")
+        .config("spark.sql.catalog.lake.warehouse", os.environ["WAREHOUSE"])
+        .getOrCreate()
+    )
+    query = foreach_batch(
+        spark,
+        KinesisSource(stream="orders", consumer="orders-to-iceberg", start="TRIM_HORIZON"),
+        IcebergSink(table="lake.shop.orders"),
+        checkpoint_location=os.environ["CHECKPOINT"],
+    )
+    query.await_termination()

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from fanout.kafka import Cluster, Security
 from fanout.kinesis import KinesisSource
-from fanout.spark import KafkaSink, foreach_batch
+from fanout.spark import KafkaSink, foreach_batch, stop_on_signal
 
 
 def security():
@@ -40,16 +40,17 @@ def to_kafka(df):
     return df.selectExpr("partitionKey AS key", "data AS value")
 
 
-spark = SparkSession.builder.getOrCreate()
-sink = KafkaSink(
-    cluster=Cluster(os.environ["KAFKA_BOOTSTRAP_SERVERS"], security=security),
-    topic="orders-copy",
-    transform=to_kafka,
-)
-query = foreach_batch(
-    spark,
-    KinesisSource(stream="orders", consumer="orders-to-kafka", start="TRIM_HORIZON"),
-    sink,
-    checkpoint_location=os.environ["CHECKPOINT"],
-)
-query.await_termination()
+with stop_on_signal():  # SIGTERM and Ctrl-C end the job after its batch
+    spark = SparkSession.builder.getOrCreate()
+    sink = KafkaSink(
+        cluster=Cluster(os.environ["KAFKA_BOOTSTRAP_SERVERS"], security=security),
+        topic="orders-copy",
+        transform=to_kafka,
+    )
+    query = foreach_batch(
+        spark,
+        KinesisSource(stream="orders", consumer="orders-to-kafka", start="TRIM_HORIZON"),
+        sink,
+        checkpoint_location=os.environ["CHECKPOINT"],
+    )
+    query.await_termination()

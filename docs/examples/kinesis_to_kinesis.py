@@ -19,7 +19,7 @@ import os
 from pyspark.sql import SparkSession
 
 from fanout.kinesis import KinesisSource
-from fanout.spark import KinesisSink, foreach_batch
+from fanout.spark import KinesisSink, foreach_batch, stop_on_signal
 
 
 def to_kinesis(df):
@@ -27,12 +27,13 @@ def to_kinesis(df):
     return df.select("partitionKey", "data")
 
 
-spark = SparkSession.builder.getOrCreate()
-sink = KinesisSink(stream="orders-copy", deduplicate=True, transform=to_kinesis)
-query = foreach_batch(
-    spark,
-    KinesisSource(stream="orders", consumer="orders-to-kinesis", start="TRIM_HORIZON"),
-    sink,
-    checkpoint_location=os.environ["CHECKPOINT"],
-)
-query.await_termination()
+with stop_on_signal():  # SIGTERM and Ctrl-C end the job after its batch
+    spark = SparkSession.builder.getOrCreate()
+    sink = KinesisSink(stream="orders-copy", deduplicate=True, transform=to_kinesis)
+    query = foreach_batch(
+        spark,
+        KinesisSource(stream="orders", consumer="orders-to-kinesis", start="TRIM_HORIZON"),
+        sink,
+        checkpoint_location=os.environ["CHECKPOINT"],
+    )
+    query.await_termination()

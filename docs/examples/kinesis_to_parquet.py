@@ -18,13 +18,14 @@ import os
 from pyspark.sql import SparkSession
 
 from fanout.kinesis import KinesisSource
-from fanout.spark import ParquetSink, foreach_batch
+from fanout.spark import ParquetSink, foreach_batch, stop_on_signal
 
-spark = SparkSession.builder.getOrCreate()
-query = foreach_batch(
-    spark,
-    KinesisSource(stream="orders", consumer="orders-to-parquet", start="TRIM_HORIZON"),
-    ParquetSink(path=os.environ["OUTPUT"]),
-    checkpoint_location=os.environ["CHECKPOINT"],
-)
-query.await_termination()
+with stop_on_signal():  # SIGTERM and Ctrl-C end the job after its batch
+    spark = SparkSession.builder.getOrCreate()
+    query = foreach_batch(
+        spark,
+        KinesisSource(stream="orders", consumer="orders-to-parquet", start="TRIM_HORIZON"),
+        ParquetSink(path=os.environ["OUTPUT"]),
+        checkpoint_location=os.environ["CHECKPOINT"],
+    )
+    query.await_termination()

@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import math
 import os
+import signal
 import sqlite3
 
 import fanout
@@ -60,7 +61,15 @@ async def main():
             database.execute("INSERT INTO positions VALUES (1, ?)", stored)
     (positions,) = stored
     async with fanout.open(source, resume=positions) as stream:
-        while True:
+        loop = asyncio.get_running_loop()
+
+        def stop(number):
+            stream.stop()
+            loop.remove_signal_handler(number)  # a second signal ends the process
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop, number)
+        while not stream.stopping:
             drained = await stream.drain(max_records=10_000, max_wait=0.5, first_wait=math.inf)
             positions = await asyncio.to_thread(store, database, drained, positions)
             await stream.acknowledge(drained)

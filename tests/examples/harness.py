@@ -83,12 +83,12 @@ class Example:
         assert code == -signal.SIGKILL, f"{kill} did not come: {self.log()}"
 
     def run_until(self, done: Callable[[], bool]) -> None:
-        """Run it as it stands until something is true, and terminate it."""
+        """Run it as it stands until something is true, and end it as a supervisor does."""
         process = self._start(str(self._path))
         try:
             self._wait(process, done)
             process.terminate()
-            process.wait(PATIENCE)
+            assert process.wait(PATIENCE) == 0, f"not a clean end: {self.log()}"
         finally:
             self._end(process)
 
