@@ -126,7 +126,7 @@ def test_the_examples_for_postgres(
 
 def test_the_examples_for_delta(names: dict[str, Any], tmp_path: Path) -> None:
     require("delta")
-    (keyed,) = run_example("writing-to-delta.md", names, tmp_path)
+    keyed, own = run_example("writing-to-delta.md", names, tmp_path)
     spark, orders = names["spark"], tmp_path / "orders"
     try:
         eventually(lambda: [*orders.glob("_delta_log/*.json")])
@@ -136,6 +136,36 @@ def test_the_examples_for_delta(names: dict[str, Any], tmp_path: Path) -> None:
     write_newest(names, keyed, tmp_path)
     found = spark.table(f"delta.`{tmp_path}/customers`").collect()
     assert {(row.customer, row["item"]) for row in found} == NEWEST
+    exec(own.removesuffix("query.await_termination()\n"), names)  # noqa: S102 - the page is ours
+    counts = f"delta.`{tmp_path}/counts`"
+    try:
+        eventually(lambda: [*(tmp_path / "counts").glob("_delta_log/*.json")])
+        eventually(lambda: sum(row["count"] for row in spark.table(counts).collect()) == len(ITEMS))
+    finally:
+        names["query"].stop()
+
+
+def test_the_handler_of_the_page_on_delta_writes_each_batch_with_both_sinks(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs no jars of Delta: what the sinks do with a batch is replaced."""
+    written: list[tuple[str, set[str], int]] = []
+
+    def write(sink: DeltaSink, df: Any, batch_id: int) -> None:
+        assert sink.transform is not None
+        written.append((sink.sink_name, {*sink.transform(df).columns}, batch_id))
+
+    monkeypatch.setattr(DeltaSink, "write", write)
+    first, _, own = python_blocks("writing-to-delta.md")
+    names: dict[str, Any] = {"spark": spark}
+    for code in (first, own):
+        exec(code.partition("\nquery = ")[0], names)  # noqa: S102 - the page is ours
+    df = spark.createDataFrame([("ann", b"figs")], "partitionKey string, data binary")
+    names["write"](df, 7)
+    assert written == [
+        ("delta", {"customer", "item"}, 7),
+        ("counts", {"partitionKey", "count"}, 7),
+    ]
 
 
 def test_the_examples_for_iceberg(names: dict[str, Any], tmp_path: Path) -> None:
