@@ -6,7 +6,6 @@ transaction with the batch's id, and drops these tables.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, final
@@ -18,7 +17,8 @@ from fanout.spark.sink.worker_check import WorkerCheck, ask_workers, import_erro
 from fanout.spark.tables.keyed_sink import KeyedSink
 from fanout.spark.tables.postgres_connection import quoted, transaction
 from fanout.spark.tables.postgres_copy import REPORT_SCHEMA, CopyTask, copy_rows
-from fanout.spark.tables.postgres_table import BATCHES, column_types, find_table, name_parts
+from fanout.spark.tables.postgres_table import column_types, find_table, name_parts
+from fanout.spark.tables.staging import BATCHES, staging_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -107,7 +107,7 @@ class PostgresSink(KeyedSink):
                 log.info("batch %d is in %s already", batch.batch_id, self.table)
                 return
             batch.ownership.check()
-            prefix = _prefix(batch)
+            prefix = staging_prefix(batch.writer, 16)
             _drop_left(database, target.schema, prefix)
         task = CopyTask(self.dsn, target.schema, prefix, [*types.items()])
         copied = self._copy(rows, task)
@@ -187,11 +187,6 @@ def _is_written(database: Any, target: TargetTable, batch: SinkBatch) -> bool:
             (batch.writer, batch.batch_id),
         )
         return cursor.fetchone() is not None
-
-
-def _prefix(batch: SinkBatch) -> str:
-    """Return what the names of a sink's staging tables begin with."""
-    return f"fanout_{hashlib.sha256(batch.writer.encode()).hexdigest()[:16]}_"
 
 
 def _drop_left(database: Any, schema: str, prefix: str) -> None:

@@ -9,14 +9,12 @@ from pyspark.sql import types
 
 from fanout.errors import OptionError
 from fanout.spark.tables.postgres_connection import quoted
+from fanout.spark.tables.staging import BATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql.types import DataType, StructType
-
-BATCHES: Final = "fanout_batches"
-"""The table with the newest batch of each sink, in the schema of the tables that they write."""
 
 # The types in which the driver of PostgreSQL copies what Spark gives to Python.
 _TYPES: Final[Mapping[type[DataType], str]] = {
