@@ -116,20 +116,33 @@ def first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
 
 
+def java_causes(error: BaseException) -> Iterator[Any]:
+    """Yield the Java exception behind an error, and what caused it.
+
+    Args:
+        error: What py4j or pyspark raised.
+    """
+    origin = _origin(error)
+    for _ in range(_MAX_CAUSES):
+        if origin is None:
+            return
+        yield origin
+        origin = origin.getCause()
+
+
 def first_and_last_cause(error: BaseException) -> str:
     """Return what an error of a user's own use of Spark says, without its traces, as one line.
 
     Args:
         error: What py4j or pyspark raised.
     """
-    causes: list[str] = []
-    origin = _origin(error)
-    if origin is None and isinstance(error, CapturedException):
+    if _origin(error) is None and isinstance(error, CapturedException):
         return _telling_line(str(error)) or type(error).__name__
-    while origin is not None and len(causes) < _MAX_CAUSES:
-        if line := _telling_line(origin.getMessage() or ""):
-            causes.append(f"{origin.getClass().getSimpleName()}: {line}")
-        origin = origin.getCause()
+    causes = [
+        f"{cause.getClass().getSimpleName()}: {line}"
+        for cause in java_causes(error)
+        if (line := _telling_line(cause.getMessage() or ""))
+    ]
     if not causes:
         return first_line(error)
     first, last = causes[0], causes[-1]

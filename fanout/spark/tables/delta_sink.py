@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import OptionError
 from fanout.spark.tables.columns import in_spark
-from fanout.spark.tables.java_class import require_class
+from fanout.spark.tables.java_class import require_extension
 from fanout.spark.tables.keyed_sink import KeyedSink
 from fanout.spark.tables.merge import merge
 
@@ -53,7 +53,7 @@ class DeltaSink(KeyedSink):
     sink_name: str = "delta"
 
     def _require(self, spark: SparkSession) -> None:
-        require_class(
+        require_extension(
             spark,
             _EXTENSION,
             "Delta: start Spark with --packages io.delta:delta-spark_..., for its version, and the "

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import OptionError
 from fanout.spark.tables.iceberg_summary import commit_with_summary, require_own_threads
-from fanout.spark.tables.java_class import require_class
+from fanout.spark.tables.java_class import require_extension
 from fanout.spark.tables.keyed_sink import KeyedSink
 from fanout.spark.tables.merge import merge
 
@@ -58,7 +58,7 @@ class IcebergSink(KeyedSink):
 
     def _require(self, spark: SparkSession) -> None:
         require_own_threads(spark)
-        require_class(
+        require_extension(
             spark,
             _EXTENSION,
             "Iceberg: start Spark with --packages org.apache.iceberg:iceberg-spark-runtime-..., "

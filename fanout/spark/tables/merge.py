@@ -40,7 +40,7 @@ def merge(
     spark, view = rows.sparkSession, f"fanout_batch_{uuid4().hex}"
     same = " AND ".join(f"t.{name} <=> s.{name}" for name in map(in_spark, key))
     order = in_spark(latest_by)
-    _newest(rows, key, latest_by).createOrReplaceTempView(view)
+    newest(rows, key, latest_by).createOrReplaceTempView(view)
     try:
         statement = (
             f"MERGE INTO {target} AS t USING {view} AS s ON {same} "
@@ -64,7 +64,14 @@ def _run(spark: SparkSession, statement: str, settings: Mapping[str, str]) -> No
     copy.sql(statement)
 
 
-def _newest(rows: DataFrame, key: Sequence[str], latest_by: str) -> DataFrame:
+def newest(rows: DataFrame, key: Sequence[str], latest_by: str) -> DataFrame:
+    """Return the newest row of each key; of several, one of them.
+
+    Args:
+        rows: The rows of a batch.
+        key: The columns of the key.
+        latest_by: The column whose greatest value is the newest row of a key.
+    """
     newest_first = F.col(in_spark(latest_by)).desc_nulls_last()
     of_key = Window.partitionBy(*map(in_spark, key)).orderBy(newest_first)
     ranked = rows.withColumn(_RANK, F.row_number().over(of_key))
