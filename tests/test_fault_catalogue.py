@@ -481,6 +481,7 @@ TABLES: Final[Lines] = {
         "tests/spark/tables/test_parquet_sink.py::test_a_batch_that_comes_again_is_written_once",
         "tests/spark/tables/test_lakehouse_sinks.py::test_a_batch_that_comes_again_is_written_once",
         "tests/spark/tables/test_postgres_sink.py::test_a_batch_that_comes_again_is_written_once",
+        "tests/spark/tables/test_jdbc_sink.py::test_a_batch_that_comes_again_is_written_once",
     ),
     "Other writers commit to the table in between: the batch is found behind their commits.": (
         "tests/spark/tables/test_lakehouse_sinks.py::test_other_writers_do_not_hide_a_batch",
@@ -489,28 +490,39 @@ TABLES: Final[Lines] = {
     "A killed attempt leaves files or tables behind: readers never see them.": (
         "tests/spark/tables/test_parquet_sink.py::test_a_batch_without_the_marker_is_not_read_and_is_written_anew",
         "tests/spark/tables/test_postgres_sink.py::test_what_a_killed_attempt_left_is_dropped",
+        "tests/spark/tables/test_jdbc_sink.py::test_what_a_killed_attempt_left_is_dropped",
     ),
     "The server crashes between the tasks and the transaction: the lost rows are missed.": (
         "tests/spark/tables/test_postgres_sink.py::test_copied_rows_that_a_crash_takes_are_written_again",
         "tests/spark/tables/test_postgres_sink.py::test_a_crash_in_the_transaction_takes_all_of_it",
+    ),
+    "The connection to a database is lost before the commit: nothing of the batch is left.": (
+        "tests/spark/tables/test_jdbc_sink.py::test_a_connection_that_is_lost_before_the_commit_leaves_nothing",
+    ),
+    "A task of Spark has filled a staging table twice: the counts differ.": (
+        "tests/spark/tables/test_jdbc_sink.py::test_a_task_that_wrote_twice_is_found",
     ),
     "A server or the lock of a dead run answers nothing: the wait ends in time.": (
         "tests/spark/tables/test_postgres_connection.py::test_limits_are_added_where_the_user_names_none",
         "tests/spark/tables/test_postgres_sink.py::test_waits_for_locks_are_bounded",
         "tests/spark/tables/test_postgres_sink.py::test_what_a_session_waits_for_is_bounded",
     ),
-    "Two runs write one batch at once: PostgreSQL takes it from one of them.": (
+    "Two runs write one batch at once: the database takes it from one of them.": (
         "tests/spark/tables/test_postgres_sink.py::test_two_runs_that_write_one_batch_write_it_once",
+        "tests/spark/tables/test_jdbc_sink.py::test_two_runs_that_write_one_batch_write_it_once",
     ),
     "A run that lost its checkpoint to another one writes nothing more.": (
         "tests/spark/tables/test_parquet_sink.py::test_a_run_that_lost_the_checkpoint_writes_nothing",
         "tests/spark/tables/test_lakehouse_sinks.py::test_a_run_that_lost_the_checkpoint_writes_nothing",
         "tests/spark/tables/test_postgres_sink.py::test_a_run_that_lost_the_checkpoint_writes_nothing",
+        "tests/spark/tables/test_jdbc_sink.py::test_a_run_that_lost_the_checkpoint_writes_nothing",
     ),
     "A grant, a column or a library is missing, or the server is away: an error that says so.": (
         "tests/spark/tables/test_postgres_sink.py::test_grants_that_are_missing_are_named",
         "tests/spark/tables/test_postgres_sink.py::test_columns_that_do_not_fit_are_errors",
         "tests/spark/tables/test_postgres_sink.py::test_a_bad_place_is_said_before_the_first_record",
+        "tests/spark/tables/test_jdbc_sink.py::test_columns_that_do_not_fit_are_errors",
+        "tests/spark/tables/test_jdbc_sink.py::test_a_bad_place_is_said_before_the_first_record",
         "tests/spark/tables/test_postgres_connection.py::test_a_malformed_string_is_not_quoted",
         "tests/spark/tables/test_postgres_connection.py::test_a_server_that_cannot_be_reached_is_named",
         "tests/spark/tables/test_lakehouse_sinks.py::test_missing_jars_are_said_before_the_first_record",
@@ -518,6 +530,8 @@ TABLES: Final[Lines] = {
     ),
     "The database refuses a value: the error names no value.": (
         "tests/spark/tables/test_postgres_sink.py::test_what_the_database_refuses_is_said_without_data",
+        "tests/spark/tables/test_jdbc_sink.py::test_a_value_that_does_not_fit_is_said_without_it",
+        "tests/spark/tables/test_jdbc_sink.py::test_what_a_constraint_refuses_leaves_nothing",
     ),
 }
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fanout.spark.start_query import foreach_batch
     from fanout.spark.tables.delta_sink import DeltaSink
     from fanout.spark.tables.iceberg_sink import IcebergSink
+    from fanout.spark.tables.jdbc_sink import JdbcSink
     from fanout.spark.tables.parquet_sink import ParquetSink
     from fanout.spark.tables.postgres_sink import PostgresSink
     from fanout.spark.traced_handler import traced
@@ -32,6 +33,7 @@ __all__ = (
     "DeltaSink",
     "FanOutQuery",
     "IcebergSink",
+    "JdbcSink",
     "KafkaSink",
     "KinesisSink",
     "LedgerBatch",
@@ -54,6 +56,7 @@ __getattr__, __dir__ = lazy_exports(
         "DeltaSink": "fanout.spark.tables.delta_sink",
         "FanOutQuery": "fanout.spark.query",
         "IcebergSink": "fanout.spark.tables.iceberg_sink",
+        "JdbcSink": "fanout.spark.tables.jdbc_sink",
         "KafkaSink": "fanout.spark.sink.kafka_sink",
         "KinesisSink": "fanout.spark.kinesis_sink.sink",
         "LedgerBatch": "fanout.landing.ledger",

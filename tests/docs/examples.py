@@ -35,6 +35,7 @@ RUN_BY: Final = {
     "tutorial.md": ("docs/test_tutorial.py", "spark/test_pages.py"),
     "writing-to-delta.md": ("spark/tables/test_pages.py",),
     "writing-to-iceberg.md": ("spark/tables/test_pages.py",),
+    "writing-to-jdbc.md": ("spark/tables/test_pages.py",),
     "writing-to-kafka.md": ("spark/sink/test_page.py",),
     "writing-to-kinesis.md": ("spark/kinesis_sink/test_page.py",),
     "writing-to-parquet.md": ("spark/tables/test_pages.py",),

@@ -6,6 +6,7 @@ Each set is a list of pinned jars beside this file or, if `fanout demo` needs it
 - `delta-spark-V`: Delta, for pyspark V. There is none for 4.3; `delta_set()` says so.
 - `iceberg-spark-V`: Iceberg, for pyspark V. There is none for 4.3; `iceberg_set()` says so.
 - `postgresql`: PostgreSQL's JDBC driver.
+- `h2`: H2, a database with its JDBC driver.
 - `kinesis-sdk-java`: the AWS SDK for Java v2 with Kinesis, for a program of its own, not for Spark.
 - `kcl`: the Kinesis Client Library 3, likewise, without the schema registry of Glue.
 - `flink`: Flink 1.19 and its connector to Kinesis, likewise.

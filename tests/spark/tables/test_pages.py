@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import pytest
 
-from fanout.spark import DeltaSink, IcebergSink, ParquetSink, PostgresSink
+from fanout.spark import DeltaSink, IcebergSink, JdbcSink, ParquetSink, PostgresSink
 from tests.pages import page, python_blocks
 from tests.spark.harness import eventually
 from tests.spark.sink.harness import run
 from tests.spark.tables.formats import require
+from tests.spark.tables.jdbc_databases import PASSWORD, database
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -27,6 +30,7 @@ pytestmark = pytest.mark.spark
 SINKS: Final[dict[str, Any]] = {
     "writing-to-delta.md": DeltaSink,
     "writing-to-iceberg.md": IcebergSink,
+    "writing-to-jdbc.md": JdbcSink,
     "writing-to-parquet.md": ParquetSink,
     "writing-to-postgres.md": PostgresSink,
 }
@@ -54,9 +58,20 @@ def names(
     return {"spark": spark}
 
 
-def run_example(name: str, names: dict[str, Any], lake: Path) -> list[str]:
-    """Run the first example of a page, without its last line; return the others."""
-    first, *others = (code.replace("s3a://lake", str(lake)) for code in python_blocks(name))
+def run_example(
+    name: str, names: dict[str, Any], lake: Path, here: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Run the first example of a page, without its last line; return the others.
+
+    The lake, and other places, take the place of those that the page names.
+    """
+
+    def placed(code: str) -> str:
+        for place, other in {"s3a://lake": str(lake), **here}.items():
+            code = code.replace(place, other)
+        return code
+
+    first, *others = map(placed, python_blocks(name))
     assert first.endswith("query.await_termination()\n")
     exec(first.removesuffix("query.await_termination()\n"), names)  # noqa: S102 - the pages are ours
     return others
@@ -122,6 +137,26 @@ def test_the_examples_for_postgres(
         names["query"].stop()
     write_newest(names, keyed, tmp_path)
     assert query("SELECT customer, item FROM customers") == NEWEST
+
+
+def test_the_examples_for_jdbc(
+    names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (setup,) = re.findall(r"```sql\n(.*?)```", page("writing-to-jdbc.md"), re.DOTALL)
+    monkeypatch.setenv("DATABASE_PASSWORD", PASSWORD)
+    with database(names["spark"], "h2", tmp_path) as db:
+        db.run(*filter(str.strip, setup.split(";")))
+        here = {
+            "jdbc:oracle:thin:@//db.example.com:1521/shop": db.url,
+            "oracle.jdbc.OracleDriver": db.driver,
+        }
+        (keyed,) = run_example("writing-to-jdbc.md", names, tmp_path, here)
+        try:
+            eventually(lambda: {item for _, item in db.run("SELECT * FROM orders")} == ITEMS)
+        finally:
+            names["query"].stop()
+        write_newest(names, keyed, tmp_path)
+        assert set(db.run("SELECT customer, item FROM customers")) == NEWEST
 
 
 def test_the_examples_for_delta(names: dict[str, Any], tmp_path: Path) -> None:

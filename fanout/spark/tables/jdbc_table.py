@@ -1,0 +1,254 @@
+"""The table that a sink writes to over JDBC, and the statements of a batch, in portable SQL."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+from fanout.errors import BatchNotWrittenError, OptionError, SetupError
+from fanout.spark.tables.jdbc_connection import sql_errors
+from fanout.spark.tables.staging import BATCHES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+_PART: Final = r'(?:[^\W\d][\w$#]*|"[^"]+"|`[^`]+`|\[[^\]]+\])'
+_NAME: Final = re.compile(rf"((?:{_PART}\.){{0,2}}){_PART}")
+# These have their own statement for an empty table with the columns of another one.
+_WITH_NO_DATA: Final = ("Apache Derby", "DB2", "HSQL")
+_SELECT_INTO: Final = ("Microsoft SQL Server", "Adaptive Server")
+
+
+def qualifier(table: str) -> str:
+    """Return what a table's name begins with, up to its last dot.
+
+    Args:
+        table: The option.
+
+    Raises:
+        OptionError: It is no name.
+    """
+    if not isinstance(table, str) or (match := _NAME.fullmatch(table)) is None:
+        raise OptionError(
+            f"table={table!r} must be a name as SQL has it, with its schema if that is not the "
+            f"user's"
+        )
+    return match.group(1)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JdbcTable:
+    """A table, in a transaction that has it open.
+
+    Args:
+        connection: A `java.sql.Connection` without autocommit.
+        name: The option.
+        columns: Its columns, as the database writes them.
+    """
+
+    connection: Any
+    name: str
+    columns: tuple[str, ...]
+
+    def known(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the column of the table for each one of a DataFrame; case matters last.
+
+        Args:
+            names: The columns of the DataFrame.
+
+        Raises:
+            OptionError: The table has no such column.
+        """
+        folded = {column.lower(): column for column in self.columns}
+        for name in names:
+            if name not in self.columns and name.lower() not in folded:
+                raise OptionError(
+                    f"the table {self.name} has no column {name!r}; it has "
+                    f"{', '.join(self.columns)}: rename the column, or leave it out"
+                )
+        return {name: name if name in self.columns else folded[name.lower()] for name in names}
+
+    def create_batches(self) -> None:
+        """Create the table with the newest batches, where it is missing."""
+        if not self._tables(BATCHES):
+            self._update(
+                f"CREATE TABLE {self._beside(BATCHES)} (writer VARCHAR(255) NOT NULL PRIMARY KEY,"
+                f" batch_id NUMERIC(19) NOT NULL)"
+            )
+
+    def has(self, writer: str, batch_id: int) -> bool:
+        """Return whether a batch or a later one of a writer is stored.
+
+        Args:
+            writer: The sink's name, with that of its query.
+            batch_id: The batch.
+        """
+        return self._finds(f"writer = ? AND batch_id >= {batch_id:d}", writer)
+
+    def store(self, writer: str, batch_id: int) -> bool:
+        """Store the id of a batch; return False where it or a later one is stored.
+
+        The row is locked then, or its key: another run waits, or fails.
+
+        Args:
+            writer: The sink's name, with that of its query.
+            batch_id: The batch.
+        """
+        table, newest = self._beside(BATCHES), f"{batch_id:d}"
+        changed = self._update(
+            f"UPDATE {table} SET batch_id = {newest} WHERE writer = ? AND batch_id < {newest}",  # noqa: S608 - names of ours
+            writer,
+        )
+        if changed:
+            return True
+        if self._finds("writer = ?", writer):
+            return False
+        self._update(f"INSERT INTO {table} (writer, batch_id) VALUES (?, {newest})", writer)  # noqa: S608 - the same
+        return True
+
+    def create_staging(self, name: str, columns: Sequence[str]) -> str:
+        """Create an empty table with columns of this one; return its name as SQL has it.
+
+        Args:
+            name: The name of the table.
+            columns: The columns.
+        """
+        staging = self._beside(name)
+        listed = self._listed(columns)
+        product = str(self.connection.getMetaData().getDatabaseProductName())
+        source = f"SELECT {listed} FROM {self.name}"  # noqa: S608 - checked and quoted
+        if product.startswith(_SELECT_INTO):
+            create = f"SELECT {listed} INTO {staging} FROM {self.name} WHERE 1 = 0"  # noqa: S608 - the same
+        elif product.startswith(_WITH_NO_DATA):
+            create = f"CREATE TABLE {staging} AS ({source}) WITH NO DATA"
+        else:
+            create = f"CREATE TABLE {staging} AS {source} WHERE 1 = 0"
+        self._update(create)
+        return staging
+
+    def drop_left(self, prefix: str) -> None:
+        """Drop the staging tables that an earlier attempt has left.
+
+        Args:
+            prefix: What their names begin with.
+        """
+        for name in self._tables(f"{prefix}%"):
+            if name.lower().startswith(prefix):
+                self._update(f"DROP TABLE {self._beside(name)}")
+
+    def take_over(
+        self, staging: str, columns: Sequence[str], key: Sequence[str], latest_by: str | None
+    ) -> int:
+        """Take the rows of a staging table over; return how many it had.
+
+        Args:
+            staging: The table, with one row of each key.
+            columns: Its columns.
+            key: The columns of the key; none appends.
+            latest_by: The column whose greatest value is the newest row of a key.
+        """
+        older, listed = 0, self._listed(columns)
+        if latest_by is not None:
+            order = self._quoted(latest_by)
+            same = " AND ".join(
+                f"{self.name}.{name} = {staging}.{name}" for name in map(self._quoted, key)
+            )
+            older = self._update(
+                f"DELETE FROM {staging} WHERE EXISTS (SELECT 1 FROM {self.name} WHERE {same} "  # noqa: S608 - quoted
+                f"AND {self.name}.{order} IS NOT NULL AND ({staging}.{order} IS NULL "
+                f"OR {staging}.{order} < {self.name}.{order}))"
+            )
+            self._update(
+                f"DELETE FROM {self.name} WHERE EXISTS (SELECT 1 FROM {staging} WHERE {same})"  # noqa: S608 - quoted
+            )
+        return older + self._update(
+            f"INSERT INTO {self.name} ({listed}) SELECT {listed} FROM {staging}"  # noqa: S608 - quoted
+        )
+
+    def _beside(self, name: str) -> str:
+        return f"{qualifier(self.name)}{name}"
+
+    def _quoted(self, name: str) -> str:
+        quote = str(self.connection.getMetaData().getIdentifierQuoteString()).strip()
+        return f"{quote}{name.replace(quote, quote * 2)}{quote}" if quote else name
+
+    def _listed(self, columns: Sequence[str]) -> str:
+        return ", ".join(map(self._quoted, columns))
+
+    def _update(self, statement: str, *values: str) -> int:
+        prepared = self.connection.prepareStatement(statement)
+        try:
+            for number, value in enumerate(values, 1):
+                prepared.setString(number, value)
+            return int(prepared.executeUpdate())
+        finally:
+            prepared.close()
+
+    def _finds(self, condition: str, writer: str) -> bool:
+        prepared = self.connection.prepareStatement(
+            f"SELECT batch_id FROM {self._beside(BATCHES)} WHERE {condition}"  # noqa: S608 - ours
+        )
+        try:
+            prepared.setString(1, writer)
+            return bool(prepared.executeQuery().next())
+        finally:
+            prepared.close()
+
+    def _tables(self, pattern: str) -> list[str]:
+        """Return the tables beside this one whose names match a pattern of ours."""
+        metadata = self.connection.getMetaData()
+        catalog, schema = self.connection.getCatalog(), None
+        parts = re.findall(_PART, qualifier(self.name))
+        if metadata.supportsSchemasInTableDefinitions():
+            schema = _stored(metadata, parts[-1]) if parts else self.connection.getSchema()
+            parts = parts[:-1]
+        if parts:
+            catalog = _stored(metadata, parts[-1])
+        found = metadata.getTables(catalog, schema, _stored(metadata, pattern), None)
+        names = []
+        while found.next():
+            names.append(str(found.getString("TABLE_NAME")))
+        found.close()
+        return names
+
+
+def find_table(spark: SparkSession, connection: Any, table: str) -> JdbcTable:
+    """Find a table.
+
+    Args:
+        spark: A classic session.
+        connection: A `java.sql.Connection` without autocommit.
+        table: The option.
+
+    Raises:
+        OptionError: There is no such table, or the user may not read it.
+        SetupError: The database has no transactions.
+    """
+    if not connection.getMetaData().supportsTransactions():
+        raise SetupError("the database of url has no transactions, which the sink needs")
+    try:
+        with sql_errors(spark):
+            statement = connection.createStatement()
+            found = statement.executeQuery(f"SELECT * FROM {table} WHERE 1 = 0").getMetaData()  # noqa: S608 - checked
+            numbers = range(1, found.getColumnCount() + 1)
+            columns = tuple(str(found.getColumnName(number)) for number in numbers)
+            statement.close()
+    except BatchNotWrittenError as error:
+        raise OptionError(
+            f"table={table!r} cannot be read: {error}; create it, with the columns of the "
+            f"DataFrame, or grant SELECT on it"
+        ) from error
+    return JdbcTable(connection, table, columns)
+
+
+def _stored(metadata: Any, name: str) -> str:
+    """Return a name as the database stores it."""
+    if not re.match(r"\w", name):
+        return name[1:-1]
+    if metadata.storesUpperCaseIdentifiers():
+        return name.upper()
+    return name.lower() if metadata.storesLowerCaseIdentifiers() else name

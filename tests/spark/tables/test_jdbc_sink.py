@@ -1,0 +1,410 @@
+"""Batches in real databases over JDBC: rows and the batch's id in one transaction."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.errors import (
+    BatchNotWrittenError,
+    CheckpointError,
+    OptionError,
+    ServiceError,
+    SetupError,
+)
+from fanout.landing.owner import run_name
+from fanout.spark import JdbcSink
+from fanout.spark.tables.jdbc_table import JdbcTable, qualifier
+from tests.spark.harness import PATIENCE
+from tests.spark.manual import ManualSource
+from tests.spark.sink.harness import run
+from tests.spark.tables.jdbc_databases import PASSWORD, Database, database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from fanout.spark import FanOutQuery
+
+pytestmark = pytest.mark.spark
+
+ORDERS = "CREATE TABLE orders (id integer, version smallint, item varchar(12))"
+ALL = "SELECT * FROM orders"
+BATCHES = "SELECT * FROM fanout_batches"
+
+
+@pytest.fixture(params=["derby", "h2"])
+def db(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Database]:
+    """A database with a table of orders."""
+    with database(spark, request.param, tmp_path) as found:
+        found.run(ORDERS)
+        yield found
+
+
+@pytest.fixture
+def derby(spark: SparkSession, tmp_path: Path) -> Iterator[Database]:
+    """A database of one kind, for what does not depend on it."""
+    with database(spark, "derby", tmp_path) as found:
+        found.run(ORDERS)
+        yield found
+
+
+def orders(spark: SparkSession, *rows: tuple[Any, int | None, str]) -> DataFrame:
+    return spark.createDataFrame([*rows], "id bigint, version int, item string").repartition(2)
+
+
+def test_a_batch_that_comes_again_is_written_once(
+    spark: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    sink = db.sink()
+    with run(spark, tmp_path) as here:
+        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
+        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
+        here.call(sink, orders(spark, (3, 1, "nuts")), 1)
+        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
+        here.call(sink, orders(spark), 2)
+        writer = f"{here.query_id}/jdbc"
+    assert db.run(ALL) == [(1, 1, "figs"), (2, 1, "tea"), (3, 1, "nuts")]
+    assert db.run(BATCHES) == [(writer, Decimal(2))]
+    assert db.staging() == []
+
+
+def test_each_query_and_each_sink_counts_for_itself(
+    spark: SparkSession, derby: Database, tmp_path: Path
+) -> None:
+    rows = orders(spark, (1, 1, "figs"))
+    for checkpoint in ("one", "two"):
+        with run(spark, tmp_path / checkpoint) as here:
+            here.call(derby.sink(), rows, 5)
+            here.call(derby.sink(sink_name="other"), rows, 5)
+    assert derby.run(ALL) == [(1, 1, "figs")] * 4
+
+
+def test_the_newest_row_of_a_key_stays(spark: SparkSession, db: Database, tmp_path: Path) -> None:
+    sink = db.sink(key="id", latest_by="version")
+    db.run("CREATE UNIQUE INDEX by_id ON orders (id)", "INSERT INTO orders VALUES (4, null, 'old')")
+    with run(spark, tmp_path) as here:
+        here.call(sink, orders(spark, (1, 2, "b"), (1, 3, "c"), (1, 1, "a"), (2, 5, "x")), 0)
+        rows = [(1, 2, "late"), (2, 6, "y"), (3, 1, "z"), (4, 1, "new")]
+        here.call(sink, orders(spark, *rows), 1)
+        here.call(sink, orders(spark, (1, 3, "same"), (2, None, "late")), 2)
+    assert db.run(ALL) == [(1, 3, "same"), (2, 6, "y"), (3, 1, "z"), (4, 1, "new")]
+
+
+def test_rows_without_a_key_are_refused(
+    spark: SparkSession, derby: Database, tmp_path: Path
+) -> None:
+    sink = derby.sink(key="id", latest_by="version")
+    with (
+        run(spark, tmp_path) as here,
+        pytest.raises(BatchNotWrittenError, match="rows have a null in the key ID"),
+    ):
+        here.call(sink, orders(spark, (1, 1, "figs"), (None, 1, "tea")), 0)
+    assert derby.run(ALL) == derby.run(BATCHES) == []
+
+
+def test_what_a_constraint_refuses_leaves_nothing(
+    spark: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    sink, rows = db.sink(), orders(spark, (1, 1, "figs"), (2, 1, "SECRET"))
+    db.run("ALTER TABLE orders ADD CONSTRAINT small CHECK (id < 2)")
+    with run(spark, tmp_path) as here:
+        with pytest.raises(BatchNotWrittenError, match=r"constraint .* \(SQLSTATE 23") as caught:
+            here.call(sink, rows, 0)
+        assert "SECRET" not in str(caught.value)
+        assert db.run(ALL) == db.run(BATCHES) == []
+        db.run("ALTER TABLE orders DROP CONSTRAINT small")
+        here.call(sink, rows, 0)
+    assert db.run(ALL) == [(1, 1, "figs"), (2, 1, "SECRET")]
+    assert db.staging() == []
+
+
+@pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "version"}])
+def test_a_connection_that_is_lost_before_the_commit_leaves_nothing(
+    spark: SparkSession,
+    db: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+) -> None:
+    sink, rows = db.sink(**options), orders(spark, (1, 1, "figs"))
+    take_over = JdbcTable.take_over
+
+    def lose(self: JdbcTable, *arguments: Any) -> int:
+        found = take_over(self, *arguments)
+        self.connection.rollback()  # as the server does
+        self.connection.close()
+        return found
+
+    db.run("INSERT INTO orders VALUES (1, 0, 'old')")
+    with run(spark, tmp_path) as here:
+        with monkeypatch.context() as patch:
+            patch.setattr(JdbcTable, "take_over", lose)
+            with pytest.raises(BatchNotWrittenError, match="the database refuses"):
+                here.call(sink, rows, 0)
+        assert db.run(ALL) == [(1, 0, "old")]
+        here.call(sink, rows, 0)
+    assert db.run(ALL) == ([] if options else [(1, 0, "old")]) + [(1, 1, "figs")]
+
+
+def test_a_task_that_wrote_twice_is_found(
+    spark: SparkSession, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, rows = db.sink(), orders(spark, (1, 1, "figs"), (2, 1, "tea"))
+    stage = JdbcSink._stage
+
+    def twice(self: JdbcSink, *arguments: Any) -> int:
+        staged = stage(self, *arguments)
+        (table,) = db.staging()
+        db.run(f"INSERT INTO {table} SELECT * FROM {table}")  # noqa: S608 - a name of ours
+        return staged
+
+    with run(spark, tmp_path) as here:
+        with monkeypatch.context() as patch:
+            patch.setattr(JdbcSink, "_stage", twice)
+            with pytest.raises(BatchNotWrittenError, match=r"has 4 rows where .* written 2"):
+                here.call(sink, rows, 0)
+        assert db.run(ALL) == db.run(BATCHES) == []
+        here.call(sink, rows, 0)
+    assert db.run(ALL) == [(1, 1, "figs"), (2, 1, "tea")]
+
+
+def test_two_runs_that_write_one_batch_write_it_once(
+    spark: SparkSession, derby: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, rows = derby.sink(), orders(spark, (1, 1, "figs"))
+    stage = JdbcSink._stage
+    with run(spark, tmp_path) as here:
+
+        def stage_later(self: JdbcSink, *arguments: Any) -> int:
+            staged = stage(self, *arguments)
+            monkeypatch.undo()
+            # Another run commits the batch, and leaves the table of this one.
+            monkeypatch.setattr(JdbcTable, "drop_left", lambda *_: None)
+            here.call(sink, rows, 0)
+            monkeypatch.undo()
+            return staged
+
+        monkeypatch.setattr(JdbcSink, "_stage", stage_later)
+        here.call(sink, rows, 0)
+    assert derby.run(ALL) == [(1, 1, "figs")]
+    assert derby.staging() == []
+
+
+@pytest.mark.parametrize("step", ["_stage", "take_over"])
+def test_what_a_killed_attempt_left_is_dropped(
+    spark: SparkSession, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    sink, rows = db.sink(), orders(spark, (1, 1, "figs"))
+    kind: Any = JdbcSink if step == "_stage" else JdbcTable
+    original = getattr(kind, step)
+
+    def die(*arguments: Any) -> None:
+        original(*arguments)
+        raise KeyboardInterrupt
+
+    with run(spark, tmp_path) as here:
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, step, die)
+            with pytest.raises(KeyboardInterrupt):
+                here.call(sink, rows, 0)
+        assert len(db.staging()) == 1
+        here.call(db.sink(sink_name="other"), orders(spark), 0)
+        assert len(db.staging()) == 1, "of another sink"
+        assert db.run(ALL) == []
+        here.call(sink, rows, 0)
+    assert db.staging() == []
+    assert db.run(ALL) == [(1, 1, "figs")]
+
+
+def test_a_run_that_lost_the_checkpoint_writes_nothing(
+    spark: SparkSession, derby: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run(spark, tmp_path) as here:
+        stage = JdbcSink._stage
+
+        def stage_then_lose(self: JdbcSink, *arguments: Any) -> int:
+            staged = stage(self, *arguments)
+            here.storage.delete(run_name(here.ownership.run))
+            return staged
+
+        monkeypatch.setattr(JdbcSink, "_stage", stage_then_lose)
+        with pytest.raises(CheckpointError, match="this run stops"):
+            here.call(derby.sink(), orders(spark, (1, 1, "figs")), 0)
+    assert derby.run(ALL) == derby.run(BATCHES) == []
+
+
+def test_columns_have_the_types_of_the_table(
+    spark: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    db.run(
+        "CREATE SCHEMA my_shop",
+        'CREATE TABLE my_shop."All" (b boolean, i8 bigint, f8 double precision, n numeric(6, 2),'
+        ' "Mixed" varchar(5), d date, ts timestamp, missing int DEFAULT 7)',
+    )
+    rows = spark.sql(
+        "SELECT true AS b, 2 AS i8, 2.5d AS f8, 12.34BD AS n, 's' AS mixed,"
+        " date'2026-01-02' AS d, timestamp_ntz'2026-01-02 03:04:05' AS ts"
+        " UNION ALL SELECT null, null, null, null, '', null, null"
+    )
+    with run(spark, tmp_path) as here:
+        here.call(db.sink(table='my_shop."All"'), rows, 0)
+        assert db.staging() == []
+    (row,) = db.run('SELECT * FROM my_shop."All" WHERE b')
+    assert row[:5] == (True, 2, 2.5, Decimal("12.34"), "s")
+    assert [str(each)[:19] for each in row[5:]] == ["2026-01-02", "2026-01-02 03:04:05", "7"]
+    assert db.run('SELECT count(*) FROM my_shop."All" WHERE b IS NULL AND n IS NULL') == [(1,)]
+
+
+def test_a_null_may_be_in_a_string(spark: SparkSession, tmp_path: Path) -> None:
+    with database(spark, "h2", tmp_path) as db, run(spark, tmp_path) as here:
+        db.run(ORDERS)
+        rows = spark.sql("SELECT 1 AS id, CAST(null AS string) AS item")
+        here.call(db.sink(), rows, 0)
+        assert db.run(ALL) == [(1, None, None)]
+
+
+def test_a_query_writes_what_it_reads(db: Database, start: Callable[..., FanOutQuery]) -> None:
+    source = ManualSource(bounded=True)
+    source.put(*(b"%d" % n for n in range(100)))
+    source.end("a")
+    sink = db.sink(
+        properties=lambda: db.properties,
+        transform=lambda df: df.selectExpr("sequence AS id", "cast(data AS string) AS item"),
+    )
+    assert start(source, sink, available_now=True).await_termination(PATIENCE)
+    found = db.run("SELECT id, item FROM orders")
+    assert sorted(found) == [(n + 1, str(n)) for n in range(100)]
+    assert db.staging() == []
+
+
+def test_a_value_that_does_not_fit_is_said_without_it(
+    spark: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    with (
+        run(spark, tmp_path) as here,
+        pytest.raises(BatchNotWrittenError, match=r"value does not fit .*SQLSTATE 22001") as at,
+    ):
+        here.call(db.sink(), orders(spark, (1, 1, "SECRET that is too long")), 0)
+    assert "SECRET" not in str(at.value)
+    assert "\n" not in str(at.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "says"),
+    [
+        ({"table": "nope"}, OptionError, "table='nope' cannot be read: .*create it"),
+        ({"url": "jdbc:nothing:x"}, OptionError, "url and driver do not belong together"),
+        ({"driver": "no.such.Driver"}, SetupError, "no class no.such.Driver; .* or correct driver"),
+        ({"url": "jdbc:derby:memory:nope"}, ServiceError, "url cannot be connected to: Database"),
+        (
+            {"url": "jdbc:h2:mem:secured"},
+            ServiceError,
+            "url cannot be connected to: Wrong user name or password",
+        ),
+    ],
+)
+def test_a_bad_place_is_said_before_the_first_record(  # noqa: PLR0917 - fixtures
+    spark: SparkSession,
+    tmp_path: Path,
+    start: Callable[..., FanOutQuery],
+    options: dict[str, Any],
+    kind: type[Exception],
+    says: str,
+) -> None:
+    name = "h2" if "h2" in options.get("url", "") else "derby"
+    with database(spark, name, tmp_path) as db:
+        if name == "h2":
+            secured = Database(spark, "jdbc:h2:mem:secured;DB_CLOSE_DELAY=-1", db.driver)
+            secured.run("SELECT 1")
+            options = options | {"properties": {"user": "etl", "password": "hunter22"}}
+        sink = db.sink(**options)
+        with pytest.raises(kind, match=says) as caught:
+            start(ManualSource(), sink)
+    assert PASSWORD not in str(caught.value) + repr(sink) + repr(caught.value.__cause__)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_password_is_not_in_errors_and_plans(
+    spark: SparkSession, derby: Database, tmp_path: Path
+) -> None:
+    place = derby.sink()._place
+    masked = place._masked(f"{derby.url} refuses {PASSWORD}\nand more", place.options())
+    assert masked == "url refuses ***"
+    assert PASSWORD not in repr(place)
+    session: Any = spark._jsparkSession
+    store = session.sharedState().statusStore()
+    with run(spark, tmp_path) as here:
+        here.call(derby.sink(), orders(spark, (1, 1, "figs")), 0)
+    executions = store.executionsList()
+    plans = [
+        executions.apply(number).physicalPlanDescription() for number in range(executions.size())
+    ]
+    assert any("fanout_" in plan for plan in plans)
+    assert PASSWORD not in "".join(plans)
+
+
+def test_columns_that_do_not_fit_are_errors(
+    spark: SparkSession, derby: Database, tmp_path: Path
+) -> None:
+    rows = orders(spark, (1, 1, "figs"))
+    keyed = derby.sink(key="nope", latest_by="version", sink_name="k")
+    with run(spark, tmp_path) as here:
+        for sink, wrong, says in (
+            (None, rows.withColumnRenamed("item", "thing"), "orders has no column 'thing'; it has"),
+            (None, rows.selectExpr("struct(id) AS item"), "'item' is struct<id:bigint>, which"),
+            (keyed, rows, "key names the column 'nope', which the DataFrame has not"),
+        ):
+            with pytest.raises(OptionError, match=says):
+                here.call(sink or derby.sink(), wrong, 0)
+    assert derby.staging() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"table": "a; drop b"}, "table='a; drop b' must be a name"),
+        ({"table": "a.b.c.d"}, "table='a.b.c.d' must be a name"),
+        ({"url": "postgres://db"}, 'url must be the URL .* begins with "jdbc:"'),
+        ({"url": "jdbc:mysql://etl:hunter2@db/shop"}, "url has a password in it"),
+        ({"url": "jdbc:oracle:thin:etl/hunter2@db"}, "url has a password in it"),
+        ({"url": "jdbc:sqlserver://db;user=etl;password=hunter2"}, "url has a password in it"),
+        ({"driver": ""}, "driver='' must be the name"),
+        ({"properties": {"user": 1}}, "properties must be a mapping of strings"),
+        ({"properties": 1}, "properties must be a mapping of strings"),
+        ({"properties": {"DBTABLE": "x"}}, "properties must not have 'DBTABLE'"),
+        ({"key": "k"}, "key and latest_by belong together"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], says: str) -> None:
+    given: dict[str, Any] = {"table": "a", "url": "jdbc:derby:x", "driver": "x", "properties": {}}
+    with pytest.raises(OptionError, match=says) as caught:
+        JdbcSink(**(given | options))
+    assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "jdbc:oracle:thin:@//db:1521/shop",
+        "jdbc:mysql://db:3306/shop?user=etl",
+        "jdbc:sqlserver://db:1433;databaseName=shop",
+        "jdbc:db2://db:50000/shop",
+        "jdbc:h2:mem:shop;DB_CLOSE_DELAY=-1",
+    ],
+)
+def test_urls_without_a_password_are_taken(url: str) -> None:
+    assert JdbcSink(table="a", url=url, driver="x", properties={}).url == url
+
+
+def test_a_qualifier_is_what_comes_before_the_name() -> None:
+    assert [qualifier(name) for name in ("a", "a.b", '"x.y"."b.c"', "[a].b.`c d`")] == [
+        "",
+        "a.",
+        '"x.y".',
+        "[a].b.",
+    ]
