@@ -172,9 +172,11 @@ def sql_errors(spark: SparkSession) -> Iterator[None]:
         if found is None:
             raise
         state, code = found.getSQLState() or "", found.getErrorCode()
-        # 42501 and 28... are rights; ORA-01031 is one, too.
+        # 42501 and class 28 are about rights.
         kind = ServiceError if state == "42501" or state[:2] == "28" else BatchNotWrittenError
-        said = _OF_VALUES.get(state[:2], "an error whose text may have values of rows")
+        said = _OF_VALUES.get(
+            state[:2], "an error, which may quote values of rows and is not shown"
+        )
         if state[:2] in _WITHOUT_VALUES:
             said = _line(str(found.getMessage()))
         raise kind(f"the database refuses: {said} (SQLSTATE {state}, code {code})") from error
