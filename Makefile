@@ -46,7 +46,7 @@ help:
 demo: $(VENV)/ready java
 	$(BIN)/fanout demo
 
-test: $(VENV)/ready java kafka s3a spark-classes
+test: $(VENV)/ready java kafka s3a h2 spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not prove'
 
 test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
@@ -116,7 +116,7 @@ clean:
 	rm -rf site dist .cache docs/cli.md $(VENV) $(OLDEST) $(FIRST_4) $(RELEASE) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: stream python java kafka kafka-oldest lakehouse-oldest s3a s3mock kinesis-sdk-java kcl flink spark-classes spark-classes-oldest
+.PHONY: stream python java kafka kafka-oldest lakehouse-oldest s3a h2 s3mock kinesis-sdk-java kcl flink spark-classes spark-classes-oldest
 stream:
 	@[ -n '$(STREAM)' ] || { \
 	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...], with your AWS credentials and region" >&2; \
@@ -148,6 +148,10 @@ kafka-oldest: $(OLDEST)/ready java
 # So are the tests that need Hadoop's s3a: 13 MB.
 s3a: $(VENV)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch s3a
+
+# And those of H2, a database: 3 MB.
+h2: $(VENV)/ready java
+	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch h2
 
 # And those on a second server of S3: 63 MB.
 s3mock: $(VENV)/ready java
