@@ -24,7 +24,12 @@ elif TELLS_TRIGGER:
     collect_ignore = ["test_before_4_2.py"]
 else:
     # They call what Spark calls from 4.2 on, or land with Trigger.AvailableNow.
-    collect_ignore = ["test_connect.py", "test_source_reader.py", "test_stream_reader.py"]
+    collect_ignore = [
+        "test_connect.py",
+        "test_driver_landings.py",
+        "test_source_reader.py",
+        "test_stream_reader.py",
+    ]
 
 
 @pytest.fixture(autouse=True)
