@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from fanout.spark import FanOutQuery
 
-__all__ = ("Watch", "main")
+__all__ = ("Watch", "file_sizes", "main")
 
 
 # Spark keeps the files of 100 batches and the status of 1,000 jobs, so what it holds would grow for
@@ -65,7 +66,7 @@ class Watch:
         gc.collect()
         self._java.System.gc()
         heap = self._java.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage()
-        files = [path.stat().st_size for path in self._directory.rglob("*") if _is_file(path)]
+        files = file_sizes(self._directory)
         return {
             "seconds": time.monotonic() - self._began,
             "driver RSS": self._driver.memory_info().rss,
@@ -82,11 +83,18 @@ class Watch:
         }
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except FileNotFoundError:  # it was deleted meanwhile
-        return False
+def file_sizes(directory: Path) -> list[int]:
+    """Return the bytes of each file below a directory; files may be deleted meanwhile.
+
+    Args:
+        directory: The directory.
+    """
+    found = []
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                found.append(os.stat(os.path.join(parent, name)).st_size)  # noqa: PTH116, PTH118 - as os.walk has it
+    return found
 
 
 class Counter:
