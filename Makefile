@@ -16,7 +16,7 @@ SEEDS ?= 2000
 FIRST ?= 0
 ROUNDS ?= 30
 # What the jobs of `make crash` write to, one after the other; Delta and Iceberg: `make crash-oldest`.
-SINKS ?= kafka parquet postgres kinesis
+SINKS ?= kafka parquet postgres jdbc kinesis
 # What `make prove` runs, by path; without it, everything.
 PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
@@ -52,7 +52,7 @@ test: $(VENV)/ready java kafka s3a h2 spark-classes
 test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'
 
-prove: $(VENV)/ready java kafka s3a s3mock kinesis-sdk-java kcl flink spark-classes
+prove: $(VENV)/ready java kafka s3a s3mock h2 kinesis-sdk-java kcl flink spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m prove $(PROVE)
 
 clients: $(VENV)/ready java kinesis-sdk-java kcl flink
@@ -75,7 +75,7 @@ sim: $(VENV)/ready
 CRASH = for sink in $(SINKS); do $(ENV)/bin/python -m tests.provers crash --sink $$sink --rounds $(ROUNDS) $(ARGS) || exit; done
 
 crash: ENV := $(VENV)
-crash: $(VENV)/ready java spark-classes
+crash: $(VENV)/ready java h2 spark-classes
 	$(CRASH)
 
 crash-oldest: ENV := $(OLDEST)
@@ -189,5 +189,5 @@ $(OLDEST)/ready $(FIRST_4)/ready: pyproject.toml constraints.txt | python
 	grep -v -E '^(pyspark|py4j)==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/pip install --quiet --upgrade --constraint constraints.txt pip
 	$(@D)/bin/pip install --quiet --constraint $(@D)/constraints.txt --group dev \
-	  --editable '.[kinesis,kafka,spark,postgres,testing,object-storage,prometheus,cli]' $(SPARK)
+	  --editable '.[kinesis,kafka,msk,spark,postgres,testing,object-storage,prometheus,cli]' $(SPARK)
 	touch $@

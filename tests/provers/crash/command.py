@@ -69,10 +69,10 @@ def crash(
     `python -m tests.provers crash --rounds 40 --seed 7`
 
     With another sink than Kafka, the job reads Kinesis alone and writes with a ParquetSink, a
-    PostgresSink, a DeltaSink, an IcebergSink or a KinesisSink. It dies at each step of the sink,
-    also at those in Spark's JVM: before and after a file, a marker or a commit is there. Where a
-    sink can merge, it also keeps a table with the newest record of each key. Records that Kinesis
-    has twice have to be found by their id. Delta and Iceberg need the oldest pyspark:
+    PostgresSink, a JdbcSink, a DeltaSink, an IcebergSink or a KinesisSink. It dies at each step of
+    the sink, also at those in Spark's JVM: before and after a file, a marker or a commit is there.
+    Where a sink can merge, it also keeps a table with the newest record of each key. Records that
+    Kinesis has twice have to be found by their id. Delta and Iceberg need the oldest pyspark:
 
     `.venv-oldest/bin/python -m tests.provers crash --sink delta --rounds 30`
 

@@ -66,16 +66,17 @@ def install_in_driver(control: Control) -> None:
     _wrap(Transactions, "commit", reach, (CrashMoment.BEFORE_END, CrashMoment.AFTER_END))
     _wrap(KafkaSink, "recover", reach, (CrashMoment.BEFORE_RECOVERY, CrashMoment.AFTER_RECOVERY))
     _wrap_tables(reach)
+    _wrap_jdbc(reach)
     _know_pipeline(BatchRunner, "run", lambda runner, *_: runner._storage.location)
     _know_pipeline(KafkaSink, "recover", lambda _sink, context: context.storage.location)
 
 
 def _wrap_tables(reach: _Reach) -> None:
     """Wrap what sinks of tables do in Python; `watched_files` has what they do in the JVM."""
-    from fanout.spark import DeltaSink, IcebergSink, PostgresSink  # noqa: PLC0415 - not for Python workers
+    from fanout.spark import DeltaSink, IcebergSink, JdbcSink, PostgresSink  # noqa: PLC0415 - not for Python workers
     from fanout.spark.tables.postgres_table import TargetTable  # noqa: PLC0415 - the same
 
-    for sink in (DeltaSink, IcebergSink, PostgresSink):
+    for sink in (DeltaSink, IcebergSink, JdbcSink, PostgresSink):
         _wrap(sink, "_write", reach, (CrashMoment.BEFORE_MERGE, CrashMoment.AFTER_MERGE), _merges)
     _wrap(
         PostgresSink,
@@ -97,6 +98,35 @@ def _wrap_tables(reach: _Reach) -> None:
         take_over(sink, _Database(database, reach, _COMMITS[_merges(sink)]), *arguments)
 
     setattr(PostgresSink, "_take_over", watched)  # noqa: B010 - mypy refuses the assignment
+
+
+def _wrap_jdbc(reach: _Reach) -> None:
+    """Wrap the steps of a batch over JDBC; the sink commits as it leaves a block."""
+    from fanout.spark import JdbcSink  # noqa: PLC0415 - not for Python workers
+    from fanout.spark.tables.jdbc_table import JdbcTable  # noqa: PLC0415 - the same
+
+    staging = (None, CrashMoment.AFTER_STAGING)
+    _wrap(JdbcSink, "_stage", reach, staging, lambda sink, *_: not _merges(sink))
+    take_over, drop_left = JdbcTable.take_over, JdbcTable.drop_left
+    taken_over: list[CrashMoment] = []
+
+    def watched_take_over(table: JdbcTable, *arguments: Any) -> int:
+        merges = arguments[-1] is not None
+        if not merges:
+            reach(CrashMoment.IN_TAKE_OVER)
+        rows = take_over(table, *arguments)
+        before, after = _COMMITS[merges]
+        reach(before)
+        taken_over.append(after)
+        return rows
+
+    def watched_drop_left(table: JdbcTable, prefix: str) -> None:
+        while taken_over:  # what follows the commit
+            reach(taken_over.pop())
+        drop_left(table, prefix)
+
+    setattr(JdbcTable, "take_over", watched_take_over)  # noqa: B010 - mypy refuses the assignment
+    setattr(JdbcTable, "drop_left", watched_drop_left)  # noqa: B010 - the same
 
 
 # The moments of a transaction that does not merge, and of one that does.

@@ -17,6 +17,7 @@ class Sink(StrEnum):
     KAFKA = "kafka"
     PARQUET = "parquet"
     POSTGRES = "postgres"
+    JDBC = "jdbc"
     DELTA = "delta"
     ICEBERG = "iceberg"
     KINESIS = "kinesis"

@@ -68,6 +68,7 @@ _OF_SINKS: Final[Mapping[Sink, Sequence[CrashMoment]]] = {
         CrashMoment.AFTER_MARKER,
     ),
     Sink.POSTGRES: (*_OF_TABLES, CrashMoment.AFTER_STAGING, CrashMoment.IN_TAKE_OVER),
+    Sink.JDBC: (*_OF_TABLES, CrashMoment.AFTER_STAGING, CrashMoment.IN_TAKE_OVER),
     Sink.DELTA: _OF_TABLES,
     Sink.ICEBERG: _OF_TABLES,
     Sink.KINESIS: (
@@ -87,6 +88,7 @@ _TWICE: Final[Mapping[Sink, Sequence[tuple[CrashMoment, CrashMoment]]]] = {
     ),
     Sink.PARQUET: ((CrashMoment.AFTER_FILE, CrashMoment.BEFORE_MARKER),),
     Sink.POSTGRES: ((CrashMoment.AFTER_STAGING, CrashMoment.AFTER_TABLE_COMMIT),),
+    Sink.JDBC: ((CrashMoment.AFTER_STAGING, CrashMoment.AFTER_TABLE_COMMIT),),
     Sink.DELTA: ((CrashMoment.AFTER_MERGE_COMMIT, CrashMoment.AFTER_TABLE_COMMIT),),
     Sink.ICEBERG: ((CrashMoment.AFTER_MERGE_COMMIT, CrashMoment.AFTER_TABLE_COMMIT),),
     Sink.KINESIS: ((CrashMoment.AFTER_PUT, CrashMoment.AFTER_PUT),),
@@ -95,6 +97,7 @@ _OF_WORKERS: Final[Mapping[Sink, Sequence[CrashMoment]]] = {
     Sink.KAFKA: (CrashMoment.BEFORE_WRITE, CrashMoment.BEFORE_FLUSH, CrashMoment.AFTER_FLUSH),
     Sink.PARQUET: _OF_TASKS,
     Sink.POSTGRES: _OF_TASKS,
+    Sink.JDBC: _OF_TASKS,
     Sink.DELTA: _OF_TASKS,
     Sink.ICEBERG: _OF_TASKS,
     Sink.KINESIS: (CrashMoment.BEFORE_WRITE, CrashMoment.AFTER_PUT, CrashMoment.AFTER_FLUSH),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from fanout.spark.kinesis_sink.sink import KinesisSink
 from fanout.spark.tables.delta_sink import DeltaSink
 from fanout.spark.tables.iceberg_sink import IcebergSink
+from fanout.spark.tables.jdbc_sink import JdbcSink
 from fanout.spark.tables.parquet_sink import ParquetSink
 from fanout.spark.tables.postgres_sink import PostgresSink
 from tests.provers.crash.moments import CrashMoment, Pipeline, Sink, Strike, StrikeKind
@@ -94,6 +95,21 @@ CRASH_BUGS: Final[dict[str, CrashBug]] = {
             Edit(PostgresSink._take_over, on(_IN_TRANSACTION, with_test(_expression("staging")))),
         ),
         Sink.POSTGRES,
+        _at(CrashMoment.AFTER_TABLE_COMMIT),
+        "duplicated",
+    ),
+    "rows are taken over twice through JDBC": CrashBug(
+        (
+            Edit(
+                JdbcSink._write,
+                on(node(ast.If, test=has(_method("has"))), with_test(constant(value=False))),
+            ),
+            Edit(
+                JdbcSink._write,
+                on(node(ast.If, test=has(_method("store"))), with_test(_expression("True"))),
+            ),
+        ),
+        Sink.JDBC,
         _at(CrashMoment.AFTER_TABLE_COMMIT),
         "duplicated",
     ),

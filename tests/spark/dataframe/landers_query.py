@@ -23,7 +23,7 @@ from tests.provers.planted.lander_bugs import UNGUARDED
 def main(endpoint: str, directory: str, how: str = "") -> None:
     """Run the query."""
     path = Path(directory)
-    log = logging.getLogger("fanout.landers")
+    log = logging.getLogger("fanout.lifecycle")
     log.setLevel(logging.INFO)
     log.addHandler(logging.FileHandler(path / "landers.log"))
     with ExitStack() as resources:

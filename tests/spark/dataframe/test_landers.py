@@ -13,6 +13,7 @@ from fanout.errors import ServiceError
 from fanout.spark import read_stream
 from fanout.spark.dataframe import driver_landings
 from tests.spark.dataframe.test_read_stream import filled
+from tests.spark.dataframe.triggers import needs_trigger
 from tests.spark.harness import eventually
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def lander_jobs(spark: SparkSession) -> list[int]:
     return list(scala.statusTracker().getActiveJobIds())
 
 
+@needs_trigger
 def test_landers_land_for_a_query_and_end_with_it(
     landing: Landing, runs: Runs, spark: SparkSession
 ) -> None:
@@ -79,6 +81,7 @@ def test_landers_land_for_a_query_and_end_with_it(
     assert sorted(landing.files()) == sorted(landing.named())
 
 
+@needs_trigger
 @pytest.mark.prove
 def test_the_next_query_continues_with_landers_or_without(
     landing: Landing, runs: Runs, spark: SparkSession
@@ -90,6 +93,7 @@ def test_the_next_query_continues_with_landers_or_without(
     assert sorted(landing.files()) == sorted(landing.named())
 
 
+@needs_trigger
 def test_the_error_of_a_source_ends_the_query(landing: Landing, runs: Runs) -> None:
     source = filled(5)
     source.fail(ServiceError("the stream is gone"))

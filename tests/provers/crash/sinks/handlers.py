@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from fanout.spark import DeltaSink, IcebergSink, KinesisSink, ParquetSink, PostgresSink
+from fanout.spark import (
+    DeltaSink,
+    IcebergSink,
+    JdbcSink,
+    KinesisSink,
+    ParquetSink,
+    PostgresSink,
+)
 from tests.provers.crash.moments import Sink
 from tests.provers.crash.records import SUFFIX
 from tests.provers.crash.sinks.destination import NEWEST, ROWS
+from tests.provers.crash.sinks.jdbc import DRIVER, PROPERTIES
 from tests.provers.crash.sinks.worker_rows import pass_rows
 
 if TYPE_CHECKING:
@@ -41,6 +49,12 @@ def make_handler(sink: Sink, location: str, endpoint_url: str) -> Callable[[Data
             return _both(
                 PostgresSink(table=NEWEST, dsn=location, transform=_numbered, **_MERGED),
                 PostgresSink(table=ROWS, dsn=location, transform=_rows, sink_name=ROWS),
+            )
+        case Sink.JDBC:
+            place: dict[str, Any] = {"url": location, "driver": DRIVER, "properties": PROPERTIES}
+            return _both(
+                JdbcSink(table=f'"{NEWEST}"', transform=_numbered, **_MERGED, **place),
+                JdbcSink(table=f'"{ROWS}"', transform=_through_workers, sink_name=ROWS, **place),
             )
         case Sink.DELTA:
             return _both(

@@ -48,6 +48,11 @@ def open_destination(
 
             with open_postgres(root) as tables:
                 yield tables
+        case Sink.JDBC:
+            from tests.provers.crash.sinks.jdbc import open_jdbc  # noqa: PLC0415
+
+            with open_jdbc(root) as tables_of_h2:
+                yield tables_of_h2
         case Sink.DELTA:
             from tests.provers.crash.sinks.delta import DeltaTables  # noqa: PLC0415
 

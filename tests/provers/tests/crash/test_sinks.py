@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.prove, pytest.mark.spark, pytest.mark.timeout(600)]
 KILLS = {
     Sink.PARQUET: CrashMoment.BEFORE_MARKER,
     Sink.POSTGRES: CrashMoment.BEFORE_TABLE_COMMIT,
+    Sink.JDBC: CrashMoment.BEFORE_TABLE_COMMIT,
     Sink.DELTA: CrashMoment.BEFORE_TABLE_COMMIT,
     Sink.ICEBERG: CrashMoment.BEFORE_TABLE_COMMIT,
     Sink.KINESIS: CrashMoment.AFTER_PUT,
