@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 # A password in a URL: a parameter, or as in jdbc:mysql://user:password@db and
 # jdbc:oracle:thin:user/password@db.
-_PASSWORD: Final = re.compile(r"(?i)(password|pwd)\d*\s*=|//[^/?@]*:[^/?]*@|:thin:[^@]+/[^@]*@")
+_PASSWORD: Final = re.compile(
+    r"(?i)(password|pwd|token|secret)\d*\s*=|//[^/?@]*:[^/?]*@|:(thin|oci8?):[^@]+/[^@]*@"
+)
 _SECRET: Final = re.compile(r"(?i)secret|password|pwd|token|credential|access[._]?key")
 # What the sink says itself to Spark.
 _RESERVED: Final = frozenset({"url", "driver", "dbtable", "query"})
@@ -32,6 +34,8 @@ _OF_VALUES: Final = {
     "22": "a value does not fit the type of its column",
     "23": "a constraint of the table refuses a row",
 }
+_HIDDEN: Final = "an error, which may quote values of rows and is not shown"
+_OF_SQL: Final = re.compile(r"SQL\w*Exception|BatchUpdateException")
 
 
 @final
@@ -170,16 +174,20 @@ def sql_errors(spark: SparkSession) -> Iterator[None]:
     except JAVA_ERRORS as error:
         found = _sql_exception(spark, error)
         if found is None:
+            if not has_gone(error) and _OF_SQL.search(str(error)):
+                # The driver has not the class of the exception, and its text has values of rows.
+                raise BatchNotWrittenError(f"the database refuses: {_HIDDEN}") from None
             raise
         state, code = found.getSQLState() or "", found.getErrorCode()
         # 42501 and class 28 are about rights.
         kind = ServiceError if state == "42501" or state[:2] == "28" else BatchNotWrittenError
-        said = _OF_VALUES.get(
-            state[:2], "an error, which may quote values of rows and is not shown"
-        )
+        where = f"(SQLSTATE {state}, code {code})"
         if state[:2] in _WITHOUT_VALUES:
             said = _line(str(found.getMessage()))
-        raise kind(f"the database refuses: {said} (SQLSTATE {state}, code {code})") from error
+            raise kind(f"the database refuses: {said} {where}") from error
+        said = _OF_VALUES.get(state[:2], _HIDDEN)
+        # The cause quotes the statement with its values.
+        raise kind(f"the database refuses: {said} {where}") from None
 
 
 def _sql_exception(spark: SparkSession, error: BaseException) -> Any:

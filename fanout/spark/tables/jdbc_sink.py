@@ -102,6 +102,11 @@ class JdbcSink(KeyedSink):
 
     def _check(self) -> None:
         self._check_key()
+        if self.sink_name != self.sink_name.lower():
+            raise OptionError(
+                f"sink_name={self.sink_name!r} must be in lower case, as a database may take "
+                f"names for the same that differ in case alone"
+            )
         qualifier(self.table)
         self._place.check()
 
@@ -113,6 +118,8 @@ class JdbcSink(KeyedSink):
         with place.transaction(spark) as connection:
             table = find_table(spark, connection, self.table)
             known = table.known(rows.columns)
+            if self.latest_by is not None:
+                table.check_key()
             table.create_batches()
             if table.has(batch.writer, batch.batch_id):
                 log.info("batch %d is in %s already", batch.batch_id, self.table)

@@ -19,6 +19,8 @@ _PART: Final = r'(?:[^\W\d][\w$#]*|"[^"]+"|`[^`]+`|\[[^\]]+\])'
 _NAME: Final = re.compile(rf"((?:{_PART}\.){{0,2}}){_PART}")
 # These have their own statement for an empty table with the columns of another one.
 _WITH_NO_DATA: Final = ("Apache Derby", "DB2", "HSQL")
+# What a foreign key does with its rows when one of ours goes: cascade, set null, set default.
+_FOLLOWING: Final = (0, 2, 4)
 _SELECT_INTO: Final = ("Microsoft SQL Server", "Adaptive Server")
 
 
@@ -72,9 +74,55 @@ class JdbcTable:
                 )
         return {name: name if name in self.columns else folded[name.lower()] for name in names}
 
+    def check_key(self) -> None:
+        """Check that no other table follows when a row of this one is replaced.
+
+        Raises:
+            OptionError: Rows of another table are deleted or changed with those of this one.
+        """
+        catalog, schema = self._where()
+        name = _stored(self.connection.getMetaData(), self.name[len(qualifier(self.name)) :])
+        found = self.connection.getMetaData().getExportedKeys(catalog, schema, name)
+        try:
+            while found.next():
+                if found.getShort("DELETE_RULE") in _FOLLOWING:
+                    raise OptionError(
+                        f"key replaces rows of {self.name}, and rows of "
+                        f"{found.getString('FKTABLE_NAME')} are deleted or changed with them: "
+                        f"change its foreign key, or write to a table that has none"
+                    )
+        finally:
+            found.close()
+
+    def check_staged(self, staging: str, key: Sequence[str]) -> None:
+        """Check that the database takes no two keys of a batch for the same, and none for null.
+
+        Its types may round what Spark tells apart, and its collation may leave out case.
+
+        Args:
+            staging: The staging table.
+            key: The columns of the key.
+
+        Raises:
+            BatchNotWrittenError: It does.
+        """
+        columns = [*map(self._quoted, key)]
+        null = " OR ".join(f"{column} IS NULL" for column in columns)
+        listed = ", ".join(columns)
+        if self._yields(f"SELECT 1 FROM {staging} WHERE {null}"):  # noqa: S608 - quoted
+            said = "a key is null"
+        elif self._yields(f"SELECT 1 FROM {staging} GROUP BY {listed} HAVING COUNT(*) > 1"):  # noqa: S608 - quoted
+            said = "two keys of the batch are the same"
+        else:
+            return
+        raise BatchNotWrittenError(
+            f"in {self.name} {said}, and for Spark not: give the column of the key a type and a "
+            f"collation that keep what the DataFrame has, or make the key so in transform"
+        )
+
     def create_batches(self) -> None:
         """Create the table with the newest batches, where it is missing."""
-        if not self._tables(BATCHES):
+        if BATCHES not in map(str.lower, self._tables(BATCHES)):
             self._update(
                 f"CREATE TABLE {self._beside(BATCHES)} (writer VARCHAR(255) NOT NULL PRIMARY KEY,"
                 f" batch_id NUMERIC(19) NOT NULL)"
@@ -105,8 +153,9 @@ class JdbcTable:
         )
         if changed:
             return True
-        if self._finds("writer = ?", writer):
+        if self.has(writer, batch_id):
             return False
+        # Where an older batch is there all the same, the key refuses this row.
         self._update(f"INSERT INTO {table} (writer, batch_id) VALUES (?, {newest})", writer)  # noqa: S608 - the same
         return True
 
@@ -153,6 +202,7 @@ class JdbcTable:
         """
         older, listed = 0, self._listed(columns)
         if latest_by is not None:
+            self.check_staged(staging, key)
             order = self._quoted(latest_by)
             same = " AND ".join(
                 f"{self.name}.{name} = {staging}.{name}" for name in map(self._quoted, key)
@@ -188,6 +238,13 @@ class JdbcTable:
         finally:
             prepared.close()
 
+    def _yields(self, query: str) -> bool:
+        statement = self.connection.createStatement()
+        try:
+            return bool(statement.executeQuery(query).next())
+        finally:
+            statement.close()
+
     def _finds(self, condition: str, writer: str) -> bool:
         prepared = self.connection.prepareStatement(
             f"SELECT batch_id FROM {self._beside(BATCHES)} WHERE {condition}"  # noqa: S608 - ours
@@ -201,6 +258,19 @@ class JdbcTable:
     def _tables(self, pattern: str) -> list[str]:
         """Return the tables beside this one whose names match a pattern of ours."""
         metadata = self.connection.getMetaData()
+        catalog, schema = self._where()
+        found = metadata.getTables(catalog, schema, _stored(metadata, pattern), None)
+        names = []
+        while found.next():
+            # The schema is a pattern here, too.
+            if schema is None or found.getString("TABLE_SCHEM") == schema:
+                names.append(str(found.getString("TABLE_NAME")))
+        found.close()
+        return names
+
+    def _where(self) -> tuple[str | None, str | None]:
+        """Return the catalog and the schema of the table."""
+        metadata = self.connection.getMetaData()
         catalog, schema = self.connection.getCatalog(), None
         parts = re.findall(_PART, qualifier(self.name))
         if metadata.supportsSchemasInTableDefinitions():
@@ -208,12 +278,7 @@ class JdbcTable:
             parts = parts[:-1]
         if parts:
             catalog = _stored(metadata, parts[-1])
-        found = metadata.getTables(catalog, schema, _stored(metadata, pattern), None)
-        names = []
-        while found.next():
-            names.append(str(found.getString("TABLE_NAME")))
-        found.close()
-        return names
+        return catalog, schema
 
 
 def find_table(spark: SparkSession, connection: Any, table: str) -> JdbcTable:

@@ -109,6 +109,66 @@ def test_rows_without_a_key_are_refused(
     assert derby.run(ALL) == derby.run(BATCHES) == []
 
 
+def test_keys_that_the_database_takes_for_the_same_are_refused(
+    spark: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    db.run("CREATE TABLE prices (price decimal(10, 2), version smallint)")
+    sink = db.sink(table="prices", key="price", latest_by="version")
+    kinds = "price decimal(10, 3), version int"
+    rows = spark.createDataFrame([(Decimal("1.001"), 1), (Decimal("1.002"), 2)], kinds)
+    with (
+        run(spark, tmp_path) as here,
+        pytest.raises(BatchNotWrittenError, match="two keys of the batch are the same"),
+    ):
+        here.call(sink, rows, 0)
+    assert db.run("SELECT * FROM prices") == db.run(BATCHES) == []
+
+
+def test_a_key_that_other_tables_depend_on_is_refused(
+    spark: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    db.run(
+        "CREATE TABLE customers (id integer NOT NULL PRIMARY KEY, version smallint)",
+        "CREATE TABLE addresses (customer integer REFERENCES customers (id) ON DELETE CASCADE)",
+    )
+    rows = spark.createDataFrame([(1, 1)], "id int, version int")
+    with run(spark, tmp_path) as here:
+        sink = db.sink(table="customers", key="id", latest_by="version")
+        with pytest.raises(OptionError, match=r"(?i)rows of addresses are deleted or changed"):
+            here.call(sink, rows, 0)
+        here.call(db.sink(table="customers"), rows, 0)
+    assert db.run("SELECT * FROM customers") == [(1, 1)]
+
+
+def test_a_schema_whose_name_is_like_another_is_not_that_one(
+    spark: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    with run(spark, tmp_path) as here:
+        for schema in ("etl11", "etl_1"):
+            db.run(f"CREATE SCHEMA {schema}", ORDERS.replace("orders", f"{schema}.orders"))
+            here.call(db.sink(table=f"{schema}.orders"), orders(spark, (1, 1, "figs")), 0)
+            read = db.run(f"SELECT * FROM {schema}.orders")  # noqa: S608 - a name of ours
+            assert read == [(1, 1, "figs")]
+
+
+def test_a_name_that_a_database_may_take_for_another_is_refused(derby: Database) -> None:
+    with pytest.raises(OptionError, match="sink_name='Rows' must be in lower case"):
+        derby.sink(sink_name="Rows")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "jdbc:oracle:oci:scott/tiger@db",
+        "jdbc:sqlserver://db;accessToken=abc",
+        "jdbc:h2:tcp://db/shop;PASSWORD=abc",
+    ],
+)
+def test_a_url_with_a_secret_is_refused(derby: Database, url: str) -> None:
+    with pytest.raises(OptionError, match="url has a password in it"):
+        derby.sink(url=url)
+
+
 def test_what_a_constraint_refuses_leaves_nothing(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
