@@ -137,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("--minutes must be at least 1")
     samples = soak(options.minutes, sample_seconds=min(10.0, options.minutes))
     grown = evaluate(samples)
-    Console().print(_table(grown, samples))
+    Console(stderr=options.json).print(_table(grown, samples))
     if options.json:
         report: dict[str, Any] = {
             "scenario": "soak",

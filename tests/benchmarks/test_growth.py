@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 from random import Random
 
 import pytest
 
+from benchmarks import soak
 from benchmarks.growth import BLOCKS, growth
 from benchmarks.soak import LIMITS, WARM_UP, evaluate
 
@@ -93,3 +95,13 @@ def test_a_leak_that_is_a_small_part_of_a_figure_grows(
 @pytest.mark.parametrize("name", LIMITS)
 def test_what_stays_within_its_limit_is_flat(name: str, seed: int) -> None:
     assert made_up(name, 10.0 * LIMITS[name], LIMITS[name] / 4, seed)
+
+
+def test_json_is_all_that_a_program_gets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = [{"seconds": at, "leak": 100 + at, "kinesis": at, "kafka": at} for at in SECONDS]
+    monkeypatch.setattr(soak, "soak", lambda *_, **__: samples)
+    assert soak.main(["--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["flat"], report["records"]) == (False, 2 * SECONDS[-1])
