@@ -9,6 +9,7 @@ from fanout.spark.kinesis_sink.sink import KinesisSink
 from fanout.spark.tables.delta_sink import DeltaSink
 from fanout.spark.tables.iceberg_sink import IcebergSink
 from fanout.spark.tables.jdbc_sink import JdbcSink
+from fanout.spark.tables.jdbc_table import JdbcTable
 from fanout.spark.tables.parquet_sink import ParquetSink
 from fanout.spark.tables.postgres_sink import PostgresSink
 from tests.provers.crash.moments import CrashMoment, Pipeline, Sink, Strike, StrikeKind
@@ -105,8 +106,10 @@ CRASH_BUGS: Final[dict[str, CrashBug]] = {
                 on(node(ast.If, test=has(_method("has"))), with_test(constant(value=False))),
             ),
             Edit(
-                JdbcSink._write,
-                on(node(ast.If, test=has(_method("store"))), with_test(_expression("True"))),
+                JdbcTable.store,
+                on(
+                    node(ast.If, test=node(ast.Name, id="changed")), with_test(constant(value=True))
+                ),
             ),
         ),
         Sink.JDBC,
