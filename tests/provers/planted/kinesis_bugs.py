@@ -266,7 +266,10 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
     "a batch is cut one row too late": (
         Edit(
             Basket._cut,
-            on(node(ast.Call, func=ast.Attribute, args=[ast.Name]), _one_more),
+            on(
+                node(ast.Call, func=node(ast.Attribute, value=ast.Attribute), args=[ast.Name]),
+                _one_more,
+            ),
         ),
     ),
     "acknowledging one batch acknowledges everything delivered": (
