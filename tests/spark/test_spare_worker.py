@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 from zipfile import ZipFile
 from zipimport import zipimporter
 
-import pyarrow as pa
 import pyspark
 import pytest
 from pyspark import TaskContext
 
 from fanout.spark import spare_worker as module
-from fanout.spark.dataframe.options import ReadOptions
-from fanout.spark.dataframe.row_groups import RowGroups, read_rows
 from fanout.spark.spare_worker import spare_worker
 from fanout.spark.tables.postgres_copy import CopyTask, copy_rows
 
@@ -48,12 +45,6 @@ def test_a_process_that_runs_no_task_is_left_alone() -> None:
     TaskContext._setTaskContext(None)
     spare_worker()
     assert gc.get_freeze_count() == 0
-
-
-def test_a_task_that_reads_a_landing_spares_its_worker(tmp_path: Path) -> None:
-    options = ReadOptions(landing=str(tmp_path), storage={})
-    assert not list(read_rows(RowGroups(()), pa.schema([]), options))
-    assert gc.get_freeze_count()
 
 
 def test_a_task_that_copies_rows_to_postgres_spares_its_worker() -> None:
