@@ -95,7 +95,7 @@ class JdbcTable:
             found.close()
 
     def check_staged(self, staging: str, key: Sequence[str]) -> None:
-        """Check that the database takes no two keys of a batch for the same, and none for null.
+        """Check that the keys of a batch differ, and are not null, in the database too.
 
         Its types may round what Spark tells apart, and its collation may leave out case.
 
@@ -104,20 +104,20 @@ class JdbcTable:
             key: The columns of the key.
 
         Raises:
-            BatchNotWrittenError: It does.
+            BatchNotWrittenError: Two are the same, or one is null.
         """
         columns = [*map(self._quoted, key)]
         null = " OR ".join(f"{column} IS NULL" for column in columns)
         listed = ", ".join(columns)
         if self._yields(f"SELECT 1 FROM {staging} WHERE {null}"):  # noqa: S608 - quoted
-            said = "a key is null"
+            said = "a key of the batch is null"
         elif self._yields(f"SELECT 1 FROM {staging} GROUP BY {listed} HAVING COUNT(*) > 1"):  # noqa: S608 - quoted
             said = "two keys of the batch are the same"
         else:
             return
         raise BatchNotWrittenError(
-            f"in {self.name} {said}, and for Spark not: give the column of the key a type and a "
-            f"collation that keep what the DataFrame has, or make the key so in transform"
+            f"{said} for the database, and not for Spark: give the key of {self.name} a type and a "
+            f"collation that keep what the DataFrame has, or change the key in transform"
         )
 
     def create_batches(self) -> None:
