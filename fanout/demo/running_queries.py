@@ -180,7 +180,7 @@ class DataFrameQuery:
     def kill(self, rows: int) -> Iterator[QueryMessage]:
         """Kill all processes of a kind when its time has come; see `RunningQuery.kill`."""
         while self._kills and self._kills[0].after <= rows:
-            time.sleep(self._kills[0].delay)
+            time.sleep(self._kills[0].delay)  # so that kills come at any moment of a batch
             process = self._kills[0].process
             running = tuple(self._running(process))
             if not running:  # Spark is about to start it

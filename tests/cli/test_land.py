@@ -313,7 +313,7 @@ def test_a_second_signal_ends_it_at_once_while_the_service_does_not_answer(
             began = time.monotonic()
             while process.poll() is None:
                 process.send_signal(number)
-                time.sleep(0.05)
+                time.sleep(0.05)  # as a user does who presses Ctrl-C again and again
             took = time.monotonic() - began
             stdout, stderr = process.communicate()
     assert (process.returncode, stdout) == (128 + number, "")

@@ -170,7 +170,7 @@ def test_an_age_and_a_time_are_where_it_begins(stream: Stream, shown: Any) -> No
     assert shown(stream.source, "--since", "30s", "--max", "1") == ["old"]
     between = datetime.now(UTC) + timedelta(milliseconds=2)
     while datetime.now(UTC) <= between:
-        time.sleep(0.001)
+        time.sleep(0.001)  # the service stamps a record by this clock
     stream.put(b"new")
     moment = between.isoformat().replace("+00:00", "Z")
     assert shown(stream.source, "--since", moment, "--max", "1") == ["new"]

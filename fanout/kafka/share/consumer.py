@@ -281,7 +281,7 @@ class BlockingShareConsumer:
         while self._awaiting and time.monotonic() < deadline:
             consumer.commit_async()  # it calls the callback, for what was committed before
             if self._awaiting:
-                time.sleep(pause)
+                time.sleep(pause)  # nothing else tells that the broker has responded
                 pause = min(2 * pause, _LONGEST_WAIT)
         self._awaiting = []
 
