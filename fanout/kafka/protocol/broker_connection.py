@@ -11,6 +11,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any, Final, final
 
+import numpy as np
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.errors import (
@@ -103,7 +104,7 @@ class ResponseFrame:
         data: Its bytes, which must not change any more.
     """
 
-    def __init__(self, data: bytearray) -> None:
+    def __init__(self, data: bytearray | memoryview) -> None:
         self._data = memoryview(data).toreadonly()
         self._at = 0
 
@@ -134,12 +135,12 @@ class ResponseReceiver(asyncio.BufferedProtocol):
         self._take = take
         self._fail = fail
         self._length: int | None = None  # None while the length itself is received
-        self._buffer = bytearray(_LENGTH_BYTES)
+        self._buffer = _memory(_LENGTH_BYTES)
         self._received = 0
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base's signature
         """Return the memory for the rest of the frame, without room for the next frame."""
-        return memoryview(self._buffer)[self._received :]
+        return self._buffer[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle received bytes."""
@@ -150,17 +151,17 @@ class ResponseReceiver(asyncio.BufferedProtocol):
         if length is None:
             self._expect(int.from_bytes(received, signed=True))
         elif len(received) < length:
-            self._buffer = bytearray(min(length, 2 * len(received)))
+            self._buffer = _memory(min(length, 2 * len(received)))
             self._buffer[: len(received)] = received
         else:
-            self._length, self._buffer, self._received = None, bytearray(_LENGTH_BYTES), 0
+            self._length, self._buffer, self._received = None, _memory(_LENGTH_BYTES), 0
             self._take(ResponseFrame(received))
 
     def _expect(self, length: int) -> None:
         if length < _LEAST:
             self._fail(f"an answer cannot have {length} bytes")
         else:
-            self._length, self._buffer, self._received = length, bytearray(min(length, _AT_ONCE)), 0
+            self._length, self._buffer, self._received = length, _memory(min(length, _AT_ONCE)), 0
 
     def eof_received(self) -> bool | None:
         """Pass on the end of the stream."""
@@ -255,6 +256,11 @@ def _unlogged(kind: Any) -> type[Any]:
     if response is not None:
         members["RESPONSE_TYPE"] = _unlogged(response)
     return type(kind.__name__, (kind,), members)
+
+
+def _memory(nbytes: int) -> memoryview:
+    """Return memory that is written before it is read; a bytearray would be filled with zeros."""
+    return np.empty(nbytes, np.uint8).data
 
 
 def keep_freed_memory() -> None:
