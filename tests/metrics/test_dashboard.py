@@ -18,11 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from fanout.core.statistics import (
     BatchStatistics,
     LanderStatistics,
+    LendingStatistics,
     SplitState,
     StreamTotals,
 )
 from fanout.metrics import Metrics
-from tests.metrics.given import GivenBatch, GivenQuery, split, statistics
+from tests.metrics.given import Given, GivenBatch, GivenQuery, split, statistics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,10 @@ VARIABLES = {"$stream": "orders|clicks", "$__rate_interval": "2m"}
 
 @pytest.fixture(scope="module")
 def served() -> Mapping[str, set[str]]:
-    """The labels of each metric that an exporter serves of a query with everything."""
+    """The labels of each metric that an exporter serves of a query with everything, and of a group.
+
+    A stream of a share group stores no offsets, so it is another one.
+    """
     provider = MeterProvider([PrometheusMetricReader()], shutdown_on_exit=False)
     query = GivenQuery(
         replace(
@@ -46,7 +50,7 @@ def served() -> Mapping[str, set[str]]:
                     "orders-1": split(None, state=SplitState.BACKING_OFF),
                 }
             ),
-            totals=StreamTotals(7, 70, {"TimeoutError": 1}),
+            totals=StreamTotals(7, 70, {"TimeoutError": 1}, late_records=1),
             max_bytes_in_flight=100,
             watermark=1,
             batches=BatchStatistics(1, 7, 70, {"handler": 1.0}),
@@ -64,7 +68,9 @@ def served() -> Mapping[str, set[str]]:
             ),
         )
     )
-    with Metrics(provider).watch(query):
+    metrics = Metrics(provider)
+    lent = Given(statistics({}, lending=LendingStatistics(accepted=1)))
+    with metrics.watch(query), metrics.watch(lent, name="shared"):
         query.listeners[0](GivenBatch(1.0))
         text = generate_latest(REGISTRY).decode()
     provider.shutdown()
@@ -117,6 +123,20 @@ def test_a_query_reads_metrics_and_labels_that_are_served(
         assert labels == {"messaging_destination_name"}
         assert labels <= served[name]
     assert grouped(parsed) <= set().union(*(served[name] for name, _ in read))
+
+
+def test_the_dashboard_shows_each_counter_of_what_goes_wrong() -> None:
+    shown = {
+        name for query in QUERIES for name, _ in selectors(promql_parser.parse(written_in(query)))
+    }
+    assert {
+        "fanout_resubscriptions_total",
+        "fanout_gaps_total",
+        "fanout_late_records_total",
+        "fanout_bad_records_total",
+        "fanout_commits_total",
+        "fanout_share_settled_total",
+    } <= shown
 
 
 def test_the_labels_of_legends_are_left_by_their_queries() -> None:
