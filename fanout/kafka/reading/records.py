@@ -1,9 +1,8 @@
 """Decode the answer of a Fetch into Arrow record batches.
 
-The records of many batches are decoded at once. Only the step from one record to the next, whose
-length is not known before, is Python code per record: `record_batches` cuts the answer,
-`compression` decompresses, `aborted_transactions` filters, `record_fields` finds the fields, and
-`columns` makes Arrow columns of them.
+The records of many batches are decoded at once: `record_batches` cuts the answer, `compression`
+decompresses, `aborted_transactions` filters, `record_fields` finds the fields, and `columns` makes
+Arrow columns of them. Only the step from one record to the next is Python code per record.
 """
 
 from __future__ import annotations
