@@ -34,8 +34,10 @@ _SHORT: Final = 0.01
 _PART_OF_HOLD: Final = 0.1
 
 # While other partitions have records, partitions that had none the last time are fetched this
-# often, in seconds: hundreds of them in each request would take longer than the records.
+# often, in seconds: hundreds of them in each request would take longer than the records. A few
+# cost little, and their records would wait.
 _SELDOM: Final = 0.05
+_FEW: Final = 16
 
 # The least bytes that a partition requests, however many partitions there are.
 _LEAST_BYTES: Final = 16 * 1024
@@ -259,7 +261,8 @@ class _Broker:
         now = asyncio.get_running_loop().time()
         pending = tuple(self._pending.values())
         likely = tuple(one for one in pending if not one.was_empty)
-        if likely and len(likely) < len(pending) and now - self._all_fetched_at < _SELDOM:
+        unlikely = len(pending) - len(likely)
+        if likely and unlikely > _FEW and now - self._all_fetched_at < _SELDOM:
             return likely, _SHORT
         self._all_fetched_at = now
         if not self._held:
