@@ -193,6 +193,32 @@ async def test_beside_a_busy_partition_idle_ones_are_asked_for_20_times_a_second
 
 
 @in_virtual_time
+async def test_beside_a_busy_partition_a_few_idle_ones_are_in_each_request() -> None:
+    cluster = ScriptedCluster(4, latency=0.002)
+    busy, *idle = cluster.partitions
+    for _ in range(1000):
+        cluster.logs[busy].append(1)
+
+    async def read(fetcher: Fetcher) -> None:
+        for offset in range(0, 1000, 2):
+            await fetcher.fetch(busy, offset, 150, patience=60.0)
+
+    async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(read(fetcher))
+        waiting = [tasks.create_task(fetch(fetcher, p, patience=60.0)) for p in idle[1:]]
+        for offset in range(10):
+            task = tasks.create_task(fetch(fetcher, idle[0], offset, patience=60.0))
+            await asyncio.sleep(0.07 + offset / 1000)
+            cluster.logs[idle[0]].append(1)
+            began = running_loop().time()
+            await task
+            assert running_loop().time() - began < 0.02
+        assert not reading.done()
+        for task in (reading, *waiting):
+            task.cancel()
+
+
+@in_virtual_time
 async def test_a_partition_with_an_open_transaction_is_not_asked_for_in_haste() -> None:
     cluster = ScriptedCluster(2)
     open_one, idle = cluster.partitions
