@@ -207,11 +207,11 @@ async def test_beside_a_busy_partition_a_few_idle_ones_are_in_each_request() -> 
         reading = tasks.create_task(read(fetcher))
         waiting = [tasks.create_task(fetch(fetcher, p, patience=60.0)) for p in idle[1:]]
         for offset in range(10):
-            task = tasks.create_task(fetch(fetcher, idle[0], offset, patience=60.0))
+            arrival = tasks.create_task(fetch(fetcher, idle[0], offset, patience=60.0))
             await asyncio.sleep(0.07 + offset / 1000)
             cluster.logs[idle[0]].append(1)
             began = running_loop().time()
-            await task
+            await arrival
             assert running_loop().time() - began < 0.02
         assert not reading.done()
         for task in (reading, *waiting):
