@@ -193,6 +193,8 @@ class Capabilities:
             None for those of another source. None where only the same source continues them.
         terms: What the service calls splits, positions and errors.
         origin: Where the records come from.
+        gather: Lets new records wait at the service until a request is so many seconds after the
+            one before, for a consumer that collects them anyway; None where the service sends them.
         decode: Decodes the records of each batch, those of an empty one too, before it is
             delivered; None where they are delivered as they are.
     """
@@ -206,6 +208,7 @@ class Capabilities:
     adopt: Adopt | None = None
     terms: Terms = Terms()
     origin: Origin = field(default_factory=Origin)
+    gather: Callable[[float], None] | None = None
     decode: Callable[[Batch], Awaitable[Batch]] | None = None
 
 

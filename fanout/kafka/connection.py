@@ -83,6 +83,7 @@ class KafkaConnection:
             commits=committer,
             terms=Terms("partition", describe_position),
             origin=Origin("kafka", selection.text, options.group_id),
+            gather=fetcher.gather,
             decode=options.decoder,
         )
         self._worked: set[Phase] = {Phase.DISCOVER}

@@ -15,17 +15,19 @@ from aiokafka.errors import (
 )
 
 from fanout.core.limits import MemoryLimit
+from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
 from fanout.errors import MalformedEventError
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
 from fanout.testing.virtual_time.loop import running_loop, simulate
-from tests.kafka.scripted import ScriptedCluster
+from tests.kafka.scripted import ScriptedCluster, ScriptedSource
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from fanout.core.fan_out import FanOut
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import FetchAnswer, Fetched, PartitionFetch
 
@@ -216,6 +218,90 @@ async def test_beside_a_busy_partition_a_few_idle_ones_are_in_each_request() -> 
         assert not reading.done()
         for task in (reading, *waiting):
             task.cancel()
+
+
+@pytest.mark.parametrize(("gather", "apart"), [(None, 0.005), (0.02, 0.02)])
+@in_virtual_time
+async def test_while_answers_are_short_records_gather_at_the_broker(
+    gather: float | None, apart: float
+) -> None:
+    cluster = ScriptedCluster(2, latency=0.001)
+    appended: dict[Partition, list[float]] = {partition: [] for partition in cluster.partitions}
+    ages: list[float] = []
+
+    async def read(fetcher: Fetcher, partition: Partition) -> None:
+        offset = 0
+        while True:
+            fetched = await fetch(fetcher, partition, offset, patience=60.0)
+            now, end = running_loop().time(), fetched.high_watermark
+            ages.extend(now - then for then in appended[partition][offset:end])
+            offset = end
+
+    async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
+        reading = [tasks.create_task(read(fetcher, p)) for p in cluster.partitions]
+        await asyncio.sleep(0)
+        if gather is not None:
+            fetcher.gather(gather)
+        for number in range(1000):
+            await asyncio.sleep(0.001)
+            partition = cluster.partitions[number % 2]
+            cluster.logs[partition].append(1)
+            appended[partition].append(running_loop().time())
+            cluster.changed()
+        await asyncio.sleep(0.1)
+        for task in reading:
+            task.cancel()
+    assert len(ages) == 1000
+    assert 0.9 / apart < len(cluster.fetches) <= 1 / apart + 2
+    assert max(ages) < apart + 0.002
+
+
+@in_virtual_time
+async def test_a_stream_lets_records_gather_for_as_long_as_its_consumer_wants() -> None:
+    async def fetches(gather: float | None) -> int:
+        cluster = ScriptedCluster(latency=0.001)
+        async with open_stream(ScriptedSource(cluster)) as stream:
+            if gather is not None:
+                assert stream.capabilities.gather is not None
+                stream.capabilities.gather(gather)
+            reading = asyncio.create_task(read(stream))
+            for _ in range(1000):
+                await asyncio.sleep(0.001)
+                cluster.log().append(1)
+                cluster.changed()
+            reading.cancel()
+            await asyncio.wait([reading])
+        return len(cluster.fetches)
+
+    async def read(stream: FanOut) -> None:
+        async for _ in stream:
+            pass
+
+    assert 180 < await fetches(None) < 220
+    assert 45 < await fetches(0.02) < 55
+
+
+@in_virtual_time
+async def test_records_that_fill_an_answer_or_come_seldom_do_not_wait() -> None:
+    cluster = ScriptedCluster()
+    (partition,) = cluster.partitions
+    for _ in range(100):
+        cluster.log().append(1)
+    async with fetching(cluster) as fetcher:
+        fetcher.gather(0.02)
+        began = running_loop().time()
+        for offset in range(100):
+            fetched = await fetcher.fetch(partition, offset, 1, patience=60.0)
+            assert fetched.batches
+        assert running_loop().time() == began
+        for offset in range(100, 110):
+            waiting = asyncio.create_task(fetch(fetcher, partition, offset, patience=60.0))
+            await asyncio.sleep(0.03)
+            cluster.log().append(1)
+            cluster.changed()
+            began = running_loop().time()
+            assert (await waiting).batches
+            assert running_loop().time() == began
 
 
 @in_virtual_time

@@ -112,6 +112,13 @@ def numbered(count: int) -> list[bytes]:
     return [str(n).encode() for n in range(count)]
 
 
+async def test_records_gather_at_the_service_for_longer_than_a_drain_collects(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    async with pumping(source, tmp_path):
+        assert source.gathered == [0.02]
+
+
 async def test_records_that_wait_are_handed_over_at_once(
     source: ManualSource, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ class ManualSource:
         self.available_now: list[bool] = []
         self.lag = 0.0
         self.trace: list[object] = []
+        self.gathered: list[float] = []
         self._logs: dict[Split, list[bytes | None]] = {Split(id_): [] for id_ in splits or ("a",)}
         self._ended: dict[Split, tuple[Split, ...]] = {}
         self._failure: Exception | None = None
@@ -157,7 +158,9 @@ class ManualConnection:
         self.pacing = PACING
         self._source = source
         self.identity = source.identity
-        self.capabilities = Capabilities(bounded=source.bounded, commits=self)
+        self.capabilities = Capabilities(
+            bounded=source.bounded, commits=self, gather=source.gathered.append
+        )
         self.statistics = CommitStatistics()
 
     async def splits(self) -> Sequence[Split]:

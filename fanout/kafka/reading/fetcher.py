@@ -39,6 +39,11 @@ _PART_OF_HOLD: Final = 0.1
 _SELDOM: Final = 0.05
 _FEW: Final = 16
 
+# While the answers are short, requests to a broker begin at least this far apart, in seconds, so
+# that records gather there. To decode an event of one record takes as long as to decode hundreds of
+# records of a large one.
+_GATHER: Final = 0.005
+
 # The least bytes that a partition requests, however many partitions there are.
 _LEAST_BYTES: Final = 16 * 1024
 
@@ -79,6 +84,7 @@ class Fetcher:
         self._max_partition_bytes = max_partition_bytes
         self._max_bytes_in_flight = max_bytes_in_flight
         self._max_wait = max_wait
+        self._gather = _GATHER
         self._subscribed: set[Partition] = set()
         self._brokers: dict[int, _Broker] = {}
         self._tasks: asyncio.TaskGroup
@@ -109,6 +115,16 @@ class Fetcher:
         """
         share = self._max_bytes_in_flight // (2 * max(1, len(self._subscribed)))
         return min(self._max_partition_bytes, max(share, _LEAST_BYTES))
+
+    def gather(self, seconds: float) -> None:
+        """Set how far apart requests to a broker begin while its answers are short.
+
+        Args:
+            seconds: From the beginning of one to that of the next.
+        """
+        self._gather = seconds
+        for broker in self._brokers.values():
+            broker.gather = seconds
 
     @contextmanager
     def subscribed(self, partition: Partition) -> Iterator[None]:
@@ -170,7 +186,9 @@ class Fetcher:
 
     def _broker(self, number: int) -> _Broker:
         if number not in self._brokers:
-            self._brokers[number] = _Broker(number, self._transport, self._max_wait)
+            self._brokers[number] = _Broker(
+                number, self._transport, self._max_wait, gather=self._gather
+            )
         return self._brokers[number]
 
 
@@ -184,10 +202,14 @@ class _Broker:
         number: The broker.
         transport: Makes the calls.
         max_wait: How long the broker may wait for records, in seconds.
+        gather: How far apart requests begin while the answers are short, in seconds.
     """
 
-    def __init__(self, number: int, transport: KafkaTransport, max_wait: float) -> None:
+    def __init__(
+        self, number: int, transport: KafkaTransport, max_wait: float, *, gather: float
+    ) -> None:
         self.task: asyncio.Task[None] | None = None
+        self.gather = gather
         self._number = number
         self._transport = transport
         self._max_wait = max_wait
@@ -231,11 +253,17 @@ class _Broker:
         now = asyncio.get_running_loop().time
         began = now()
         chosen, max_wait = self._choose()
-        answered = self._hand_out(chosen, await self._fetch(chosen, max_wait))
-        # Readers that got an answer may fetch again in this turn of the loop. Where none got one,
-        # the broker should have waited; a broker that did not wait gets a pause.
-        waited = now() - began >= _SHORT
-        await asyncio.sleep(0 if answered or waited else _SHORT)
+        answers = await self._fetch(chosen, max_wait)
+        answered = self._hand_out(chosen, answers)
+        waited = now() - began
+        if not answered:
+            # The broker should have waited; a broker that did not wait gets a pause.
+            await asyncio.sleep(0 if waited >= _SHORT else _SHORT)
+        elif all(_is_short(one.request, answers.get(one.partition)) for one in chosen):
+            await asyncio.sleep(max(0.0, self.gather - waited))
+        else:
+            # Readers that got an answer may fetch again in this turn of the loop.
+            await asyncio.sleep(0)
 
     async def _fetch(
         self, chosen: Sequence[_PendingFetch], max_wait: float
@@ -295,3 +323,8 @@ class _Broker:
             pending.answer.set_result(answer)
             answered += 1
         return answered
+
+
+def _is_short(request: PartitionFetch, answer: FetchAnswer | None) -> bool:
+    """Return whether a broker had fewer records than requested: there are no more."""
+    return isinstance(answer, Fetched) and 2 * len(answer.batches) < request.max_bytes
