@@ -145,6 +145,20 @@ class Spooling(Protocol):
         """
 
 
+class Polling(Protocol):
+    """A service that is polled for records, where new ones can gather between two polls."""
+
+    def poll_every(self, seconds: float) -> None:
+        """Let the next poll wait after one that found few records, or none.
+
+        Args:
+            seconds: From the beginning of one poll to that of the next.
+        """
+
+    def poll_now(self) -> bool:
+        """Poll at once where a poll waits; return whether one did."""
+
+
 Adopt: TypeAlias = "Callable[[Checkpoint, Sequence[Split]], Awaitable[Checkpoint | None]]"
 """Fits stored positions to what a connection reads now; see `Capabilities.adopt`."""
 
@@ -193,8 +207,7 @@ class Capabilities:
             None for those of another source. None where only the same source continues them.
         terms: What the service calls splits, positions and errors.
         origin: Where the records come from.
-        gather: Lets new records wait at the service until a request is so many seconds after the
-            one before, for a consumer that collects them anyway; None where the service sends them.
+        polling: Sets how often the service is polled for new records; None where it sends them.
         decode: Decodes the records of each batch, those of an empty one too, before it is
             delivered; None where they are delivered as they are.
     """
@@ -208,7 +221,7 @@ class Capabilities:
     adopt: Adopt | None = None
     terms: Terms = Terms()
     origin: Origin = field(default_factory=Origin)
-    gather: Callable[[float], None] | None = None
+    polling: Polling | None = None
     decode: Callable[[Batch], Awaitable[Batch]] | None = None
 
 

@@ -83,7 +83,7 @@ class KafkaConnection:
             commits=committer,
             terms=Terms("partition", describe_position),
             origin=Origin("kafka", selection.text, options.group_id),
-            gather=fetcher.gather,
+            polling=fetcher,
             decode=options.decoder,
         )
         self._worked: set[Phase] = {Phase.DISCOVER}

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 # How long one drain collects after its first record: long enough for the snapshot of positions
 # that each drain takes to cost little, short beside Spark's floor of 110 ms for a micro-batch.
 _COLLECT = 0.005
-# How far apart requests to Kafka are while there are few records: a record is 10 ms older, and a
-# slow stream takes a quarter less processor time.
-_GATHER = 0.020
+# How far apart polls are while they find few records. When Spark wants records, the next poll is
+# sent at once, and the segment is handed over after the time that a broker takes to answer.
+_POLL = 0.100
+_ANSWER = 0.004
 # While Spark waits, this much silence after a record ends the segment.
 _QUIET = 0.010
 # How often a bounded run checks whether it has caught up; shards without records report it only in
@@ -66,6 +67,7 @@ class _Request:
 
     deadline: float
     answer: asyncio.Future[FillResult]
+    polled_until: float  # until then records of a poll may arrive; 0 where none was sent
 
 
 @final
@@ -105,8 +107,9 @@ class SegmentFiller:
         self._bounded = bounded
         self.failure: Exception | None = None
         self._time = asyncio.get_running_loop().time
-        if stream.capabilities.gather is not None:
-            stream.capabilities.gather(_GATHER)
+        self._polling = stream.capabilities.polling
+        if self._polling is not None:
+            self._polling.poll_every(_POLL)
         self._segment = log.open()
         self._carried: Drained | None = None
         self._complete = False  # a run that has caught up takes no more records
@@ -156,7 +159,7 @@ class SegmentFiller:
 
         A segment that was filled before the call is handed over at once. Otherwise the wait is
         for the first record, and then until nothing came for 10 ms, or `max_wait` is over, or the
-        segment is full.
+        segment is full. A service that is polled gets 4 ms to answer a poll that was due later.
 
         Args:
             idle: Seconds to wait for the first record; then the answer is `NoRecords`.
@@ -172,7 +175,11 @@ class SegmentFiller:
         if self._closed is not None:
             raise self._closed
         loop = asyncio.get_running_loop()
-        request = self._request = _Request(loop.time() + idle, loop.create_future())
+        now = loop.time()
+        polled = self._polling is not None and self._polling.poll_now()
+        request = self._request = _Request(
+            now + idle, loop.create_future(), now + _ANSWER if polled else 0.0
+        )
         self._wake()
         try:
             return await request.answer
@@ -230,7 +237,7 @@ class SegmentFiller:
                 drained = await self._stream.drain(
                     max_records=self._segment.room_records,
                     max_bytes=self._segment.room_bytes,
-                    max_wait=_COLLECT,
+                    max_wait=0.0 if self._is_polling else _COLLECT,
                     first_wait=math.inf,
                 )
         except TimeoutError:
@@ -264,6 +271,11 @@ class SegmentFiller:
         return self._segment.full or self._carried is not None
 
     @property
+    def _is_polling(self) -> bool:
+        """Whether the records of a poll may be on their way, which Spark waits for."""
+        return self._request is not None and self._time() < self._request.polled_until
+
+    @property
     def _prompt(self) -> bool:
         """Whether silence ends the segment."""
         return self._hurried or (self._eager and self._segment.rows >= self._min_records)
@@ -292,12 +304,15 @@ class SegmentFiller:
             return None
         if self._stopping:
             return now
-        if self._segment.rows:
-            if self._prompt:
-                return now + _QUIET
+        if not self._segment.rows:
+            until = self._request.deadline
+        elif self._is_polling:
+            until = self._request.polled_until
+        elif self._prompt:
+            until = now + _QUIET
+        else:
             until = self._first_record_at + self._max_wait
-            return min(until, now + _LOOK) if self._bounded else until
-        return min(self._request.deadline, now + _LOOK) if self._bounded else self._request.deadline
+        return min(until, now + _LOOK) if self._bounded else until
 
     def _answer(self, *, arrived: bool) -> None:
         request, segment = self._request, self._segment
@@ -310,7 +325,7 @@ class SegmentFiller:
             waited = now >= self._first_record_at + self._max_wait
             quiet = self._prompt and not arrived
             over = self._complete or self._stream_failure is not None
-            if quiet or self._full or over or waited:
+            if self._full or over or ((quiet or waited) and not self._is_polling):
                 request.answer.set_result(self._hand_over())
         elif self._stream_failure is not None:
             request.answer.set_exception(self._stream_failure)

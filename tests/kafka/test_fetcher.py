@@ -220,10 +220,10 @@ async def test_beside_a_busy_partition_a_few_idle_ones_are_in_each_request() -> 
             task.cancel()
 
 
-@pytest.mark.parametrize(("gather", "apart"), [(None, 0.005), (0.02, 0.02)])
+@pytest.mark.parametrize(("seconds", "apart"), [(None, 0.005), (0.02, 0.02)])
 @in_virtual_time
 async def test_while_answers_are_short_records_gather_at_the_broker(
-    gather: float | None, apart: float
+    seconds: float | None, apart: float
 ) -> None:
     cluster = ScriptedCluster(2, latency=0.001)
     appended: dict[Partition, list[float]] = {partition: [] for partition in cluster.partitions}
@@ -240,8 +240,8 @@ async def test_while_answers_are_short_records_gather_at_the_broker(
     async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
         reading = [tasks.create_task(read(fetcher, p)) for p in cluster.partitions]
         await asyncio.sleep(0)
-        if gather is not None:
-            fetcher.gather(gather)
+        if seconds is not None:
+            fetcher.poll_every(seconds)
         for number in range(1000):
             await asyncio.sleep(0.001)
             partition = cluster.partitions[number % 2]
@@ -257,13 +257,13 @@ async def test_while_answers_are_short_records_gather_at_the_broker(
 
 
 @in_virtual_time
-async def test_a_stream_lets_records_gather_for_as_long_as_its_consumer_wants() -> None:
-    async def fetches(gather: float | None) -> int:
+async def test_a_stream_polls_as_often_as_its_consumer_wants() -> None:
+    async def fetches(seconds: float | None) -> int:
         cluster = ScriptedCluster(latency=0.001)
         async with open_stream(ScriptedSource(cluster)) as stream:
-            if gather is not None:
-                assert stream.capabilities.gather is not None
-                stream.capabilities.gather(gather)
+            if seconds is not None:
+                assert stream.capabilities.polling is not None
+                stream.capabilities.polling.poll_every(seconds)
             reading = asyncio.create_task(read(stream))
             for _ in range(1000):
                 await asyncio.sleep(0.001)
@@ -288,7 +288,7 @@ async def test_records_that_fill_an_answer_or_come_seldom_do_not_wait() -> None:
     for _ in range(100):
         cluster.log().append(1)
     async with fetching(cluster) as fetcher:
-        fetcher.gather(0.02)
+        fetcher.poll_every(0.02)
         began = running_loop().time()
         for offset in range(100):
             fetched = await fetcher.fetch(partition, offset, 1, patience=60.0)
@@ -302,6 +302,48 @@ async def test_records_that_fill_an_answer_or_come_seldom_do_not_wait() -> None:
             began = running_loop().time()
             assert (await waiting).batches
             assert running_loop().time() == began
+
+
+@in_virtual_time
+async def test_a_poll_that_waits_for_records_is_sent_when_they_are_wanted() -> None:
+    cluster = ScriptedCluster()
+    (partition,) = cluster.partitions
+    cluster.log().append(1)
+    async with fetching(cluster) as fetcher:
+        fetcher.poll_every(10.0)
+        await fetch(fetcher, partition)
+        waiting = asyncio.create_task(fetch(fetcher, partition, 1, patience=60.0))
+        await asyncio.sleep(1.0)
+        cluster.log().append(1)
+        began = running_loop().time()
+        assert fetcher.poll_now()
+        assert (await waiting).batches
+        waiting = asyncio.create_task(fetch(fetcher, partition, 2, patience=60.0))
+        await asyncio.sleep(0)
+        assert fetcher.poll_now()
+        await asyncio.sleep(0)
+        assert not fetcher.poll_now()  # the broker has the request, and waits for records
+        cluster.log().append(1)
+        cluster.changed()
+        assert (await waiting).batches
+        assert running_loop().time() == began
+
+
+@in_virtual_time
+async def test_a_reader_that_does_not_wait_for_records_does_not_wait_for_a_poll() -> None:
+    cluster = ScriptedCluster(2)
+    first, second = cluster.partitions
+    cluster.logs[first].append(1)
+    async with fetching(cluster) as fetcher:
+        fetcher.poll_every(10.0)
+        await fetch(fetcher, first)
+        waiting = asyncio.create_task(fetch(fetcher, first, 1, patience=60.0))
+        await asyncio.sleep(1.0)
+        cluster.logs[second].append(1)
+        began = running_loop().time()
+        assert (await fetch(fetcher, second)).batches
+        assert running_loop().time() == began
+        waiting.cancel()
 
 
 @in_virtual_time

@@ -13,6 +13,7 @@ import pytest
 from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError, StreamStateError
+from fanout.landing import segment_filler
 from fanout.landing.segment_filler import NoRecords, SegmentFiller, Stopped
 from fanout.landing.segments import Filled, OpenSegment, SegmentLog
 from tests.spark.manual import SCHEMA, ManualSource
@@ -112,11 +113,39 @@ def numbered(count: int) -> list[bytes]:
     return [str(n).encode() for n in range(count)]
 
 
-async def test_records_gather_at_the_service_for_longer_than_a_drain_collects(
+async def test_a_service_is_polled_seldom_until_records_are_wanted(
     source: ManualSource, tmp_path: Path
 ) -> None:
     async with pumping(source, tmp_path):
-        assert source.gathered == [0.02]
+        assert source.poll_seconds == 0.1
+
+
+@pytest.mark.parametrize(("eager", "max_wait"), [(True, LONG), (False, 0.0)])
+async def test_what_a_poll_finds_is_handed_over_with_what_was_there(
+    source: ManualSource,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    eager: bool,
+    max_wait: float,
+) -> None:
+    monkeypatch.setattr(segment_filler, "_ANSWER", 0.2)  # also where the machine is busy
+    source.put(b"0")
+    async with pumping(source, tmp_path, max_wait=max_wait, eager=eager) as (filler, stream):
+        await until_read(stream, 1)
+        source.on_poll = lambda: source.put(b"1", b"2")
+        assert await take(filler) == [1, 2, 3]
+
+
+async def test_a_poll_that_finds_nothing_does_not_hand_over_the_next_record_alone(
+    source: ManualSource, tmp_path: Path
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with pumping(source, tmp_path, max_wait=LONG) as (filler, _):
+        source.on_poll = lambda: None
+        loop.call_later(0.02, source.put, b"0")
+        loop.call_later(0.021, source.put, b"1")
+        assert await take(filler) == [1, 2]
 
 
 async def test_records_that_wait_are_handed_over_at_once(

@@ -17,7 +17,7 @@ from fanout.core.source import Capabilities
 from fanout.core.statistics import CommitStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 
     from fanout.core.event_time import EventTime
     from fanout.core.policy import Phase
@@ -70,11 +70,22 @@ class ManualSource:
         self.available_now: list[bool] = []
         self.lag = 0.0
         self.trace: list[object] = []
-        self.gathered: list[float] = []
+        self.poll_seconds = 0.0
+        self.on_poll: Callable[[], None] | None = None
         self._logs: dict[Split, list[bytes | None]] = {Split(id_): [] for id_ in splits or ("a",)}
         self._ended: dict[Split, tuple[Split, ...]] = {}
         self._failure: Exception | None = None
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    def poll_every(self, seconds: float) -> None:
+        self.poll_seconds = seconds
+
+    def poll_now(self) -> bool:
+        """Poll, where a test has said what the poll finds."""
+        if self.on_poll is None:
+            return False
+        self.on_poll()
+        return True
 
     def put(self, *data: bytes, split: str = "a") -> None:
         """Append records."""
@@ -158,9 +169,7 @@ class ManualConnection:
         self.pacing = PACING
         self._source = source
         self.identity = source.identity
-        self.capabilities = Capabilities(
-            bounded=source.bounded, commits=self, gather=source.gathered.append
-        )
+        self.capabilities = Capabilities(bounded=source.bounded, commits=self, polling=source)
         self.statistics = CommitStatistics()
 
     async def splits(self) -> Sequence[Split]:

@@ -6,7 +6,7 @@ A partition whose reader does not wait is not fetched: that is the back-pressure
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
@@ -41,8 +41,8 @@ _FEW: Final = 16
 
 # While the answers are short, requests to a broker begin at least this far apart, in seconds, so
 # that records gather there. To decode an event of one record takes as long as to decode hundreds of
-# records of a large one.
-_GATHER: Final = 0.005
+# records of a large one. A consumer that collects records sets more.
+_POLL_SECONDS: Final = 0.005
 
 # The least bytes that a partition requests, however many partitions there are.
 _LEAST_BYTES: Final = 16 * 1024
@@ -84,7 +84,7 @@ class Fetcher:
         self._max_partition_bytes = max_partition_bytes
         self._max_bytes_in_flight = max_bytes_in_flight
         self._max_wait = max_wait
-        self._gather = _GATHER
+        self._poll_seconds = _POLL_SECONDS
         self._subscribed: set[Partition] = set()
         self._brokers: dict[int, _Broker] = {}
         self._tasks: asyncio.TaskGroup
@@ -116,15 +116,20 @@ class Fetcher:
         share = self._max_bytes_in_flight // (2 * max(1, len(self._subscribed)))
         return min(self._max_partition_bytes, max(share, _LEAST_BYTES))
 
-    def gather(self, seconds: float) -> None:
+    def poll_every(self, seconds: float) -> None:
         """Set how far apart requests to a broker begin while its answers are short.
 
         Args:
             seconds: From the beginning of one to that of the next.
         """
-        self._gather = seconds
+        self._poll_seconds = seconds
         for broker in self._brokers.values():
-            broker.gather = seconds
+            broker.poll_seconds = seconds
+
+    def poll_now(self) -> bool:
+        """Send the requests at once that wait for records to gather; return whether one did."""
+        paused = [broker for broker in self._brokers.values() if broker.poll_now()]
+        return bool(paused)
 
     @contextmanager
     def subscribed(self, partition: Partition) -> Iterator[None]:
@@ -187,7 +192,7 @@ class Fetcher:
     def _broker(self, number: int) -> _Broker:
         if number not in self._brokers:
             self._brokers[number] = _Broker(
-                number, self._transport, self._max_wait, gather=self._gather
+                number, self._transport, self._max_wait, poll_seconds=self._poll_seconds
             )
         return self._brokers[number]
 
@@ -202,14 +207,15 @@ class _Broker:
         number: The broker.
         transport: Makes the calls.
         max_wait: How long the broker may wait for records, in seconds.
-        gather: How far apart requests begin while the answers are short, in seconds.
+        poll_seconds: How far apart requests begin while the answers are short.
     """
 
     def __init__(
-        self, number: int, transport: KafkaTransport, max_wait: float, *, gather: float
+        self, number: int, transport: KafkaTransport, max_wait: float, *, poll_seconds: float
     ) -> None:
         self.task: asyncio.Task[None] | None = None
-        self.gather = gather
+        self.poll_seconds = poll_seconds
+        self._polled: asyncio.Event | None = None  # while records gather; ends the pause
         self._number = number
         self._transport = transport
         self._max_wait = max_wait
@@ -229,6 +235,8 @@ class _Broker:
         assert pending.partition not in self._pending, "a partition has one fetch at a time"
         self._held.pop(pending.partition, None)
         self._pending[pending.partition] = pending
+        if pending.empty_at <= asyncio.get_running_loop().time():
+            self.poll_now()  # this reader does not wait for records
 
     def withdraw(self, pending: _PendingFetch) -> None:
         """Remove a fetch, if it has not been answered yet."""
@@ -259,11 +267,27 @@ class _Broker:
         if not answered:
             # The broker should have waited; a broker that did not wait gets a pause.
             await asyncio.sleep(0 if waited >= _SHORT else _SHORT)
-        elif all(_is_short(one.request, answers.get(one.partition)) for one in chosen):
-            await asyncio.sleep(max(0.0, self.gather - waited))
+        elif waited < self.poll_seconds and all(
+            _is_short(one.request, answers.get(one.partition)) for one in chosen
+        ):
+            await self._let_records_gather(self.poll_seconds - waited)
         else:
             # Readers that got an answer may fetch again in this turn of the loop.
             await asyncio.sleep(0)
+
+    async def _let_records_gather(self, seconds: float) -> None:
+        self._polled = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._polled.wait()
+        self._polled = None
+
+    def poll_now(self) -> bool:
+        """End the pause in which records gather; return whether there was one."""
+        if self._polled is None:
+            return False
+        self._polled.set()
+        return True
 
     async def _fetch(
         self, chosen: Sequence[_PendingFetch], max_wait: float
