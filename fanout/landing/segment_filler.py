@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 # that each drain takes to cost little, short beside Spark's floor of 110 ms for a micro-batch.
 _COLLECT = 0.005
 # How far apart polls are while they find few records. When Spark wants records, the next poll is
-# sent at once, and the segment is handed over after the time that a broker takes to answer.
+# sent at once, and the segment waits for what it finds: so long for the first answer, and so long
+# for those of other brokers after it.
 _POLL = 0.100
-_ANSWER = 0.004
+_FIRST_ANSWER = 0.020
+_OTHER_ANSWERS = 0.002
 # While Spark waits, this much silence after a record ends the segment.
 _QUIET = 0.010
 # How often a bounded run checks whether it has caught up; shards without records report it only in
@@ -61,7 +63,7 @@ FillResult: TypeAlias = Filled | NoRecords | Stopped
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Request:
     """Spark waits for a segment until a deadline on the loop's clock."""
 
@@ -159,7 +161,7 @@ class SegmentFiller:
 
         A segment that was filled before the call is handed over at once. Otherwise the wait is
         for the first record, and then until nothing came for 10 ms, or `max_wait` is over, or the
-        segment is full. A service that is polled gets 4 ms to answer a poll that was due later.
+        segment is full. A service that is polled gets 20 ms to answer a poll that was due later.
 
         Args:
             idle: Seconds to wait for the first record; then the answer is `NoRecords`.
@@ -178,7 +180,7 @@ class SegmentFiller:
         now = loop.time()
         polled = self._polling is not None and self._polling.poll_now()
         request = self._request = _Request(
-            now + idle, loop.create_future(), now + _ANSWER if polled else 0.0
+            now + idle, loop.create_future(), now + _FIRST_ANSWER if polled else 0.0
         )
         self._wake()
         try:
@@ -257,6 +259,9 @@ class SegmentFiller:
             self._carried = drained
         else:
             self._add(drained)
+        if self._request is not None:
+            answered = self._time() + _OTHER_ANSWERS
+            self._request.polled_until = min(self._request.polled_until, answered)
         if self._full:
             # A caller that waits seals it, while records of the next one are drained. Otherwise
             # seal it while Spark works on the one before.

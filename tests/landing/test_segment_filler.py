@@ -129,7 +129,7 @@ async def test_what_a_poll_finds_is_handed_over_with_what_was_there(
     eager: bool,
     max_wait: float,
 ) -> None:
-    monkeypatch.setattr(segment_filler, "_ANSWER", 0.2)  # also where the machine is busy
+    monkeypatch.setattr(segment_filler, "_FIRST_ANSWER", 1.0)  # also where the machine is busy
     source.put(b"0")
     async with pumping(source, tmp_path, max_wait=max_wait, eager=eager) as (filler, stream):
         await until_read(stream, 1)
@@ -143,8 +143,8 @@ async def test_a_poll_that_finds_nothing_does_not_hand_over_the_next_record_alon
     loop = asyncio.get_running_loop()
     async with pumping(source, tmp_path, max_wait=LONG) as (filler, _):
         source.on_poll = lambda: None
-        loop.call_later(0.02, source.put, b"0")
-        loop.call_later(0.021, source.put, b"1")
+        loop.call_later(0.05, source.put, b"0")
+        loop.call_later(0.051, source.put, b"1")
         assert await take(filler) == [1, 2]
 
 
