@@ -254,14 +254,19 @@ class SegmentFiller:
         if not drained.batches:
             self._complete = True
             return False
+        await self._store(drained)
+        if self._request is not None:
+            answered = self._time() + _OTHER_ANSWERS
+            self._request.polled_until = min(self._request.polled_until, answered)
+        return True
+
+    async def _store(self, drained: Drained) -> None:
+        """Add records to the segment, and write what is ready to be written."""
         if self._segment.rows and drained.nbytes > self._segment.room_bytes:
             # A drain returns at least one record, however large: this one begins the next segment.
             self._carried = drained
         else:
             self._add(drained)
-        if self._request is not None:
-            answered = self._time() + _OTHER_ANSWERS
-            self._request.polled_until = min(self._request.polled_until, answered)
         if self._full:
             # A caller that waits seals it, while records of the next one are drained. Otherwise
             # seal it while Spark works on the one before.
@@ -269,7 +274,6 @@ class SegmentFiller:
                 await in_thread(self._segment.seal)
         elif self._segment.row_group_ready:
             await in_thread(self._segment.write_row_group)
-        return True
 
     @property
     def _full(self) -> bool:
