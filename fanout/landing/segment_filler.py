@@ -178,9 +178,8 @@ class SegmentFiller:
             raise self._closed
         loop = asyncio.get_running_loop()
         now = loop.time()
-        polled = self._polling is not None and self._polling.poll_now()
         request = self._request = _Request(
-            now + idle, loop.create_future(), now + _FIRST_ANSWER if polled else 0.0
+            now + idle, loop.create_future(), now + _FIRST_ANSWER if self._poll_now() else 0.0
         )
         self._wake()
         try:
@@ -289,9 +288,14 @@ class SegmentFiller:
         """Whether silence ends the segment."""
         return self._hurried or (self._eager and self._segment.rows >= self._min_records)
 
+    def _poll_now(self) -> bool:
+        return self._polling is not None and self._polling.poll_now()
+
     def _add(self, drained: Drained) -> None:
         if not self._segment.rows:
             self._first_record_at = asyncio.get_running_loop().time()
+            if self._request is not None:
+                self._poll_now()  # records seldom come alone
         self._segment.add(drained)
 
     def _hand_over(self) -> Filled:

@@ -137,6 +137,18 @@ async def test_what_a_poll_finds_is_handed_over_with_what_was_there(
         assert await take(filler) == [1, 2, 3]
 
 
+async def test_the_first_record_that_comes_has_the_service_polled_for_others(
+    source: ManualSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_filler, "_QUIET", 0.5)  # also where the machine is busy
+    async with pumping(source, tmp_path, max_wait=LONG) as (filler, _):
+        taking = asyncio.create_task(take(filler))
+        await turns()
+        source.on_poll = lambda: source.put(b"1")
+        source.put(b"0")
+        assert await taking == [1, 2]
+
+
 async def test_a_poll_that_finds_nothing_does_not_hand_over_the_next_record_alone(
     source: ManualSource, tmp_path: Path
 ) -> None:
