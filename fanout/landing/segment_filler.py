@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 # How long one drain collects after its first record: long enough for the snapshot of positions
 # that each drain takes to cost little, short beside Spark's floor of 110 ms for a micro-batch.
 _COLLECT = 0.005
-# How far apart polls are while they find few records. When Spark wants records, the next poll is
-# sent at once, and the segment waits for what it finds: so long for the first answer, and so long
-# for those of other brokers after it.
+# How far apart polls are at the end of the stream. When Spark wants records, the next poll is sent
+# at once, and the segment waits for its answer.
 _POLL = 0.100
+# How long it waits for that at most: the records of a poll that finds none come with the next one.
 _FIRST_ANSWER = 0.020
+# How long it waits for the answers of other brokers after the first.
 _OTHER_ANSWERS = 0.002
 # While Spark waits, this much silence after a record ends the segment.
 _QUIET = 0.010
@@ -69,7 +70,7 @@ class _Request:
 
     deadline: float
     answer: asyncio.Future[FillResult]
-    polled_until: float  # until then records of a poll may arrive; 0 where none was sent
+    polled_until: float = 0.0  # until then records of a poll may arrive; 0 where none was sent
 
 
 @final
@@ -161,7 +162,8 @@ class SegmentFiller:
 
         A segment that was filled before the call is handed over at once. Otherwise the wait is
         for the first record, and then until nothing came for 10 ms, or `max_wait` is over, or the
-        segment is full. A service that is polled gets 20 ms to answer a poll that was due later.
+        segment is full. Where a poll was due later, it is sent now, and its answer is waited for,
+        up to 20 ms; then 2 ms more for those of other brokers.
 
         Args:
             idle: Seconds to wait for the first record; then the answer is `NoRecords`.
@@ -177,10 +179,8 @@ class SegmentFiller:
         if self._closed is not None:
             raise self._closed
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        request = self._request = _Request(
-            now + idle, loop.create_future(), now + _FIRST_ANSWER if self._poll_now() else 0.0
-        )
+        request = self._request = _Request(loop.time() + idle, loop.create_future())
+        self._poll()
         self._wake()
         try:
             return await request.answer
@@ -211,6 +211,7 @@ class SegmentFiller:
     def hurry(self) -> None:
         """Hand the open segment, or the next one, over as soon as no record has come for 10 ms."""
         self._hurried = True
+        self._poll()
         self._wake()
 
     def between_drains(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -253,10 +254,10 @@ class SegmentFiller:
         if not drained.batches:
             self._complete = True
             return False
-        await self._store(drained)
         if self._request is not None:
             answered = self._time() + _OTHER_ANSWERS
             self._request.polled_until = min(self._request.polled_until, answered)
+        await self._store(drained)
         return True
 
     async def _store(self, drained: Drained) -> None:
@@ -288,14 +289,15 @@ class SegmentFiller:
         """Whether silence ends the segment."""
         return self._hurried or (self._eager and self._segment.rows >= self._min_records)
 
-    def _poll_now(self) -> bool:
-        return self._polling is not None and self._polling.poll_now()
+    def _poll(self) -> None:
+        """Poll the service for a request that waits, if the next poll is due later."""
+        if self._request is not None and self._polling is not None and self._polling.poll_now():
+            self._request.polled_until = self._time() + _FIRST_ANSWER
 
     def _add(self, drained: Drained) -> None:
         if not self._segment.rows:
             self._first_record_at = asyncio.get_running_loop().time()
-            if self._request is not None:
-                self._poll_now()  # records seldom come alone
+            self._poll()  # records seldom come alone
         self._segment.add(drained)
 
     def _hand_over(self) -> Filled:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from fanout.core.positions import Cursor
 from fanout.errors import MalformedEventError
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
+from fanout.kafka.reading.transport import Fetched
 from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
 from tests.virtual_time import in_virtual_time
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
     from fanout.core.fan_out import FanOut
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.reading.transport import FetchAnswer, Fetched, PartitionFetch
+    from fanout.kafka.reading.transport import FetchAnswer, PartitionFetch
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -51,7 +54,7 @@ async def fetching(cluster: ScriptedCluster, **options: Any) -> AsyncIterator[Fe
 async def fetch(
     fetcher: Fetcher, partition: Partition, offset: int = 0, *, patience: float = 0.0
 ) -> Fetched:
-    return await fetcher.fetch(partition, offset, MIB, patience=patience)
+    return await fetcher.fetch(partition, offset, MIB, patience=patience, urgent=not patience)
 
 
 @in_virtual_time
@@ -174,7 +177,7 @@ async def test_beside_a_busy_partition_idle_ones_are_asked_for_20_times_a_second
 
     async def read(fetcher: Fetcher) -> None:
         for offset in range(0, 1000, 2):
-            await fetcher.fetch(busy, offset, 150, patience=60.0)
+            await fetcher.fetch(busy, offset, 150, patience=60.0, urgent=True)
 
     async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
         waiting = [tasks.create_task(fetch(fetcher, p, patience=60.0)) for p in idle]
@@ -203,7 +206,7 @@ async def test_beside_a_busy_partition_a_few_idle_ones_are_in_each_request() -> 
 
     async def read(fetcher: Fetcher) -> None:
         for offset in range(0, 1000, 2):
-            await fetcher.fetch(busy, offset, 150, patience=60.0)
+            await fetcher.fetch(busy, offset, 150, patience=60.0, urgent=True)
 
     async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(read(fetcher))
@@ -222,7 +225,7 @@ async def test_beside_a_busy_partition_a_few_idle_ones_are_in_each_request() -> 
 
 @pytest.mark.parametrize(("seconds", "apart"), [(None, 0.005), (0.02, 0.02)])
 @in_virtual_time
-async def test_while_answers_are_short_records_gather_at_the_broker(
+async def test_at_the_end_of_all_partitions_records_gather_at_the_broker(
     seconds: float | None, apart: float
 ) -> None:
     cluster = ScriptedCluster(2, latency=0.001)
@@ -282,7 +285,7 @@ async def test_a_stream_polls_as_often_as_its_consumer_wants() -> None:
 
 
 @in_virtual_time
-async def test_records_that_fill_an_answer_or_come_seldom_do_not_wait() -> None:
+async def test_a_reader_that_is_behind_and_rare_records_do_not_wait() -> None:
     cluster = ScriptedCluster()
     (partition,) = cluster.partitions
     for _ in range(100):
@@ -291,7 +294,7 @@ async def test_records_that_fill_an_answer_or_come_seldom_do_not_wait() -> None:
         fetcher.poll_every(0.02)
         began = running_loop().time()
         for offset in range(100):
-            fetched = await fetcher.fetch(partition, offset, 1, patience=60.0)
+            fetched = await fetcher.fetch(partition, offset, 1, patience=60.0, urgent=True)
             assert fetched.batches
         assert running_loop().time() == began
         for offset in range(100, 110):
@@ -330,7 +333,7 @@ async def test_a_poll_that_waits_for_records_is_sent_when_they_are_wanted() -> N
 
 
 @in_virtual_time
-async def test_a_reader_that_does_not_wait_for_records_does_not_wait_for_a_poll() -> None:
+async def test_an_urgent_fetch_does_not_wait_while_others_let_records_gather() -> None:
     cluster = ScriptedCluster(2)
     first, second = cluster.partitions
     cluster.logs[first].append(1)
@@ -344,6 +347,77 @@ async def test_a_reader_that_does_not_wait_for_records_does_not_wait_for_a_poll(
         assert (await fetch(fetcher, second)).batches
         assert running_loop().time() == began
         waiting.cancel()
+
+
+@in_virtual_time
+async def test_a_fetch_that_becomes_urgent_during_a_request_does_not_wait_after_it() -> None:
+    cluster = ScriptedCluster(2)
+    first, second = cluster.partitions
+    fetcher = Fetcher(cluster, max_partition_bytes=MIB, max_bytes_in_flight=256 * MIB)
+    fetcher.poll_every(10.0)
+    async with fetcher.running():
+        with fetcher.subscribed(first):
+            waiting = asyncio.create_task(fetch(fetcher, first, patience=60.0))
+            await asyncio.sleep(0.1)
+            with fetcher.subscribed(second):
+                cluster.logs[second].append(1)
+                urgent = asyncio.create_task(fetch(fetcher, second))
+                await asyncio.sleep(0.1)
+                cluster.logs[first].append(1)
+                cluster.changed()
+                began = running_loop().time()
+                assert (await waiting).batches
+                assert (await urgent).batches
+                assert running_loop().time() == began
+
+
+@in_virtual_time
+async def test_a_wanted_poll_is_of_all_partitions_and_only_where_a_reader_waits() -> None:
+    cluster = ScriptedCluster(40)
+    busy, *idle = cluster.partitions
+    async with fetching(cluster, max_wait=0.01) as fetcher:
+        fetcher.poll_every(10.0)
+        waiting = [asyncio.create_task(fetch(fetcher, p, patience=60.0)) for p in idle]
+        await asyncio.sleep(0.1)
+        cluster.logs[busy].append(1)
+        await fetch(fetcher, busy)
+        waiting.append(asyncio.create_task(fetch(fetcher, busy, 1, patience=60.0)))
+        await asyncio.sleep(0.01)
+        cluster.fetches.clear()
+        assert fetcher.poll_now()
+        await asyncio.sleep(0)
+        assert [len(request.wanted) for request in cluster.fetches] == [40]
+        for task in waiting:
+            task.cancel()
+    async with fetching(cluster) as fetcher:
+        fetcher.poll_every(10.0)
+        await fetch(fetcher, busy)
+        await asyncio.sleep(0.1)
+        assert not fetcher.poll_now()
+
+
+@in_virtual_time
+async def test_the_memory_of_an_answer_is_free_while_records_gather() -> None:
+    cluster = ScriptedCluster()
+    cluster.log().append(1)
+    answers: list[weakref.ref[memoryview]] = []
+    fetch_bytes = cluster.fetch
+
+    async def fetch_view(*request: Any, **how: Any) -> Mapping[Partition, FetchAnswer]:
+        found: dict[Partition, FetchAnswer] = {}
+        for partition, answer in (await fetch_bytes(*request, **how)).items():
+            assert isinstance(answer, Fetched)
+            view = memoryview(answer.batches)
+            answers.append(weakref.ref(view))
+            found[partition] = replace(answer, batches=view)
+        return found
+
+    cluster.fetch = fetch_view  # type: ignore[method-assign]
+    async with fetching(cluster) as fetcher:
+        fetcher.poll_every(10.0)
+        await fetch(fetcher, cluster.partitions[0])
+        await asyncio.sleep(1.0)
+        assert [answer() for answer in answers] == [None]
 
 
 @in_virtual_time

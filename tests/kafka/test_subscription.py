@@ -75,12 +75,14 @@ async def reading(
     *,
     stop: int | None = None,
     max_partition_bytes: int = MIB,
+    poll_seconds: float = 0.005,
     **options: Any,
 ) -> AsyncIterator[Reading]:
     options = {"read_committed": True, "max_event_bytes": 64 * MIB} | options
     fetcher = Fetcher(
         cluster, max_partition_bytes=max_partition_bytes, max_bytes_in_flight=256 * MIB
     )
+    fetcher.poll_every(poll_seconds)
     memory = Memory()
     reader = PartitionReader(cluster, fetcher, **options)
     async with (
@@ -101,6 +103,19 @@ async def test_a_log_is_read_from_the_position_to_its_end_and_the_last_batch_say
         assert (batch.range.after, batch.range.until) == (Cursor(1), Cursor(6))
         assert batch.lag == 0.0
         assert str(batch.split) == "t-0"
+
+
+@in_virtual_time
+async def test_a_reader_that_is_behind_does_not_let_records_gather() -> None:
+    cluster = ScriptedCluster(fetch_max_bytes=1)  # each answer is a batch, far from a full one
+    for _ in range(50):
+        cluster.log().append(1)
+    async with reading(cluster, poll_seconds=10.0) as stream:
+        await stream.until(49)
+        assert running_loop().time() == 0.0
+        cluster.log().append(1)
+        await stream.until(50)
+        assert running_loop().time() == 10.0
 
 
 @in_virtual_time

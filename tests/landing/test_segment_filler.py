@@ -137,6 +137,20 @@ async def test_what_a_poll_finds_is_handed_over_with_what_was_there(
         assert await take(filler) == [1, 2, 3]
 
 
+async def test_a_segment_that_is_hurried_has_what_a_poll_finds(
+    source: ManualSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_filler, "_FIRST_ANSWER", 1.0)  # also where the machine is busy
+    source.put(b"0")
+    async with pumping(source, tmp_path, max_wait=LONG, eager=False) as (filler, stream):
+        await until_read(stream, 1)
+        taking = asyncio.create_task(take(filler))
+        await turns()
+        source.on_poll = lambda: source.put(b"1", b"2")
+        filler.hurry()
+        assert await taking == [1, 2, 3]
+
+
 async def test_the_first_record_that_comes_has_the_service_polled_for_others(
     source: ManualSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,9 +39,9 @@ _PART_OF_HOLD: Final = 0.1
 _SELDOM: Final = 0.05
 _FEW: Final = 16
 
-# While the answers are short, requests to a broker begin at least this far apart, in seconds, so
-# that records gather there. To decode an event of one record takes as long as to decode hundreds of
-# records of a large one. A consumer that collects records sets more.
+# While all readers have read to the end, requests to a broker begin at least this far apart, in
+# seconds, so that records gather there. An event of one record takes as much processor time as
+# hundreds of records in a large event. A consumer that collects records sets more.
 _POLL_SECONDS: Final = 0.005
 
 # The least bytes that a partition requests, however many partitions there are.
@@ -56,6 +56,7 @@ class _PendingFetch:
     partition: Partition
     request: PartitionFetch
     empty_at: float  # from then on an answer without records is delivered too
+    urgent: bool  # the request is not delayed so that records gather
     answer: asyncio.Future[FetchAnswer | None]  # None: fetch from another broker
     was_empty: bool = False
 
@@ -117,7 +118,7 @@ class Fetcher:
         return min(self._max_partition_bytes, max(share, _LEAST_BYTES))
 
     def poll_every(self, seconds: float) -> None:
-        """Set how far apart requests to a broker begin while its answers are short.
+        """Set how far apart requests to a broker begin while all readers have read to the end.
 
         Args:
             seconds: From the beginning of one to that of the next.
@@ -128,8 +129,8 @@ class Fetcher:
 
     def poll_now(self) -> bool:
         """Send the requests at once that wait for records to gather; return whether one did."""
-        paused = [broker for broker in self._brokers.values() if broker.poll_now()]
-        return bool(paused)
+        sent = [broker.poll_now() for broker in self._brokers.values()]
+        return any(sent)
 
     @contextmanager
     def subscribed(self, partition: Partition) -> Iterator[None]:
@@ -147,7 +148,13 @@ class Fetcher:
                 broker.forget(partition)
 
     async def fetch(
-        self, partition: Partition, offset: int, max_bytes: int, *, patience: float
+        self,
+        partition: Partition,
+        offset: int,
+        max_bytes: int,
+        *,
+        patience: float,
+        urgent: bool,
     ) -> Fetched:
         """Wait for the records from an offset; one call at a time for a subscribed partition.
 
@@ -156,6 +163,8 @@ class Fetcher:
             offset: The first offset to fetch.
             max_bytes: About the most bytes to fetch; the first batch is returned whole.
             patience: Seconds after which an answer without records is returned too.
+            urgent: Whether to send the request at once; False where the last answer was read to its
+                end, and records may gather.
 
         Raises:
             KafkaError: If the broker refuses, or the partition has no leader.
@@ -168,7 +177,7 @@ class Fetcher:
         while True:
             broker = self._broker(await self.leaders.of(partition))
             match await self._wait(
-                broker, _PendingFetch(partition, request, empty_at, loop.create_future())
+                broker, _PendingFetch(partition, request, empty_at, urgent, loop.create_future())
             ):
                 case Fetched() as fetched:
                     return fetched
@@ -178,7 +187,7 @@ class Fetcher:
                     self.leaders.mark_stale(partition)
                     raise error
                 case None:
-                    continue
+                    urgent = True
 
     async def _wait(self, broker: _Broker, pending: _PendingFetch) -> FetchAnswer | None:
         broker.add(pending)
@@ -207,7 +216,7 @@ class _Broker:
         number: The broker.
         transport: Makes the calls.
         max_wait: How long the broker may wait for records, in seconds.
-        poll_seconds: How far apart requests begin while the answers are short.
+        poll_seconds: How far apart requests begin while all readers have read to the end.
     """
 
     def __init__(
@@ -215,7 +224,7 @@ class _Broker:
     ) -> None:
         self.task: asyncio.Task[None] | None = None
         self.poll_seconds = poll_seconds
-        self._polled: asyncio.Event | None = None  # while records gather; ends the pause
+        self._pause: asyncio.Event | None = None  # while records gather; set to go on
         self._number = number
         self._transport = transport
         self._max_wait = max_wait
@@ -235,8 +244,8 @@ class _Broker:
         assert pending.partition not in self._pending, "a partition has one fetch at a time"
         self._held.pop(pending.partition, None)
         self._pending[pending.partition] = pending
-        if pending.empty_at <= asyncio.get_running_loop().time():
-            self.poll_now()  # this reader does not wait for records
+        if pending.urgent and self._pause is not None:
+            self._pause.set()
 
     def withdraw(self, pending: _PendingFetch) -> None:
         """Remove a fetch, if it has not been answered yet."""
@@ -260,33 +269,35 @@ class _Broker:
         """Send one request, and distribute its answers."""
         now = asyncio.get_running_loop().time
         began = now()
-        chosen, max_wait = self._choose()
-        answers = await self._fetch(chosen, max_wait)
-        answered = self._hand_out(chosen, answers)
+        answered = await self._request()
         waited = now() - began
-        if not answered:
-            # The broker should have waited; a broker that did not wait gets a pause.
-            await asyncio.sleep(0 if waited >= _SHORT else _SHORT)
-        elif waited < self.poll_seconds and all(
-            _is_short(one.request, answers.get(one.partition)) for one in chosen
-        ):
+        if answered:
             await self._let_records_gather(self.poll_seconds - waited)
         else:
-            # Readers that got an answer may fetch again in this turn of the loop.
-            await asyncio.sleep(0)
+            # The broker should have waited; a broker that did not wait gets a pause.
+            await asyncio.sleep(0 if waited >= _SHORT else _SHORT)
+
+    async def _request(self) -> int:
+        """Send one request; return how many fetches it has answered, and keep no answer."""
+        chosen, max_wait = self._choose()
+        return self._hand_out(chosen, await self._fetch(chosen, max_wait))
 
     async def _let_records_gather(self, seconds: float) -> None:
-        self._polled = asyncio.Event()
+        await asyncio.sleep(0)  # readers that got an answer may fetch again in this turn
+        if seconds <= 0 or any(one.urgent for one in self._pending.values()):
+            return
+        self._pause = asyncio.Event()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._polled.wait()
-        self._polled = None
+                await self._pause.wait()
+        self._pause = None
 
     def poll_now(self) -> bool:
-        """End the pause in which records gather; return whether there was one."""
-        if self._polled is None:
+        """End a pause in which records gather; return whether it delayed a request."""
+        if self._pause is None or not self._pending:
             return False
-        self._polled.set()
+        self._pause.set()
+        self._all_fetched_at = -_SELDOM
         return True
 
     async def _fetch(
@@ -347,8 +358,3 @@ class _Broker:
             pending.answer.set_result(answer)
             answered += 1
         return answered
-
-
-def _is_short(request: PartitionFetch, answer: FetchAnswer | None) -> bool:
-    """Return whether a broker had fewer records than requested: there are no more."""
-    return isinstance(answer, Fetched) and 2 * len(answer.batches) < request.max_bytes

@@ -152,9 +152,9 @@ class _Subscription:
                     # There is nothing to deliver, but a partition that ends before its reader is an
                     # error: a topic that was created anew must not count as read.
                     await self._fetch(0.0)
-                patience = 0.0  # the first fetch returns at once, with or without records
+                patience, urgent = 0.0, True  # the first fetch returns at once, also empty
                 while not self._stopped:
-                    fetched = await self._fetch(patience)
+                    fetched = await self._fetch(patience, urgent=urgent)
                     patience = HEARTBEAT
                     end, size = self._reader.end_of(fetched), len(fetched.batches)
                     parts = self._decode(fetched)
@@ -164,6 +164,7 @@ class _Subscription:
                         yield batch
                         del batch
                     del parts
+                    urgent = self._offset < end
         while True:
             yield self._batch(self._reader.layout.no_records, self._offset, lag=0.0)
             await asyncio.sleep(HEARTBEAT)
@@ -173,11 +174,13 @@ class _Subscription:
         """Whether the position is at the stop; the last offset before it may have no record."""
         return self._stop is not None and self._offset >= self._stop
 
-    async def _fetch(self, patience: float) -> Fetched:
+    async def _fetch(self, patience: float, *, urgent: bool = True) -> Fetched:
         fetcher = self._reader.fetcher
         max_bytes = fetcher.allowance
         await self._reserve_at_least(max_bytes)
-        return await fetcher.fetch(self._partition, self._offset, max_bytes, patience=patience)
+        return await fetcher.fetch(
+            self._partition, self._offset, max_bytes, patience=patience, urgent=urgent
+        )
 
     def _decode(self, fetched: Fetched) -> Iterator[DecodedPart]:
         return decode_fetched(
