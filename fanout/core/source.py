@@ -149,7 +149,7 @@ class Polling(Protocol):
     """A service that is polled for records, where new ones can gather between two polls."""
 
     def poll_every(self, seconds: float) -> None:
-        """Let the next poll wait after one that found few records.
+        """Set how far apart polls are while all readers have read to the end.
 
         Args:
             seconds: From the beginning of one poll to that of the next.

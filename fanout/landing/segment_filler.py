@@ -28,7 +28,7 @@ _COLLECT = 0.005
 # How far apart polls are at the end of the stream. When Spark wants records, the next poll is sent
 # at once, and the segment waits for its answer.
 _POLL = 0.100
-# How long it waits for that at most: the records of a poll that finds none come with the next one.
+# How long it waits for that at most. Records that come later are in the next segment.
 _FIRST_ANSWER = 0.020
 # How long it waits for the answers of other brokers after the first.
 _OTHER_ANSWERS = 0.002
@@ -160,10 +160,10 @@ class SegmentFiller:
     async def next(self, idle: float) -> FillResult:
         """Wait for records and take the open segment; one caller at a time.
 
-        A segment that was filled before the call is handed over at once. Otherwise the wait is
+        A segment that was full before the call is handed over at once. Otherwise the wait is
         for the first record, and then until nothing came for 10 ms, or `max_wait` is over, or the
-        segment is full. Where a poll was due later, it is sent now, and its answer is waited for,
-        up to 20 ms; then 2 ms more for those of other brokers.
+        segment is full. Where the next poll of the service was due later, it is sent now. Then the
+        wait goes on until 2 ms after its first answer, for 20 ms at most.
 
         Args:
             idle: Seconds to wait for the first record; then the answer is `NoRecords`.
@@ -266,7 +266,10 @@ class SegmentFiller:
             # A drain returns at least one record, however large: this one begins the next segment.
             self._carried = drained
         else:
+            first = not self._segment.rows
             self._add(drained)
+            if first:
+                self._poll()  # records seldom come alone
         if self._full:
             # A caller that waits seals it, while records of the next one are drained. Otherwise
             # seal it while Spark works on the one before.
@@ -297,7 +300,6 @@ class SegmentFiller:
     def _add(self, drained: Drained) -> None:
         if not self._segment.rows:
             self._first_record_at = asyncio.get_running_loop().time()
-            self._poll()  # records seldom come alone
         self._segment.add(drained)
 
     def _hand_over(self) -> Filled:

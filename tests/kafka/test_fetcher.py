@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import weakref
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -55,6 +56,11 @@ async def fetch(
     fetcher: Fetcher, partition: Partition, offset: int = 0, *, patience: float = 0.0
 ) -> Fetched:
     return await fetcher.fetch(partition, offset, MIB, patience=patience, urgent=not patience)
+
+
+async def read(stream: FanOut) -> None:
+    async for _ in stream:
+        pass
 
 
 @in_virtual_time
@@ -276,12 +282,28 @@ async def test_a_stream_polls_as_often_as_its_consumer_wants() -> None:
             await asyncio.wait([reading])
         return len(cluster.fetches)
 
-    async def read(stream: FanOut) -> None:
-        async for _ in stream:
-            pass
-
     assert 180 < await fetches(None) < 220
     assert 45 < await fetches(0.02) < 55
+
+
+@in_virtual_time
+async def test_a_partition_whose_last_records_are_compacted_lets_records_gather() -> None:
+    cluster = ScriptedCluster(2)
+    cluster.log(0).append(3)
+    cluster.log(0).compact(10)
+    async with open_stream(ScriptedSource(cluster, start="earliest")) as stream:
+        assert stream.capabilities.polling is not None
+        stream.capabilities.polling.poll_every(0.1)
+        reading = asyncio.create_task(read(stream))
+        for _ in range(round((HEARTBEAT + 1.0) / 0.01)):
+            await asyncio.sleep(0.01)
+            cluster.log(1).append(1)
+            cluster.changed()
+            if running_loop().time() < HEARTBEAT:
+                cluster.fetches.clear()
+        reading.cancel()
+        await asyncio.wait([reading])
+    assert len(cluster.fetches) < 15
 
 
 @in_virtual_time
@@ -372,6 +394,30 @@ async def test_a_fetch_that_becomes_urgent_during_a_request_does_not_wait_after_
 
 
 @in_virtual_time
+async def test_an_urgent_fetch_that_finds_the_end_lets_records_gather_from_then_on() -> None:
+    cluster = ScriptedCluster(2)
+    first, second = cluster.partitions
+
+    async def read(fetcher: Fetcher) -> None:
+        for offset in itertools.count():
+            await fetch(fetcher, second, offset, patience=60.0)
+
+    async with fetching(cluster) as fetcher:
+        fetcher.poll_every(0.1)
+        waiting = asyncio.create_task(
+            fetcher.fetch(first, 0, MIB, patience=60.0, urgent=True)  # as after a change of leaders
+        )
+        reading = asyncio.create_task(read(fetcher))
+        for _ in range(1000):
+            await asyncio.sleep(0.001)
+            cluster.logs[second].append(1)
+            cluster.changed()
+        assert len(cluster.fetches) < 15
+        for task in (waiting, reading):
+            task.cancel()
+
+
+@in_virtual_time
 async def test_a_wanted_poll_is_of_all_partitions_and_only_where_a_reader_waits() -> None:
     cluster = ScriptedCluster(40)
     busy, *idle = cluster.partitions
@@ -394,6 +440,10 @@ async def test_a_wanted_poll_is_of_all_partitions_and_only_where_a_reader_waits(
         await fetch(fetcher, busy)
         await asyncio.sleep(0.1)
         assert not fetcher.poll_now()
+        cluster.logs[busy].append(1)
+        began = running_loop().time()
+        assert (await fetch(fetcher, busy, 1, patience=60.0)).batches
+        assert running_loop().time() == began
 
 
 @in_virtual_time

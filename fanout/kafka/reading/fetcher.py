@@ -56,7 +56,7 @@ class _PendingFetch:
     partition: Partition
     request: PartitionFetch
     empty_at: float  # from then on an answer without records is delivered too
-    urgent: bool  # the request is not delayed so that records gather
+    urgent: bool  # its request is sent without a pause
     answer: asyncio.Future[FetchAnswer | None]  # None: fetch from another broker
     was_empty: bool = False
 
@@ -163,8 +163,8 @@ class Fetcher:
             offset: The first offset to fetch.
             max_bytes: About the most bytes to fetch; the first batch is returned whole.
             patience: Seconds after which an answer without records is returned too.
-            urgent: Whether to send the request at once; False where the last answer was read to its
-                end, and records may gather.
+            urgent: Whether the request is sent without a pause. False where the reader has read to
+                the end of the partition, as the last answer named it.
 
         Raises:
             KafkaError: If the broker refuses, or the partition has no leader.
@@ -294,11 +294,11 @@ class _Broker:
 
     def poll_now(self) -> bool:
         """End a pause in which records gather; return whether it delayed a request."""
-        if self._pause is None or not self._pending:
+        if self._pause is None:
             return False
         self._pause.set()
         self._all_fetched_at = -_SELDOM
-        return True
+        return bool(self._pending)
 
     async def _fetch(
         self, chosen: Sequence[_PendingFetch], max_wait: float
@@ -350,6 +350,7 @@ class _Broker:
                 if self._transport.leader(pending.partition) in {None, self._number}:
                     # Where there are records, the answer was full before it reached this partition.
                     pending.was_empty = answer.last_stable_offset <= pending.request.offset
+                    pending.urgent = pending.urgent and not pending.was_empty
                     continue
                 answer = None
             self.withdraw(pending)

@@ -164,7 +164,7 @@ class _Subscription:
                         yield batch
                         del batch
                     del parts
-                    urgent = self._offset < end
+                    urgent = size > 0 and self._offset < end
         while True:
             yield self._batch(self._reader.layout.no_records, self._offset, lag=0.0)
             await asyncio.sleep(HEARTBEAT)
