@@ -58,6 +58,12 @@ async def fetch(
     return await fetcher.fetch(partition, offset, MIB, patience=patience, urgent=not patience)
 
 
+async def read_backlog(fetcher: Fetcher, partition: Partition) -> None:
+    """Read 1000 records in 500 answers."""
+    for offset in range(0, 1000, 2):
+        await fetcher.fetch(partition, offset, 150, patience=60.0, urgent=True)
+
+
 async def read(stream: FanOut) -> None:
     async for _ in stream:
         pass
@@ -180,14 +186,9 @@ async def test_beside_a_busy_partition_idle_ones_are_asked_for_20_times_a_second
     busy, *idle = cluster.partitions
     for _ in range(1000):
         cluster.logs[busy].append(1)
-
-    async def read(fetcher: Fetcher) -> None:
-        for offset in range(0, 1000, 2):
-            await fetcher.fetch(busy, offset, 150, patience=60.0, urgent=True)
-
     async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
         waiting = [tasks.create_task(fetch(fetcher, p, patience=60.0)) for p in idle]
-        await read(fetcher)
+        await read_backlog(fetcher, busy)
         assert len(cluster.fetches) >= 500
         whole = [request for request in cluster.fetches if len(request.wanted) == 200]
         seconds = running_loop().time()
@@ -195,7 +196,7 @@ async def test_beside_a_busy_partition_idle_ones_are_asked_for_20_times_a_second
         # And what comes in one of them is there soon.
         cluster.logs[idle[7]].append(1)
         began = running_loop().time()
-        reading = tasks.create_task(read(fetcher))
+        reading = tasks.create_task(read_backlog(fetcher, busy))
         await waiting[7]
         assert running_loop().time() - began < 0.06
         reading.cancel()
@@ -209,13 +210,8 @@ async def test_beside_a_busy_partition_a_few_idle_ones_are_in_each_request() -> 
     busy, *idle = cluster.partitions
     for _ in range(1000):
         cluster.logs[busy].append(1)
-
-    async def read(fetcher: Fetcher) -> None:
-        for offset in range(0, 1000, 2):
-            await fetcher.fetch(busy, offset, 150, patience=60.0, urgent=True)
-
     async with fetching(cluster) as fetcher, asyncio.TaskGroup() as tasks:
-        reading = tasks.create_task(read(fetcher))
+        reading = tasks.create_task(read_backlog(fetcher, busy))
         waiting = [tasks.create_task(fetch(fetcher, p, patience=60.0)) for p in idle[1:]]
         for offset in range(10):
             arrival = tasks.create_task(fetch(fetcher, idle[0], offset, patience=60.0))
@@ -444,6 +440,28 @@ async def test_a_wanted_poll_is_of_all_partitions_and_only_where_a_reader_waits(
         began = running_loop().time()
         assert (await fetch(fetcher, busy, 1, patience=60.0)).batches
         assert running_loop().time() == began
+
+
+@in_virtual_time
+async def test_leaving_the_block_and_a_cancelled_reader_do_not_wait_for_the_next_poll() -> None:
+    cluster = ScriptedCluster()
+    (partition,) = cluster.partitions
+    cluster.log().append(1)
+    async with fetching(cluster) as fetcher:
+        fetcher.poll_every(10.0)
+        await fetch(fetcher, partition)
+        for _ in range(2):  # a cancelled fetch leaves room for the next one
+            waiting = asyncio.create_task(fetch(fetcher, partition, 1, patience=60.0))
+            await asyncio.sleep(1.0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        assert not fetcher.poll_now()
+        cluster.log().append(1)
+        await fetch(fetcher, partition, 1)
+        waiting = asyncio.create_task(fetch(fetcher, partition, 2, patience=60.0))
+        await asyncio.sleep(1.0)
+    assert running_loop().time() == 3.0
+    waiting.cancel()
 
 
 @in_virtual_time
