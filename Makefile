@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
 RELEASE := .venv-release
+LOWEST := .venv-lowest
 # What a release is tried on.
 PYTHONS ?= python3.11 python3.12 python3.13
 SPARK_OLDEST := pyspark==3.5.9
@@ -10,6 +11,7 @@ SPARK_OLDEST := pyspark==3.5.9
 FIRST_4 := .venv-4.0
 SPARK_4_0 := pyspark==4.0.5
 BIN := $(VENV)/bin
+FANOUT := .[kinesis,kafka,msk,spark,postgres,testing,object-storage,prometheus,cli]
 # A process of tests for each core; tests/conftest.py says which stay together.
 PARALLEL := -n auto
 SEEDS ?= 2000
@@ -22,12 +24,13 @@ PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-oldest prove clients prove-oldest prove-4.0 sim crash crash-oldest live check bench site docs release clean
+.PHONY: help demo test test-oldest test-lowest prove clients prove-oldest prove-4.0 sim crash crash-oldest live check bench site docs release clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
 	@echo "make test         the tests of behaviour, Spark ones on the newest pyspark"
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
+	@echo "make test-lowest  all tests on the lowest versions that pyproject.toml allows"
 	@echo "make prove        the campaigns: simulated failures, planted bugs, kills at every step"
 	@echo "make clients      other clients than ours on the embedded Kinesis: the AWS SDK for Java, KCL 3, Flink"
 	@echo "make prove-oldest the campaign that needs $(SPARK_OLDEST): kills of jobs that write to Delta and Iceberg"
@@ -52,8 +55,14 @@ test: $(VENV)/ready java kafka s3a h2 spark-classes
 test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'
 
+test-lowest: $(LOWEST)/ready java
+	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(LOWEST)/bin/python -m fanout.testing.kafka.jars
+	$(LOWEST)/bin/python -m fanout.testing.spark.class_archive
+	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m 'not prove'
+
 prove: $(VENV)/ready java kafka s3a s3mock h2 kinesis-sdk-java kcl flink spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m prove $(PROVE)
+	$(if $(PROVE),,$(MAKE) test-lowest)
 
 clients: $(VENV)/ready java kinesis-sdk-java kcl flink
 	$(BIN)/python -m pytest tests/clients
@@ -113,7 +122,7 @@ release: $(RELEASE)/ready
 	$(RELEASE)/bin/python -m tests.packaging.release $(PYTHONS)
 
 clean:
-	rm -rf site dist .cache docs/cli.md $(VENV) $(OLDEST) $(FIRST_4) $(RELEASE) .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf site dist .cache docs/cli.md $(VENV) $(OLDEST) $(LOWEST) $(FIRST_4) $(RELEASE) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: stream python java kafka kafka-oldest lakehouse-oldest s3a h2 s3mock kinesis-sdk-java kcl flink spark-classes spark-classes-oldest
@@ -172,13 +181,24 @@ $(VENV)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --group dev --group docs --group connect \
-	  --editable '.[kinesis,kafka,msk,spark,postgres,testing,object-storage,prometheus,cli]'
+	  --editable '$(FANOUT)'
 	touch $@
 
 $(RELEASE)/ready: pyproject.toml constraints.txt | python
 	$(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/pip install --quiet --upgrade --constraint constraints.txt pip
 	$(RELEASE)/bin/pip install --quiet --constraint constraints.txt --group release
+	touch $@
+
+# pip has no such resolution. Of what the dependencies need themselves, it takes the newest.
+$(LOWEST)/ready: pyproject.toml constraints.txt | python
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet --constraint constraints.txt uv
+	$(LOWEST)/bin/uv pip compile --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+	  --all-extras --annotation-style line --output-file $(LOWEST)/all.txt pyproject.toml
+	grep fanout-streams $(LOWEST)/all.txt > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python \
+	  --constraint $(LOWEST)/constraints.txt --group dev --editable '$(FANOUT)'
 	touch $@
 
 $(OLDEST)/ready: SPARK := $(SPARK_OLDEST)
@@ -189,5 +209,5 @@ $(OLDEST)/ready $(FIRST_4)/ready: pyproject.toml constraints.txt | python
 	grep -v -E '^(pyspark|py4j)==' constraints.txt > $(@D)/constraints.txt
 	$(@D)/bin/pip install --quiet --upgrade --constraint constraints.txt pip
 	$(@D)/bin/pip install --quiet --constraint $(@D)/constraints.txt --group dev \
-	  --editable '.[kinesis,kafka,msk,spark,postgres,testing,object-storage,prometheus,cli]' $(SPARK)
+	  --editable '$(FANOUT)' $(SPARK)
 	touch $@

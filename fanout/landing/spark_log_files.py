@@ -37,7 +37,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     path: str
     size: int
-    isDir: Literal[False]  # noqa: N815 - Spark's name
+    isDir: bool  # noqa: N815 - Spark's name
     modificationTime: int  # noqa: N815 - the same
     blockReplication: int  # noqa: N815 - the same
     blockSize: int  # noqa: N815 - the same
@@ -128,7 +128,7 @@ def decode_file(data: bytes) -> list[tuple[str, int, bytes]] | None:
         found = [(msgspec.json.decode(line, type=_Line), line) for line in lines]
     except MALFORMED_JSON:
         return None
-    if version != _VERSION:
+    if version != _VERSION or any(each.isDir for each, _ in found):
         return None
     return [(each.path, each.modificationTime, line) for each, line in found]
 

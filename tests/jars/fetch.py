@@ -33,6 +33,8 @@ from fanout.testing.jars import pinned_jars, pyspark_jars
 from fanout.testing.s3_clients import LISTS, s3a_list
 
 _LISTS = Path(__file__).parent
+# The first patch of Spark 3.5 with SupportsNonDeterministicExpression (SPARK-48871).
+_LEAST_3_5 = 2
 
 
 def jar_set(name: str) -> list[Path]:
@@ -93,7 +95,9 @@ def iceberg_set() -> str:
 
 def _for_pyspark(name: str) -> str:
     (core,) = pyspark_jars().glob("spark-core_*.jar")
-    major, minor, _ = core.stem.rpartition("-")[2].split(".")
+    major, minor, patch = core.stem.rpartition("-")[2].split(".")
+    if (major, minor) == ("3", "5") and int(patch) < _LEAST_3_5:
+        raise SetupError(f"the jars of {name}-3.5 need a class that pyspark 3.5.{patch} lacks")
     return _known(f"{name}-{major}.{minor}")
 
 
