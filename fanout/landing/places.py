@@ -15,10 +15,10 @@ from fanout.landing.object_location import is_object_location
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanout.landing.storage import ReadableFiles, Storage
+    from fanout.landing.storage import LandingStorage, ReadableFiles
 
 
-def open_storage(location: str, options: Mapping[str, str] | None) -> Storage:
+def open_storage(location: str, options: Mapping[str, str] | None) -> LandingStorage:
     """Open a location for writing, and try what its store promises. It blocks.
 
     Args:
@@ -36,7 +36,7 @@ def open_storage(location: str, options: Mapping[str, str] | None) -> Storage:
     return storage
 
 
-def open_known_storage(location: str, options: Mapping[str, str] | None) -> Storage:
+def open_known_storage(location: str, options: Mapping[str, str] | None) -> LandingStorage:
     """Open a location for writing, where an earlier run has tried what its store promises.
 
     It blocks.
