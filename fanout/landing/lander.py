@@ -403,9 +403,6 @@ async def open_landing(
             positions = await in_thread(lambda: log.write_origin(origin))
         await in_thread(lambda: _fence(storage, log, positions))
         await in_thread(lambda: give_identity(storage, columns.schema))
-        if number is not None:
-            keeping = partial(keep_columns, storage, ownership, columns, number)
-            await in_thread(keeping)
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)
@@ -415,6 +412,8 @@ async def open_landing(
             stream, filler = await resources.enter_async_context(opening)
         except PositionError as error:
             raise CheckpointError(f"{storage.location} cannot be continued: {error}") from error
+        if number is not None:  # only a source that fits may add columns
+            await in_thread(partial(keep_columns, storage, ownership, columns, number))
         landing = Landing(
             stream,
             filler,

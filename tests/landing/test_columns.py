@@ -38,9 +38,12 @@ class Place:
         self.storage = LocalStorage(path)
         self._records = 0
 
-    def run(self, schema: pa.Schema, count: int = 2, **options: Any) -> None:
+    def run(
+        self, schema: pa.Schema, count: int = 2, identity: str = "manual:one", **options: Any
+    ) -> None:
         """Land some more records with these columns."""
         source = ShapedSource(schema, time=THEN, seen=THEN, amount=7, note="new")
+        source.identity = identity
         source.put(*[b"1"] * (self._records + count))
         asyncio.run(self._land(source, {"max_wait": 0.0, "available_now": True} | options))
         self._records += count
@@ -224,6 +227,13 @@ def test_a_column_of_the_name_of_the_directories_is_refused(place: Place, name: 
     schema = pa.schema([*SCHEMA, ("time", TIME), (name, pa.string())])
     with pytest.raises(OptionError, match=f"partition_by_date='time' must not .* column '{name}'"):
         place.run(schema, partition_by_date="time")
+
+
+def test_another_source_adds_no_columns(place: Place) -> None:
+    place.run(SCHEMA)
+    with pytest.raises(CheckpointError, match="cannot be continued: .* manual:other"):
+        place.run(TYPED.insert(0, SCHEMA.field("data")), identity="manual:other")
+    assert landed_schema(place.storage) == SCHEMA
 
 
 def test_columns_of_a_newer_version_are_refused(place: Place) -> None:
