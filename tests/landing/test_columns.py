@@ -231,7 +231,7 @@ def test_a_column_of_the_name_of_the_directories_is_refused(place: Place, name: 
 
 def test_another_source_adds_no_columns(place: Place) -> None:
     place.run(SCHEMA)
-    with pytest.raises(CheckpointError, match="cannot be continued: .* manual:other"):
+    with pytest.raises(CheckpointError, match=r"cannot be continued: .* manual:other"):
         place.run(TYPED.insert(0, SCHEMA.field("data")), identity="manual:other")
     assert landed_schema(place.storage) == SCHEMA
 
