@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
 from contextlib import contextmanager
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, TypeVar, final
 
 from obstore.exceptions import BaseError
 from tenacity import RetryCallState, Retrying
 
 from fanout.core.backoff import Backoff, FullJitter
-from fanout.errors import CheckpointError
+from fanout.errors import CheckpointError, SetupError
 from fanout.landing.object_errors import (
     asks_again,
     is_lost,
@@ -64,6 +65,10 @@ class ObjectStorage:
         store: obstore's client, with the prefix.
         uploads: The same for requests that may take long.
     """
+
+    # obstore's threads begin with its first request, and are not in a process that is forked later:
+    # each request there would wait for ever.
+    _used_in: ClassVar[int] = 0
 
     def __init__(self, place: ObjectLocation, store: Store, uploads: Store) -> None:
         self.location = place.uri
@@ -307,8 +312,25 @@ class ObjectStorage:
     @contextmanager
     def _errors(self, doing: str, name: str) -> Iterator[None]:
         check_name(name)
+        _check_process()
         with object_errors(f"{doing} {self.location}/{name}", self._bucket):
             yield
+
+
+def _check_process() -> None:
+    """Check that this process is the one in which obstore's threads are.
+
+    Raises:
+        SetupError: It is a fork of that.
+    """
+    process = os.getpid()
+    ObjectStorage._used_in = ObjectStorage._used_in or process  # noqa: SLF001 - in its module
+    if (used := ObjectStorage._used_in) != process:  # noqa: SLF001 - the same
+        raise SetupError(
+            f"object storage cannot be reached from process {process}, which was forked from "
+            f"process {used} after that had used it: start it with the start method spawn or "
+            f"forkserver of multiprocessing"
+        )
 
 
 def _ask(

@@ -56,6 +56,8 @@ class Lock(Protocol):
 class PosixLock:
     """An exclusive lock on a file, held by this process until `release` or its death.
 
+    A fork of the process does not hold it.
+
     It is the record lock of POSIX that the JVM takes as well (`java.nio.channels.FileLock`), so
     that it keeps a JVM away and is kept away by one. It does not keep this process away.
 
@@ -65,6 +67,7 @@ class PosixLock:
 
     def __init__(self, file: FileIO) -> None:
         self._file = file
+        self._process = os.getpid()
 
     @classmethod
     def try_acquire(cls, path: Path) -> Self | None:
@@ -94,7 +97,7 @@ class PosixLock:
     @property
     def held(self) -> bool:
         """Whether this process still holds the lock."""
-        return not self._file.closed
+        return not self._file.closed and self._process == os.getpid()
 
     def release(self) -> None:
         """Free the lock."""
@@ -149,6 +152,8 @@ class ThisProcess:
         """
         if self.has_locked(path):
             return None  # to open and close the file once more would free the lock
+        if (left := self._locks.pop(path.resolve(), None)) is not None:
+            left.release()  # the parent's, in a fork: to close it later would free the new lock
         lock = PosixLock.try_acquire(path)
         if lock is not None:
             self._locks[path.resolve()] = lock

@@ -304,7 +304,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # The requests that begin an upload, bring a part, and make one object of the parts.
 @pytest.mark.parametrize("moment", [("POST", 0), ("PUT", 1), ("POST", 1)], ids=str)
-@pytest.mark.parametrize("fault", [PASSING[name] for name in ("500", "cut", "lost", "closed")])
+@pytest.mark.parametrize(
+    "fault", [PASSING[name] for name in ("500", "409", "400", "cut", "lost", "closed")]
+)
 @pytest.mark.usefixtures("small_parts")
 def test_a_segment_in_parts_that_meets_a_fault_is_there_once(
     s3: FaultyS3, storage: ObjectStorage, moment: tuple[str, int], fault: Fault
@@ -316,6 +318,25 @@ def test_a_segment_in_parts_that_meets_a_fault_is_there_once(
     assert storage.read(NAME, limit=len(data)) == data
     with pytest.raises(FileExistsError):
         publish(storage, data[:-1] + b"!")
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_the_end_of_an_upload_may_be_an_error_of_status_200(
+    s3: FaultyS3, storage: ObjectStorage
+) -> None:
+    """S3 begins such an answer before it has put the parts together."""
+    s3.next("POST", passed, answered(200, "InternalError"))
+    data = bytes(6 << 20)
+    publish(storage, data)
+    assert storage.read(NAME, limit=len(data)) == data
+    storage.delete(NAME)
+    s3.next("POST", passed, *[answered(200, "SlowDown")] * 3)
+    with pytest.raises(CheckpointError) as caught:
+        publish(storage, data)
+    assert str(caught.value) == (
+        f"cannot write {storage.location}/{NAME}: the service answered with an error (SlowDown), "
+        "3 times"
+    )
 
 
 @pytest.mark.usefixtures("small_parts")
