@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from fanout.core.option_checks import check_path
 from fanout.errors import OptionError
 from fanout.landing.conditional_create import check_conditional_create
 from fanout.landing.local_storage import LocalFiles, LocalStorage
@@ -79,11 +81,13 @@ def _local(location: str, options: Mapping[str, str] | None) -> Path:
         )
     match urlsplit(location):
         case ("", _, path, _, _) if path:
-            return Path(location)
+            found = location
         case ("file", "" | "localhost", path, _, _):
-            return Path(unquote(path))
+            found = unquote(path, errors="surrogateescape")
         case _:
             raise OptionError(
                 f"location={location!r} must be a path, or a URI such as s3://bucket/path, "
                 f"gs://bucket/path or abfss://container@account.dfs.core.windows.net/path"
             )
+    check_path("location", os.path.abspath(found))  # noqa: PTH100 - it keeps links
+    return Path(found)

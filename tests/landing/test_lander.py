@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -447,6 +449,33 @@ async def test_a_location_that_is_nowhere_is_refused(source: ManualSource, locat
     with pytest.raises(OptionError, match=r"location=.* must be a path, or a URI such as"):
         async with land(source, location):
             pass
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("l\udce4nd", r"location='.*l\\udce4nd' must be a path in UTF-8"), ("a\0b", "has no NUL")],
+)
+@pytest.mark.parametrize("scheme", ["", "file://"])
+async def test_a_path_that_cannot_be_stored_is_refused_before_it_is_made(
+    tmp_path: Path, source: ManualSource, name: str, words: str, scheme: str
+) -> None:
+    path = f"{tmp_path}/{name}"
+    with pytest.raises(OptionError, match=words):
+        async with land(source, f"{scheme}{quote(os.fsencode(path)) if scheme else path}"):
+            pass
+    assert not os.listdir(tmp_path)  # noqa: PTH208 - it is quick
+
+
+async def test_a_directory_that_is_not_utf_8_is_refused(
+    tmp_path: Path, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "l\udce4nd"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    with pytest.raises(OptionError, match="must be a path in UTF-8"):
+        async with land(source, "orders"):
+            pass
+    assert not os.listdir(directory)  # noqa: PTH208 - it is quick
 
 
 class TimedSource(ManualSource):
