@@ -255,7 +255,7 @@ def _os_errors(doing: str, path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         if error.errno in {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV} and error.filename2:
-            reason = f"{reason} (the checkpoint must be on one file system that has hard links)"
+            reason = f"{reason} (it must be on one file system that has hard links)"
         raise CheckpointError(f"cannot {doing} {path}: {reason}") from error
 
 

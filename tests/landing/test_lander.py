@@ -278,6 +278,22 @@ async def test_a_run_ends_soon_after_another_has_taken_over(
                 await waiting
 
 
+async def test_a_landing_whose_runs_somebody_deleted_goes_on(
+    place: Place, source: ManualSource
+) -> None:
+    """Its next run takes a number, and names, that no earlier one had."""
+    entries = []
+    for data in (b"one", b"two"):
+        source.put(data)
+        async with place.land(source) as landing:
+            entries.append(await anext(landing))
+        storage = await asyncio.to_thread(place.storage)
+        for run in await asyncio.to_thread(storage.list, "runs"):
+            await asyncio.to_thread(storage.delete, f"runs/{run.name}")
+    assert await place.read(*entries) == [b"one", b"two"]
+    assert entries[1].files[0].endswith("/segments/run-000002-00000001.parquet")
+
+
 async def test_positions_without_records_are_stored(
     place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
