@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fanout.core.error_text import text_of
+from fanout.core.error_text import disk_reason
 from fanout.errors import CheckpointError
 from fanout.landing.entries import SEGMENTS, SegmentFile
 
@@ -109,6 +109,11 @@ class OpenSegment:
         self._background = ThreadPoolExecutor(1, "fanout-segment")
         self._writing: Future[None] | None = None
         self._sealed: Segment | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where it is written, before it is published."""
+        return self._path.parent
 
     @property
     def room_records(self) -> int:
@@ -354,11 +359,16 @@ def publish_errors(storage: Storage, segment: OpenSegment) -> Iterator[None]:
     """
     try:
         yield
+    except FileExistsError as error:
+        segment.discard()
+        raise CheckpointError(
+            f"a segment cannot be published in {storage.location}, as another run has given a "
+            f"file its name; this run stops, and its records come again in the next one"
+        ) from error
     except OSError as error:
         segment.discard()
         raise CheckpointError(
-            f"a segment cannot be written to {storage.location}: {text_of(error)}; its "
-            f"records were not acknowledged and come again"
+            f"a segment cannot be written to {segment.directory}: {disk_reason(error)}"
         ) from error
 
 
