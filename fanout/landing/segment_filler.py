@@ -142,7 +142,7 @@ class SegmentFiller:
                     await self._between.popleft()()
         except OSError as error:
             closed = self.failure = CheckpointError(
-                f"a segment cannot be written to {self._segment.directory}: {disk_reason(error)}"
+                f"a segment cannot be written to {self._segment.path.parent}: {disk_reason(error)}"
             )
             closed.__cause__ = error
         except Exception as error:
