@@ -412,6 +412,23 @@ async def test_a_follower_reads_every_entry_and_waits_for_the_next(
         assert await following == [first, second, third]
 
 
+async def test_a_landing_that_was_begun_again_is_not_followed_from_its_former_end(
+    place: Place, source: ManualSource
+) -> None:
+    """Its next entries would be passed by without a word."""
+    source.put(b"one")
+    async with place.land(source) as landing:
+        known = (await anext(landing)).number
+    with pytest.raises(
+        CheckpointError, match=r"the newest entry of .* is 1, and after=7 was known"
+    ):
+        await follow(place, 1, after=known + 6)
+    source.put(b"two")
+    async with place.land(source) as landing:
+        await anext(landing)
+    assert await place.read(*await follow(place, 1, after=known)) == [b"two"]
+
+
 async def test_there_is_nothing_to_follow(place: Place) -> None:
     with pytest.raises(OptionError, match=r"there is no landing at .*: start one with"):
         await follow(place, 1)
