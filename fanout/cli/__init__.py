@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 
 def main() -> None:
@@ -20,6 +21,9 @@ def main() -> None:
         sys.exit(2)
     try:
         end_like_ctrl_c()
+        # The name of a file may have characters that the terminal's encoding lacks.
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
         app()
     except KeyboardInterrupt:  # it came before the command had begun
         sys.exit(130)

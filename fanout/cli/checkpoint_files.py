@@ -1,4 +1,7 @@
-"""Checkpoints as commands reach them: local ones without Spark, others through a quiet session."""
+"""Checkpoints and landings as commands reach them.
+
+Local ones and landings in buckets need no Spark; others are read through a quiet session.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from fanout.errors import FanOutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,10 +29,11 @@ def is_local(location: str) -> bool:
 
 @contextmanager
 def checkpoint_files(location: str) -> Iterator[StoredFiles]:
-    """Open the directory of fanout in a checkpoint location, for reading alone.
+    """Open a landing, or the directory of fanout in a checkpoint location, for reading alone.
 
     Args:
-        location: A path, or a URI; with another scheme than `file` a Spark session is started.
+        location: A path, or a URI; for a checkpoint with another scheme than `file` a Spark session
+            is started.
 
     Raises:
         OptionError: It is no location.
@@ -35,17 +41,40 @@ def checkpoint_files(location: str) -> Iterator[StoredFiles]:
         SetupError: Spark, Java or the jar of its file system is missing.
     """
     if is_local(location):
-        from fanout.landing.entries import DIRECTORY  # noqa: PLC0415 - for help
-        from fanout.landing.local_storage import LocalFiles  # noqa: PLC0415 - for help
-        from fanout.landing.stored_positions import local_path  # noqa: PLC0415 - for help
+        from fanout.landing.stored_positions import (  # noqa: PLC0415 - for help
+            local_path,
+            stored_files,
+        )
 
-        yield LocalFiles(local_path(location, "checkpoints") / DIRECTORY)
+        yield stored_files(local_path(location, "checkpoints"))
+        return
+    if (landing := landing_in_bucket(location)) is not None:
+        yield landing
         return
     from fanout.spark.hadoop.quiet_session import quiet_session  # noqa: PLC0415 - it loads pyspark
     from fanout.spark.hadoop.storage import open_files  # noqa: PLC0415 - it loads pyspark
 
     with quiet_session() as spark:
         yield open_files(spark, location)
+
+
+def landing_in_bucket(location: str) -> StoredFiles | None:
+    """Return the files of a landing on object storage; None where none is found.
+
+    Args:
+        location: A URI.
+    """
+    from fanout.landing.entries import MAX_ENTRY_BYTES, ORIGIN  # noqa: PLC0415 - for help
+    from fanout.landing.object_location import is_object_location  # noqa: PLC0415 - for help
+    from fanout.landing.places import open_files  # noqa: PLC0415 - for help
+
+    if not is_object_location(location):
+        return None
+    try:
+        files = open_files(location, None)
+        return None if files.read(ORIGIN, limit=MAX_ENTRY_BYTES) is None else files
+    except FanOutError:
+        return None  # Spark may have the library or the credentials, and otherwise says what lacks
 
 
 def describe_owner(owner: Owner | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, final
 
 import typer
 
-from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, is_local
+from fanout.cli.checkpoint_files import is_local
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import (
     Json,
@@ -17,7 +17,8 @@ from fanout.cli.common import (
 )
 from fanout.cli.kafka_options import ClusterOptions
 from fanout.cli.kinesis_options import AwsOptions
-from fanout.errors import CheckpointError, OptionError
+from fanout.cli.stored_checks import examine_stored
+from fanout.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,9 +104,10 @@ def doctor(
         str | None,
         typer.Option(
             metavar="LOCATION",
-            help="Compare stored positions with the source: the checkpoint location of a query, or "
-            "a local file with the value of `stream.positions`. Another location than a path is "
-            "also checked itself, through a Spark session.",
+            help="Compare stored positions with the source: the checkpoint location of a query, a "
+            "landing, or a local file with the value of `stream.positions`. The disk of a path is "
+            "checked for free space. A checkpoint at another location than a path is also checked "
+            "itself, through a Spark session.",
         ),
     ] = None,
     subscribe: Annotated[
@@ -135,9 +137,10 @@ def doctor(
     With a stream it checks Kinesis: credentials, permissions, clock, consumer, stream, key and the
     limits of this machine. With a topic or a group it checks Kafka: each broker and the address
     that it advertises, permissions, topics, groups, transactions, features and clock. With a
-    checkpoint it checks how far the reader is behind, and how long the unread records are kept;
-    a remote one also for its owner, and whether two writers exclude each other there, with a file
-    that is removed again. Nothing else is registered, written or changed. For example:
+    checkpoint or a landing it checks how far the reader is behind, how long the unread records are
+    kept, and the free space of its disk; a remote checkpoint also for its owner, and whether two
+    writers exclude each other there, with a file that is removed again. Nothing else is registered,
+    written or changed. For example:
 
     `fanout doctor orders orders-etl --checkpoint /var/lib/orders/checkpoint`
 
@@ -159,7 +162,7 @@ def doctor(
             "--group, --share-group or --sink-topic, or a --checkpoint"
         )
     with calling_the_service():
-        stored, findings = (None, []) if checkpoint is None else _examine_stored(checkpoint)
+        stored, findings = (None, []) if checkpoint is None else examine_stored(checkpoint)
         if stored is not None and options is None and cluster is None:
             findings.append(_unasked(stored))
         if landers is not None:
@@ -239,42 +242,6 @@ def _place_of_landers(location: str | None) -> Finding:
     if is_object_location(location):
         return fine(check, f"executors write to {location} themselves, with their own credentials")
     return problem(check, f"landers have no JVM and cannot write to {location}", move)
-
-
-def _examine_stored(location: str) -> tuple[Checkpoint | None, list[Finding]]:
-    """Read stored positions, and check the place and the owner of a remote checkpoint."""
-    from fanout.core.findings import fine, problem  # noqa: PLC0415 - for help
-    from fanout.landing.checkpoint_status import read_status  # noqa: PLC0415 - for help
-    from fanout.landing.owner import read_owner  # noqa: PLC0415 - for help
-    from fanout.landing.stored_positions import local_path, read_positions  # noqa: PLC0415 - for help
-
-    damage = "do not start a reader on it as it is"
-    if is_local(location):
-        try:
-            positions = read_positions(location)
-            owner = None
-            if local_path(location, "positions").is_dir():
-                with checkpoint_files(location) as files:
-                    owner = read_owner(files)
-        except CheckpointError as error:
-            return None, [problem("checkpoint", str(error), damage)]
-        return positions, [] if owner is None else [fine("owner", describe_owner(owner))]
-    from fanout.spark.hadoop.place_checks import examine_place  # noqa: PLC0415 - loads pyspark
-    from fanout.spark.hadoop.quiet_session import quiet_session  # noqa: PLC0415 - loads pyspark
-
-    with quiet_session() as spark:
-        findings = examine_place(spark, location)
-        if any(each.status == "problem" for each in findings):
-            return None, findings
-        try:
-            with checkpoint_files(location) as files:
-                status = read_status(files)
-        except OptionError as error:
-            return None, [*findings, fine("checkpoint", str(error))]
-        except CheckpointError as error:
-            return None, [*findings, problem("checkpoint", str(error), damage)]
-    findings.append(fine("owner", describe_owner(status.owner)))
-    return status.pending.positions or status.positions, findings
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -1,4 +1,4 @@
-"""The command `fanout status`: show what the checkpoint of a query holds."""
+"""The command `fanout status`: show what a landing or the checkpoint of a query holds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def status(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="The checkpoint location of a query: a path, or a URI such as s3a://lake/_chk."
+            help="A landing, or the checkpoint location of a query: a path, or a URI such as "
+            "s3a://lake/_chk."
         ),
     ],
     stream: Annotated[
@@ -49,18 +50,19 @@ def status(
     kafka: ClusterOptions,
     json: Json = False,
 ) -> None:
-    """Show the newest batch, the positions, the owner and the pending segments of a checkpoint.
+    """Show the newest batch or entry, the positions, the owner and the pending segments.
 
-    It claims and writes nothing, so the query may be running. A path on the local disk needs
-    neither Spark nor Java; any other location is read through a Spark session that is started for
-    it, with the jars and settings of spark-defaults.conf and PYSPARK_SUBMIT_ARGS. With the stream,
+    It claims and writes nothing, so the query or the landing may be running. A landing, and a path
+    on the local disk, needs neither Spark nor Java; any other location is read through a Spark
+    session that is started for it, with the jars and settings of spark-defaults.conf and
+    PYSPARK_SUBMIT_ARGS. With the stream,
     or with the options of a Kafka cluster, it also asks the source for the lag of each split:
 
     `fanout status s3a://lake/_chk/orders orders --region eu-west-1`
 
     The exit code is 1 if the source was named and the lag could not be read, or unread records have
-    expired. It is 2 if there is no checkpoint of fanout, or it is damaged, or a newer version wrote
-    it.
+    expired. It is 2 if there is neither a checkpoint of fanout nor a landing, or it is damaged, or
+    a newer version wrote it.
     """
     from fanout.landing.checkpoint_status import read_status  # noqa: PLC0415 - for help
 
@@ -106,7 +108,7 @@ def _source(
 
         return ask_kinesis
     if stream is not None:
-        raise OptionError(f"the checkpoint is of {positions.source}: leave {stream!r} out")
+        raise OptionError(f"the positions are of {positions.source}: leave {stream!r} out")
     if kafka.bootstrap_servers is None and kafka.command_config is None:
         return None
     cluster = kafka.cluster()
@@ -142,6 +144,8 @@ def _plain(
     batch, owner = found.batch, found.owner
     answer: dict[str, Any] = {
         "location": found.location,
+        "landing": found.landing,
+        "entries": found.entries,
         "source": None if positions is None else positions.source,
         "batch": None,
         "owner": None,
@@ -190,23 +194,26 @@ def _print(
 ) -> None:
     typer.echo(f"{found.location}: {'not begun' if positions is None else positions.source}")
     typer.echo(f"owner: {describe_owner(found.owner)}")
+    noun = "entry" if found.landing else "batch"
     if (batch := found.batch) is None:
-        typer.echo("batch: none yet")
+        typer.echo(f"{noun}: none yet")
     else:
         seconds = max(0.0, datetime.now(UTC).timestamp() - batch.written_at / 1000)
         written = f"{moment(batch.written_at)}, {seconds:,.0f} s ago"
-        typer.echo(f"batch: {batch.entry.batch_id} with {batch.rows:,} rows, written {written}")
+        count = f"; {found.entries:,} entries are kept" if found.landing else ""
+        rows = f"{batch.rows:,} rows"
+        typer.echo(f"{noun}: {batch.entry.batch_id} with {rows}, written {written}{count}")
     if found.pending.segments:
         pending = f"{found.pending.segments} segments with {found.pending.rows:,} rows"
         typer.echo(f"pending: {pending} that no batch has taken yet")
-    rows = []
+    table = []
     for id_, at in _rows(positions, lags):
         lag = lags.get(id_)
         position = "" if at is None else "read to its end" if at.ended else _position(at)
         newest = "" if at is None or at.newest is None else moment(at.newest)
         ended = at is not None and at.ended and bool(lags)
-        rows.append((id_, position, newest, *(_lag_cells(lag) if not ended else ("ended", ""))))
-    print_table(("split", "after", "newest record", "lag: records", "lag: ms"), rows)
+        table.append((id_, position, newest, *(_lag_cells(lag) if not ended else ("ended", ""))))
+    print_table(("split", "after", "newest record", "lag: records", "lag: ms"), table)
     if failure:
         expired = any(lag.expired for lag in lags.values())
         typer.echo(failure if expired else f"the lag could not be read: {failure}")

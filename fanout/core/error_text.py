@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 
 def text_of(error: BaseException) -> str:
     """Return what an error says, with its type or its cause where that says nothing.
@@ -16,6 +19,18 @@ def text_of(error: BaseException) -> str:
     if text or cause is None:
         return text or name
     return f"{name} after {text_of(cause)}"
+
+
+def disk_reason(error: OSError) -> str:
+    """Return why a disk refused, and what to do where it is full.
+
+    Args:
+        error: What it raised, Python's or Arrow's.
+    """
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        reason = os.strerror(error.errno)
+        return f"{reason}; free some and start again: what is stored is whole, and goes on"
+    return error.strerror or text_of(error)
 
 
 def first_error(error: BaseException) -> BaseException:

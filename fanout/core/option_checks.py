@@ -46,6 +46,28 @@ def one_of(name: str, value: object, *allowed: str) -> None:
         raise OptionError(f"{name}={value!r} is not understood; use {choices}")
 
 
+def check_path(name: str, value: str) -> None:
+    """Check that a path can be stored, and read by programs that take paths for UTF-8.
+
+    Args:
+        name: The option.
+        value: The path, or a URI.
+
+    Raises:
+        OptionError: It holds bytes that are not UTF-8, or that this process does not take for it,
+            or a byte that no path has.
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(
+            f"{name}={value!r} must be a path in UTF-8, which Parquet and Spark need; rename it, "
+            f"or start this process with a locale such as C.UTF-8"
+        ) from error
+    if "\0" in value:
+        raise OptionError(f"{name}={value!r} must be a path, which has no NUL")
+
+
 def check_memory(max_event_bytes: object, max_bytes_in_flight: object) -> None:
     """Check that the largest event fits into the memory of all.
 

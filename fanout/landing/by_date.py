@@ -32,12 +32,19 @@ def check_date_column(schema: pa.Schema, column: str) -> None:
         column: The column.
 
     Raises:
-        OptionError: It is no column with times.
+        OptionError: It is no column with times, or the records have a column of the name that
+            readers give to the date of a directory.
     """
     times = [field.name for field in schema if pa.types.is_timestamp(field.type)]
     if column not in times:
         raise OptionError(
             f"partition_by_date={column!r} must be a column with times: {' or '.join(times)}"
+        )
+    # Spark and Hive do not tell names by their case, and put that of the directory in its place.
+    if taken := next((name for name in schema.names if name.lower() == "date"), None):
+        raise OptionError(
+            f"partition_by_date={column!r} must not be given with a column {taken!r}: readers take "
+            f"the date of a directory for it; let decode give that column another name"
         )
 
 

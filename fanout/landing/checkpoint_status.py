@@ -20,6 +20,7 @@ from fanout.landing.entries import (
     decode_origin,
     entry_name,
 )
+from fanout.landing.identity import stored_identity
 from fanout.landing.owner import read_owner
 from fanout.landing.pending import PENDING, decode_pending, pending_name
 
@@ -71,10 +72,12 @@ class PendingSummary:
 @final
 @dataclass(frozen=True, slots=True)
 class CheckpointStatus:
-    """What a checkpoint holds.
+    """What a checkpoint or a landing holds.
 
     Args:
         location: Where it is.
+        landing: Whether it is a landing.
+        entries: How many entries it has; the newest batches alone have one in a checkpoint.
         positions: Every split's position after the newest batch, or where the first begins; None
             before the first run has found out where to begin.
         batch: The newest batch; None before the first.
@@ -83,6 +86,8 @@ class CheckpointStatus:
     """
 
     location: str
+    landing: bool
+    entries: int
     positions: Checkpoint | None
     batch: StoredBatch | None
     pending: PendingSummary
@@ -90,13 +95,13 @@ class CheckpointStatus:
 
 
 def read_status(files: StoredFiles) -> CheckpointStatus:
-    """Read what a checkpoint holds. It blocks.
+    """Read what a checkpoint or a landing holds. It blocks.
 
     Args:
-        files: The directory of fanout in a checkpoint location.
+        files: The directory of fanout in a checkpoint location, or a landing.
 
     Raises:
-        OptionError: There is no checkpoint of fanout.
+        OptionError: There is neither.
         CheckpointError: It is damaged, was written by a newer version, or cannot be read.
     """
     owner = read_owner(files)
@@ -105,10 +110,19 @@ def read_status(files: StoredFiles) -> CheckpointStatus:
         # Spark reads a path without a scheme from its default file system, which may be another.
         local = "; this path is on the local disk; write hdfs://… if it is there"
         raise OptionError(
-            f"there is no checkpoint of fanout at {files.location}: name the checkpoint_location "
-            f"of a query that has begun{'' if urlsplit(files.location).scheme else local}"
+            f"there is no checkpoint of fanout at {files.location}, and no landing: name the "
+            f"checkpoint_location of a query that has begun, or the location of a landing"
+            f"{'' if urlsplit(files.location).scheme else local}"
         )
-    return CheckpointStatus(files.location, positions, batch, _pending(files, batch), owner)
+    return CheckpointStatus(
+        files.location,
+        stored_identity(files) is not None,
+        len(batch_ids(info.name for info in files.list(BATCHES))),
+        positions,
+        batch,
+        _pending(files, batch),
+        owner,
+    )
 
 
 def newest_positions(files: StoredFiles) -> tuple[Checkpoint | None, StoredBatch | None]:

@@ -19,7 +19,8 @@ _ABANDONED_MS: Final = 3_600_000
 def check_conditional_create(storage: Storage) -> None:
     """Return if a store refuses to create an object twice; call it before a run writes.
 
-    A probe is created twice, read, and deleted, so that each permission is tried that a run needs.
+    A probe is created twice, read, and deleted, so that each permission is tried that a run needs:
+    that of deleting first, with an object that is not there, as otherwise a probe would stay.
     It cannot tell a store that looks for the name first, and then replaces what another writer has
     created meanwhile. Probes that a killed run left are deleted.
 
@@ -31,6 +32,7 @@ def check_conditional_create(storage: Storage) -> None:
     """
     probe = uuid.uuid4().hex
     name = f"{_PROBES}/{probe}"
+    storage.delete(name)
     storage.create(name, _FIRST)
     refused = _is_refused(storage, name)
     found = storage.read(name, limit=len(_FIRST))

@@ -149,8 +149,8 @@ class EntryLog:
         if entry is None and listed is not None:
             raise CheckpointError(
                 f"the list of {self._storage.location} shows {entry_name(listed)}, which was "
-                f"deleted, and no newer entry: the list lags behind, or another run writes to this "
-                f"checkpoint; start again in a minute"
+                f"deleted, and no newer entry: the list lags behind, or another run writes there; "
+                f"start again in a minute"
             )
         return entry
 

@@ -47,8 +47,8 @@ async def followed(
     Raises:
         OptionError: There is no landing at the location, or an option is malformed.
         CheckpointError: The next entry was deleted, because it is older than the landing keeps it;
-            or the location cannot be read, or an entry is damaged or was written by a newer
-            version.
+            or the landing has not come as far as `after`; or the location cannot be read, or an
+            entry is damaged or was written by a newer version.
 
     Cancellation: nothing is lost; follow again after the last entry.
     """
@@ -81,6 +81,12 @@ def _first(files: StoredFiles, after: int | None) -> int:
     if after is None:
         there = (number for number in numbers if read_entry(files, number) is not None)
         return next(there, numbers[-1] + 1 if numbers else 0)
+    if after >= 0 and (not numbers or numbers[-1] < after) and read_entry(files, after) is None:
+        raise CheckpointError(
+            f"the newest entry of {files.location} is {numbers[-1] if numbers else 'missing'}, and "
+            f"after={after} was known before: the landing was begun again, or an older state was "
+            f"restored; follow it from its oldest entry on, with after=None"
+        )
     oldest = next((number for number in numbers if number > after), after + 1)
     if oldest > after + 1 and read_entry(files, after + 1) is None:
         raise CheckpointError(

@@ -7,7 +7,7 @@ import binascii
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Literal, final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, final
 
 import msgspec
 import pyarrow as pa
@@ -31,7 +31,7 @@ class LandingIdentity:
 
     Args:
         id: A random text that was chosen when the landing was started.
-        schema: The columns of its records.
+        schema: The columns of its records at the beginning; see `landing.columns`.
     """
 
     id: str
@@ -64,8 +64,7 @@ def give_identity(storage: Storage, schema: pa.Schema) -> None:
         CheckpointError: The storage refused.
     """
     if storage.read(IDENTITY, limit=_MAX_BYTES) is None:
-        columns = base64.b64encode(schema.remove_metadata().serialize()).decode()
-        wire = _IdentityWire(_VERSION, uuid.uuid4().hex, columns)
+        wire = _IdentityWire(_VERSION, uuid.uuid4().hex, encode_schema(schema))
         with suppress(FileExistsError):  # another run was faster, and its identity holds
             storage.create(IDENTITY, msgspec.json.encode(wire))
 
@@ -81,9 +80,8 @@ def read_identity(files: StoredFiles) -> LandingIdentity:
         CheckpointError: It has no identity yet, or that is damaged or was written by a newer
             version, or the storage refused.
     """
-    data = files.read(IDENTITY, limit=_MAX_BYTES)
-    if data is not None:
-        return _decode(data, f"{IDENTITY} in {files.location}")
+    if (found := stored_identity(files)) is not None:
+        return found
     if files.read(ORIGIN, limit=MAX_ENTRY_BYTES) is None:
         raise OptionError(
             f"there is no landing at {files.location}: start one with fanout.land, or with "
@@ -95,10 +93,40 @@ def read_identity(files: StoredFiles) -> LandingIdentity:
     )
 
 
-def _decode(data: bytes, what: str) -> LandingIdentity:
+def stored_identity(files: StoredFiles) -> LandingIdentity | None:
+    """Return the identity of a landing; None where there is none. It blocks.
+
+    Args:
+        files: The landing.
+
+    Raises:
+        CheckpointError: It is damaged or was written by a newer version, or the storage refused.
+    """
+    data = files.read(IDENTITY, limit=_MAX_BYTES)
+    if data is None:
+        return None
+    what = f"{IDENTITY} in {files.location}"
     wire = _FORMAT.read(data, what)
+    return LandingIdentity(wire.id, decode_schema(wire.schema, _FORMAT, what))
+
+
+def encode_schema(schema: pa.Schema) -> str:
+    """Return columns as text."""
+    return base64.b64encode(schema.remove_metadata().serialize()).decode()
+
+
+def decode_schema(text: str, form: StoredFormat[Any], what: str) -> pa.Schema:
+    """Return the columns that a text stands for.
+
+    Args:
+        text: The text.
+        form: The format of the file that has it.
+        what: The file, for messages.
+
+    Raises:
+        FanOutError: It is damaged; of the type of the format's errors.
+    """
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(wire.schema, validate=True)))
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
     except (pa.ArrowException, OSError, binascii.Error) as error:
-        raise _FORMAT.damaged(what, "its columns cannot be read") from error
-    return LandingIdentity(wire.id, schema)
+        raise form.damaged(what, "its columns cannot be read") from error

@@ -16,6 +16,7 @@ from fanout.core.opening import open_stored, resolve_start
 from fanout.core.option_checks import number, one_of, whole
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.by_date import check_date_column, publish_by_date
+from fanout.landing.columns import continued, keep_columns
 from fanout.landing.entries import BatchEntry
 from fanout.landing.entry_log import EntryLog
 from fanout.landing.identity import give_identity
@@ -393,13 +394,15 @@ async def open_landing(
         claiming = claim(storage, ThisProcess("fanout land"), _WAIT_FOR_LOCK)
         ownership = await in_thread(lambda: claims.enter_context(claiming))
         log = await in_thread(lambda: _open_log(storage, ownership))
+        comparing = partial(continued, storage, log, source.schema, partition_by_date)
+        columns, number = await in_thread(comparing)
         first = log.newest is None
         positions = await in_thread(log.positions)
         if positions is None:
             origin = await resolve_start(source)
             positions = await in_thread(lambda: log.write_origin(origin))
         await in_thread(lambda: _fence(storage, log, positions))
-        await in_thread(lambda: give_identity(storage, source.schema))
+        await in_thread(lambda: give_identity(storage, columns.schema))
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)
@@ -409,6 +412,8 @@ async def open_landing(
             stream, filler = await resources.enter_async_context(opening)
         except PositionError as error:
             raise CheckpointError(f"{storage.location} cannot be continued: {error}") from error
+        if number is not None:  # only a source that fits may add columns
+            await in_thread(partial(keep_columns, storage, ownership, columns, number))
         landing = Landing(
             stream,
             filler,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from fanout.core.error_text import disk_reason
 from fanout.errors import CheckpointError
 from fanout.landing.storage import (
     READERS,
@@ -253,9 +254,9 @@ def _os_errors(doing: str, path: Path) -> Iterator[None]:
     except FileExistsError:
         raise
     except OSError as error:
-        reason = error.strerror or type(error).__name__
+        reason = disk_reason(error)
         if error.errno in {errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV} and error.filename2:
-            reason = f"{reason} (the checkpoint must be on one file system that has hard links)"
+            reason = f"{reason} (it must be on one file system that has hard links)"
         raise CheckpointError(f"cannot {doing} {path}: {reason}") from error
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 STORE_ERRORS: Final = (BaseError, OSError, ValueError)
 """What a call into obstore raises, and what a local file does."""
 
-# The codes that S3, Google Cloud Storage and Azure put into their answers, and what they mean.
+# The codes that S3, Google Cloud Storage, Azure and stores like them put into their answers, and
+# what they mean. What is not here is told as it is, without a guess.
 _NO_BUCKET: Final = "the bucket {bucket!r} does not exist; create it, or correct the location"
 _EXPIRED: Final = "the credentials have expired ({code}); renew them"
 _REFUSED: Final = (
@@ -29,6 +30,21 @@ _FORBIDDEN: Final = (
 )
 _OTHER_REGION: Final = (
     "the bucket {bucket!r} is in another region ({code}); give the storage option region"
+)
+_SUSPENDED: Final = "the service has suspended the account ({code}); ask it why"
+_CLOCK: Final = "the clock of this machine is wrong ({code}); set it by NTP"
+_ARCHIVED: Final = (
+    "the object is archived ({code}); restore it, and except the location from the rules that "
+    "archive objects"
+)
+_FULL: Final = "the store has no more room ({code}); free some, or raise the quota, and start again"
+_BUSY: Final = "other requests to the object were in the way each time ({code}); start again"
+_KEY: Final = (
+    "the KMS key of the bucket {bucket!r} cannot be used ({code}); enable it, and allow its use"
+)
+_LOCKED: Final = (
+    "the bucket {bucket!r} has an object lock, which needs a checksum ({code}); give the storage "
+    "option checksum_algorithm=sha256"
 )
 _MEANINGS: Final = {
     "NoSuchBucket": _NO_BUCKET,
@@ -42,13 +58,36 @@ _MEANINGS: Final = {
     "InvalidToken": _REFUSED,
     "SignatureDoesNotMatch": _REFUSED,
     "401": _REFUSED,
+    "AccessDenied": _FORBIDDEN,
+    "AuthorizationFailure": _FORBIDDEN,
+    "AuthorizationPermissionMismatch": _FORBIDDEN,
+    "InsufficientAccountPermissions": _FORBIDDEN,
     "403": _FORBIDDEN,
     "404": "the service has nothing there ({code}); check the endpoint, and the bucket {bucket!r}",
     "AuthorizationHeaderMalformed": _OTHER_REGION,
+    "IllegalLocationConstraintException": _OTHER_REGION,
     "PermanentRedirect": _OTHER_REGION,
+    "AccountIsDisabled": _SUSPENDED,
+    "AccountProblem": _SUSPENDED,
+    "AllAccessDisabled": _SUSPENDED,
+    "UserSuspended": _SUSPENDED,
+    "RequestTimeTooSkewed": _CLOCK,
+    "InvalidObjectState": _ARCHIVED,
+    "BlobArchived": _ARCHIVED,
+    "BlobBeingRehydrated": _ARCHIVED,
+    "QuotaExceeded": _FULL,
+    "XMinioAdminBucketQuotaExceeded": _FULL,
+    "XMinioStorageFull": _FULL,
+    "ConditionalRequestConflict": _BUSY,
+    "OperationAborted": _BUSY,
+    "KMS": _KEY,
+    "ObjectLock": _LOCKED,
     "NotImplemented": "the store does not know what was asked of it ({code}); use one with "
     "conditional writes",
 }
+# What the service asks to have repeated, and obstore does not repeat: it does so with the status
+# 408, 429 and 5xx.
+_ASKS_AGAIN: Final = {"ConditionalRequestConflict", "OperationAborted", "RequestTimeout"}
 _SERVER_ERRORS: Final = 500
 _NOT_FOUND: Final = 404
 
@@ -95,8 +134,14 @@ def may_have_written(error: Exception) -> bool:
     if (status := _status(error)) is not None:
         # The parts of a large file are gone when an earlier request has made one object of them.
         return status == _NOT_FOUND and _MEANINGS.get(_code(error)) is not _NO_BUCKET
-    refused = isinstance(error, UnauthenticatedError)  # there were no credentials to ask with
+    # There were no credentials to ask with, or another region was asked.
+    refused = isinstance(error, UnauthenticatedError) or _is_redirect(error)
     return isinstance(error, BaseError) and not refused and _transport(error) != "Connect"
+
+
+def asks_again(error: Exception) -> bool:
+    """Say whether the service asks for the request once more, which obstore has not made."""
+    return _code(error) in _ASKS_AGAIN
 
 
 def is_lost(error: Exception) -> bool:
@@ -107,6 +152,10 @@ def is_lost(error: Exception) -> bool:
 def is_server_error(error: Exception) -> bool:
     """Say whether the service answered that it failed, the last time that it was asked."""
     return (_status(error) or 0) >= _SERVER_ERRORS
+
+
+def _is_redirect(error: Exception) -> bool:
+    return "Received redirect without LOCATION" in str(error)
 
 
 def _status(error: Exception) -> int | None:
@@ -124,17 +173,25 @@ def _transport(error: Exception) -> str:
 def _reason(error: Exception, bucket: str) -> str:
     """Return why a call failed, and what to do about it."""
     status = "" if (number := _status(error)) is None else str(number)
-    if "Received redirect without LOCATION" in str(error):
-        code = "PermanentRedirect"
-    else:
-        code = _code(error) or status
-    meaning = _MEANINGS.get(code) or _MEANINGS.get(status)
+    code = "PermanentRedirect" if _is_redirect(error) else _code(error) or status
+    meaning = _MEANINGS.get(_group(code, error))
     if meaning is not None:
         return meaning.format(bucket=bucket, code=code)
-    if status:
+    if code:
         named = "" if code == status else f" ({code})"
-        return f"the service answered {status}{named}{_tries(error)}"
+        answered = f"the service answered {status or 'with an error'}"
+        return f"{answered}{named}{_tries(error)}"
     return _without_answer(error)
+
+
+def _group(code: str, error: Exception) -> str:
+    """Return what stands for a code among the meanings."""
+    if code.startswith("KMS."):
+        return "KMS"
+    if code == "InvalidRequest" and "Object Lock" in str(error):
+        return "ObjectLock"
+    missing = _status(error) == _NOT_FOUND and code not in _MEANINGS
+    return str(_NOT_FOUND) if missing else code
 
 
 def _without_answer(error: Exception) -> str:
@@ -163,7 +220,7 @@ def _tries(error: Exception) -> str:
 
 
 def _code(error: Exception) -> str:
-    found = re.search(r"<Code>(\w+)</Code>", str(error))
+    found = re.search(r"<Code>([\w.]+)</Code>", str(error))
     return found[1] if found else ""
 
 

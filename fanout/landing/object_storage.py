@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
+from random import Random
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, TypeVar, final
 
 from obstore.exceptions import BaseError
+from tenacity import RetryCallState, Retrying
 
-from fanout.errors import CheckpointError
+from fanout.core.backoff import Backoff, FullJitter
+from fanout.errors import CheckpointError, SetupError
 from fanout.landing.object_errors import (
+    asks_again,
     is_lost,
     is_missing,
     is_server_error,
@@ -22,7 +27,7 @@ from fanout.landing.scratch_directory import ScratchDirectory
 from fanout.landing.storage import FileInfo, check_name, finished, readable_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from fanout.landing.object_clients import Store
@@ -32,8 +37,13 @@ _MAX_SINGLE_PUT: Final = 64 << 20
 _MAX_QUICK_PUT: Final = 4 << 20
 _PART: Final = 16 << 20
 _PARALLEL_PARTS: Final = 4
-# How often a put is tried whose answer is lost. obstore retries what was refused for a while.
+# How often a request is made whose answer is lost. obstore retries what was refused for a while.
 _ATTEMPTS: Final = 3
+# For how long a request is made again that the service asks for, as obstore does with others.
+_ASKED_SECONDS: Final = 12.0
+_WAITS: Final = Backoff(base=0.1, cap=3.0)
+
+_Answer = TypeVar("_Answer")
 
 
 @final
@@ -56,6 +66,10 @@ class ObjectStorage:
         uploads: The same for requests that may take long.
     """
 
+    # obstore's threads begin with its first request, and are not in a process that is forked later:
+    # each request there would wait for ever.
+    _used_in: ClassVar[int] = 0
+
     def __init__(self, place: ObjectLocation, store: Store, uploads: Store) -> None:
         self.location = place.uri
         self._bucket = place.bucket
@@ -75,7 +89,7 @@ class ObjectStorage:
         """
         with self._errors("read", name):
             try:
-                found = self._store.get(name)
+                found = _ask(lambda: self._store.get(name))
             except FileNotFoundError as error:
                 if is_missing(error):
                     return None
@@ -102,7 +116,7 @@ class ObjectStorage:
     def _read_range(self, name: str, start: int, end: int) -> bytes:
         with self._errors("read", name):
             try:
-                return bytes(self._store.get_range(name, start=start, end=end))
+                return bytes(_ask(lambda: self._store.get_range(name, start=start, end=end)))
             except FileNotFoundError as error:
                 if not is_missing(error):
                     raise
@@ -118,7 +132,7 @@ class ObjectStorage:
             CheckpointError: The service refused or did not answer.
         """
         with self._errors("list", directory):
-            found = self._store.list_with_delimiter(directory)["objects"]
+            found = _ask(lambda: self._store.list_with_delimiter(directory)["objects"])
         inside = f"{directory}/"
         infos = (
             FileInfo(
@@ -142,7 +156,10 @@ class ObjectStorage:
             CheckpointError: The service refused or did not answer.
         """
         with self._errors("list", directory):
-            return finished(each["path"] for page in self._store.list(directory) for each in page)
+            return _ask(lambda: self._walk(directory))
+
+    def _walk(self, directory: str) -> tuple[str, ...]:
+        return finished(each["path"] for page in self._store.list(directory) for each in page)
 
     def create(self, name: str, data: bytes) -> None:
         """Create an object: exclusively, atomically and durably.
@@ -170,7 +187,7 @@ class ObjectStorage:
         """
         with self._errors("read", name):
             try:
-                return int(self._store.head(name)["size"])
+                return int(_ask(lambda: self._store.head(name))["size"])
             except FileNotFoundError:
                 return None
 
@@ -184,17 +201,11 @@ class ObjectStorage:
             CheckpointError: The service refused or did not answer.
         """
         with self._errors("delete", name):
-            for attempt in range(1, _ATTEMPTS + 1):
-                try:
-                    self._store.delete(name)
-                except FileNotFoundError as error:
-                    if not is_missing(error):
-                        raise
-                except BaseError as error:
-                    if attempt == _ATTEMPTS or not is_lost(error):
-                        raise
-                    continue
-                return
+            try:
+                _ask(lambda: self._store.delete(name), repeats=is_lost)
+            except FileNotFoundError as error:
+                if not is_missing(error):
+                    raise
 
     def publish(self, local_file: Path, name: str) -> None:
         """Upload a finished file of `scratch()` to its final name, as the class promises.
@@ -249,38 +260,38 @@ class ObjectStorage:
 
     def _put(self, store: Any, name: str, data: bytes) -> None:
         """Put an object under a name that is not taken, or find that an earlier attempt did."""
-        for attempt in range(1, _ATTEMPTS + 1):
+
+        def put() -> None:
             try:
                 store.put(name, data, mode="create")
             except (BaseError, FileNotFoundError) as error:
-                if not may_have_written(error):
+                written = may_have_written(error) or asks_again(error)
+                if not written or not self._holds(store, name, io.BytesIO(data), len(data)):
                     raise
-                if self._holds(store, name, io.BytesIO(data), len(data)):
-                    return
-                # obstore has repeated what the service answered with 5xx for long enough.
-                if attempt == _ATTEMPTS or is_server_error(error):
-                    raise
-                continue
-            return
+
+        _ask(put, repeats=_is_to_be_put_again)
 
     def _put_in_parts(self, name: str, local_file: Path) -> None:
         def taken() -> bool:
             with local_file.open("rb") as file:
                 return self._holds(self._uploads, name, file, local_file.stat().st_size)
 
-        if taken():
-            return
-        try:
-            self._uploads.put(
-                name,
-                local_file,
-                use_multipart=True,
-                chunk_size=_PART,
-                max_concurrency=_PARALLEL_PARTS,
-            )
-        except (BaseError, FileNotFoundError) as error:
-            if not may_have_written(error) or not taken():
-                raise
+        def put() -> None:
+            try:
+                self._uploads.put(
+                    name,
+                    local_file,
+                    use_multipart=True,
+                    chunk_size=_PART,
+                    max_concurrency=_PARALLEL_PARTS,
+                )
+            except (BaseError, FileNotFoundError) as error:
+                written = may_have_written(error) or asks_again(error)
+                if not written or not taken():
+                    raise
+
+        if not taken():
+            _ask(put)
 
     def _holds(self, store: Any, name: str, content: BinaryIO, size: int) -> bool:
         """Say whether an object is there, with these bytes.
@@ -301,5 +312,51 @@ class ObjectStorage:
     @contextmanager
     def _errors(self, doing: str, name: str) -> Iterator[None]:
         check_name(name)
+        _check_process()
         with object_errors(f"{doing} {self.location}/{name}", self._bucket):
             yield
+
+
+def _check_process() -> None:
+    """Check that this process is the one in which obstore's threads are.
+
+    Raises:
+        SetupError: It is a fork of that.
+    """
+    process = os.getpid()
+    ObjectStorage._used_in = ObjectStorage._used_in or process  # noqa: SLF001 - in its module
+    if (used := ObjectStorage._used_in) != process:  # noqa: SLF001 - the same
+        raise SetupError(
+            f"object storage cannot be reached from process {process}, which was forked from "
+            f"process {used} after that had used it: start it with the start method spawn or "
+            f"forkserver of multiprocessing"
+        )
+
+
+def _ask(
+    call: Callable[[], _Answer], *, repeats: Callable[[Exception], bool] = lambda _: False
+) -> _Answer:
+    """Make a request, and again while the service asks for that.
+
+    Args:
+        call: Makes it.
+        repeats: Says of an error that the request may be made again in any case, a few times.
+    """
+
+    def is_repeated(state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if not isinstance(error, Exception):
+            return False
+        if asks_again(error):
+            return (state.seconds_since_start or 0.0) < _ASKED_SECONDS
+        return repeats(error) and state.attempt_number < _ATTEMPTS
+
+    return Retrying(retry=is_repeated, wait=FullJitter(_WAITS, Random()))(call)  # noqa: S311
+
+
+def _is_to_be_put_again(error: Exception) -> bool:
+    """Say whether a put whose object is not there is made again: its answer may be lost.
+
+    obstore has repeated what the service answered with 5xx for long enough.
+    """
+    return may_have_written(error) and not is_server_error(error)

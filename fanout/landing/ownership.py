@@ -18,6 +18,7 @@ import msgspec
 
 from fanout.core.lifecycle_log import LogEvent, write
 from fanout.errors import CheckpointError
+from fanout.landing.entries import SEGMENTS
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.owner import (
     LOCK,
@@ -28,6 +29,7 @@ from fanout.landing.owner import (
     run_name,
     run_numbers,
 )
+from fanout.landing.segments import run_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +58,8 @@ class Lock(Protocol):
 class PosixLock:
     """An exclusive lock on a file, held by this process until `release` or its death.
 
+    A fork of the process does not hold it.
+
     It is the record lock of POSIX that the JVM takes as well (`java.nio.channels.FileLock`), so
     that it keeps a JVM away and is kept away by one. It does not keep this process away.
 
@@ -65,6 +69,7 @@ class PosixLock:
 
     def __init__(self, file: FileIO) -> None:
         self._file = file
+        self._process = os.getpid()
 
     @classmethod
     def try_acquire(cls, path: Path) -> Self | None:
@@ -94,7 +99,7 @@ class PosixLock:
     @property
     def held(self) -> bool:
         """Whether this process still holds the lock."""
-        return not self._file.closed
+        return not self._file.closed and self._process == os.getpid()
 
     def release(self) -> None:
         """Free the lock."""
@@ -149,6 +154,8 @@ class ThisProcess:
         """
         if self.has_locked(path):
             return None  # to open and close the file once more would free the lock
+        if (left := self._locks.pop(path.resolve(), None)) is not None:
+            left.release()  # the parent's, in a fork: to close it later would free the new lock
         lock = PosixLock.try_acquire(path)
         if lock is not None:
             self._locks[path.resolve()] = lock
@@ -212,11 +219,11 @@ class Ownership:
         newer = next_run is not None or newest_run(self.storage) > self.run
         if newer or (mark is not None and mark != self.mark):
             return CheckpointError(
-                f"the checkpoint {self.storage.location} was taken over by a newer run: "
+                f"{self.storage.location} was taken over by a newer run: "
                 f"{describe_holder(self.storage)}; this run stops"
             )
         return CheckpointError(
-            f"the checkpoint {self.storage.location} was removed or unlocked while it was in use; "
+            f"{self.storage.location} was removed or unlocked while it was in use; "
             "this run stops, because another one may own it by now"
         )
 
@@ -253,8 +260,7 @@ def taken_error(storage: Storage, ownership: Ownership, name: str) -> Checkpoint
     """
     ownership.check()  # its error names the newer run
     return CheckpointError(
-        f"{name} is already in {storage.location}: another run writes to this checkpoint; this "
-        f"run stops"
+        f"{name} is already in {storage.location}: another run writes there; this run stops"
     )
 
 
@@ -328,20 +334,20 @@ def _wait_for_lock(storage: LocalStorage, process: LockingProcess, wait: float) 
     while (lock := process.try_lock(path)) is None:
         if process.has_locked(path):
             raise CheckpointError(
-                f"the checkpoint {storage.location} is in use by another run of this process; stop "
-                f"that one first, or use another checkpoint"
+                f"{storage.location} is in use by another run of this process; stop that one "
+                f"first, or use another location"
             )
         if time.monotonic() >= deadline:
             raise CheckpointError(
-                f"the checkpoint {storage.location} is in use after a wait of {wait:g} s: "
-                f"{describe_holder(storage)} is still running; stop it, or use another checkpoint"
+                f"{storage.location} is in use after a wait of {wait:g} s: "
+                f"{describe_holder(storage)} is still running; stop it, or use another location"
             )
         if not told:
             told = True
             write(
                 logging.WARNING,
                 LogEvent.CHECKPOINT_AWAITED,
-                "waiting for the checkpoint %s for at most %g s: %s is still running",
+                "waiting for %s for at most %g s: %s is still running",
                 storage.location,
                 wait,
                 describe_holder(storage),
@@ -354,18 +360,26 @@ def _wait_for_lock(storage: LocalStorage, process: LockingProcess, wait: float) 
 
 def _start_run(storage: Storage, holder: Holder) -> tuple[int, bytes]:
     mark = msgspec.json.encode(holder)
-    run = 0
+    run = newest_run(storage) or _newest_run_of_segments(storage)
     for _ in range(_MAX_RACES):
-        # A run that starts at the same time may have the number; or the list lags behind.
-        run = max(newest_run(storage), run) + 1
+        run += 1
         try:
             storage.create(run_name(run), mark)
         except FileExistsError:
+            # A run that starts at the same time has the number; or the list lags behind.
+            run = max(newest_run(storage), run)
             continue
         return run, mark
-    raise CheckpointError(
-        f"cannot claim the checkpoint {storage.location}: too many runs start at once"
-    )
+    raise CheckpointError(f"cannot claim {storage.location}: too many runs start at once")
+
+
+def _newest_run_of_segments(storage: Storage) -> int:
+    """Return the highest number in the names of segments, which stay if somebody deletes the runs.
+
+    A run of a number that was there before would write files of the same names.
+    """
+    names = (name.rpartition("/")[2] for name in storage.walk(SEGMENTS))
+    return max((run for name in names if (run := run_of(name)) is not None), default=0)
 
 
 def _prune_runs(storage: Storage, run: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from fanout.core.option_checks import check_path
 from fanout.errors import OptionError
 from fanout.landing.conditional_create import check_conditional_create
 from fanout.landing.local_storage import LocalFiles, LocalStorage
@@ -15,10 +17,10 @@ from fanout.landing.object_location import is_object_location
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanout.landing.storage import ReadableFiles, Storage
+    from fanout.landing.storage import LandingStorage, ReadableFiles
 
 
-def open_storage(location: str, options: Mapping[str, str] | None) -> Storage:
+def open_storage(location: str, options: Mapping[str, str] | None) -> LandingStorage:
     """Open a location for writing, and try what its store promises. It blocks.
 
     Args:
@@ -36,7 +38,7 @@ def open_storage(location: str, options: Mapping[str, str] | None) -> Storage:
     return storage
 
 
-def open_known_storage(location: str, options: Mapping[str, str] | None) -> Storage:
+def open_known_storage(location: str, options: Mapping[str, str] | None) -> LandingStorage:
     """Open a location for writing, where an earlier run has tried what its store promises.
 
     It blocks.
@@ -79,11 +81,13 @@ def _local(location: str, options: Mapping[str, str] | None) -> Path:
         )
     match urlsplit(location):
         case ("", _, path, _, _) if path:
-            return Path(location)
+            found = location
         case ("file", "" | "localhost", path, _, _):
-            return Path(unquote(path))
+            found = unquote(path, errors="surrogateescape")
         case _:
             raise OptionError(
                 f"location={location!r} must be a path, or a URI such as s3://bucket/path, "
                 f"gs://bucket/path or abfss://container@account.dfs.core.windows.net/path"
             )
+    check_path("location", os.path.abspath(found))  # noqa: PTH100 - it keeps links
+    return Path(found)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
+from fanout.core.error_text import disk_reason
 from fanout.errors import CheckpointError
 
 _PREFIX: Final = "fanout-scratch-"
@@ -30,7 +31,10 @@ class ScratchDirectory:
     """
 
     def __init__(self, parent: str | None = None) -> None:
-        root = Path(parent or tempfile.gettempdir())
+        try:
+            root = Path(parent or tempfile.gettempdir())
+        except OSError as error:
+            raise CheckpointError(f"{disk_reason(error)}; set TMPDIR to one") from error
         try:
             for left in root.glob(f"{_PREFIX}*"):
                 _remove_if_left(left)
@@ -41,7 +45,7 @@ class ScratchDirectory:
             self.path = made.rename(root / made.name.removeprefix("."))
         except OSError as error:
             raise CheckpointError(
-                f"cannot make a directory for temporary files: {error.strerror}"
+                f"cannot make a directory for temporary files in {root}: {disk_reason(error)}"
             ) from error
 
     def close(self) -> None:

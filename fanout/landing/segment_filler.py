@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from fanout.core.cancellation import in_thread
-from fanout.core.error_text import text_of
+from fanout.core.error_text import disk_reason
 from fanout.errors import CheckpointError, FanOutError, StreamStateError
 from fanout.landing.segments import Filled
 
@@ -142,7 +142,7 @@ class SegmentFiller:
                     await self._between.popleft()()
         except OSError as error:
             closed = self.failure = CheckpointError(
-                f"a segment cannot be written: {text_of(error)}"
+                f"a segment cannot be written to {self._segment.path.parent}: {disk_reason(error)}"
             )
             closed.__cause__ = error
         except Exception as error:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fanout.core.error_text import text_of
+from fanout.core.error_text import disk_reason
 from fanout.errors import CheckpointError
 from fanout.landing.entries import SEGMENTS, SegmentFile
 
@@ -97,7 +97,7 @@ class OpenSegment:
         self.positions: Checkpoint | None = None
         self.watermark: int | None = None
         self.parts: dict[str, SplitPart] = {}
-        self._path = path
+        self.path = path
         self._schema = schema
         self._max_records = max_records
         self._max_bytes = max_bytes
@@ -172,10 +172,10 @@ class OpenSegment:
                 self._write(self._take(), row_groups=1 if self._writer else _ROW_GROUPS)
             assert self._writer is not None
             self._writer.close()
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 os.fsync(file.fileno())
             self._background.shutdown()
-            self._sealed = Segment(self._path, self.rows, self._path.stat().st_size)
+            self._sealed = Segment(self.path, self.rows, self.path.stat().st_size)
         return self._sealed
 
     def discard(self) -> None:
@@ -189,7 +189,7 @@ class OpenSegment:
             with contextlib.suppress(OSError):  # the disk may be full; the file goes anyway
                 self._writer.close()
         with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     def _settle(self) -> None:
         """Wait for the row group that is being written; a refused one is refused for ever."""
@@ -205,7 +205,7 @@ class OpenSegment:
     def _write(self, table: pa.Table, row_groups: int) -> None:
         if self._writer is None:
             options = write_options(self._schema, self._compression)
-            self._writer = pq.ParquetWriter(self._path, self._schema, **options)
+            self._writer = pq.ParquetWriter(self.path, self._schema, **options)
         self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))
 
 
@@ -354,11 +354,16 @@ def publish_errors(storage: Storage, segment: OpenSegment) -> Iterator[None]:
     """
     try:
         yield
+    except FileExistsError as error:
+        segment.discard()
+        raise CheckpointError(
+            f"a segment cannot be published in {storage.location}, as another run has given a "
+            f"file its name; this run stops, and its records come again in the next one"
+        ) from error
     except OSError as error:
         segment.discard()
         raise CheckpointError(
-            f"a segment cannot be written to {storage.location}: {text_of(error)}; its "
-            f"records were not acknowledged and come again"
+            f"a segment cannot be written to {segment.path.parent}: {disk_reason(error)}"
         ) from error
 
 

@@ -72,6 +72,10 @@ class Storage(StoredFiles, Protocol):
         """Remove what only this process needed. The files stay."""
 
 
+class LandingStorage(Storage, ReadableFiles, Protocol):
+    """What a landing needs: it also reads a part of a file that an earlier run has written."""
+
+
 READERS: Final = "readers"
 """The directory in which others write than the owner of a landing."""
 

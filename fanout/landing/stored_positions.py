@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError, FanOutError, OptionError, PositionError
 from fanout.landing.checkpoint_status import newest_positions
-from fanout.landing.entries import DIRECTORY, MAX_ENTRY_BYTES
+from fanout.landing.entries import DIRECTORY, MAX_ENTRY_BYTES, ORIGIN
 from fanout.landing.local_storage import LocalFiles
 
 
@@ -18,8 +18,8 @@ def read_positions(location: str) -> Checkpoint:
     """Read stored positions; nothing is claimed or changed, so a query may be running. It blocks.
 
     Args:
-        location: A file that holds `stream.positions`, or the checkpoint location of a
-            Spark query; as a path, or as a URI of the scheme `file`.
+        location: A file that holds `stream.positions`, the checkpoint location of a Spark query,
+            or a landing; as a path, or as a URI of the scheme `file`.
 
     Raises:
         OptionError: It is not on the local disk, nothing is there, or it may not be read.
@@ -43,13 +43,23 @@ def _positions_at(location: str) -> Checkpoint:
             raise CheckpointError(f"{path}: {error}") from error
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    positions, _ = newest_positions(LocalFiles(path / DIRECTORY))
+    positions, _ = newest_positions(stored_files(path))
     if positions is None:
         raise OptionError(
             f"there are no stored positions at {location}: name a file that holds "
-            f"stream.positions, or the checkpoint location of a query that has begun"
+            f"stream.positions, the checkpoint location of a query that has begun, or a landing"
         )
     return positions
+
+
+def stored_files(path: Path) -> LocalFiles:
+    """Return the files of a landing, or those of fanout in the checkpoint location of a query.
+
+    Args:
+        path: The landing, or the checkpoint location.
+    """
+    landing = os.path.isfile(path / ORIGIN)  # noqa: PTH113 - what may not be looked at is none
+    return LocalFiles(path if landing else path / DIRECTORY)
 
 
 def local_path(location: str, what: str) -> Path:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from fanout.core.opening import resolve_start
-from fanout.core.option_checks import whole
+from fanout.core.option_checks import check_path, whole
 from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
@@ -105,6 +105,7 @@ def foreach_batch(
     if max_records < 1 or max_bytes < 1:
         raise OptionError(f"max_records={max_records} and max_bytes={max_bytes} must be at least 1")
     _check_min_records(min_records, max_records, max_wait)
+    check_path("checkpoint_location", checkpoint_location)
     require_classic(spark)
     heed_signals(spark)
     clock = _clock(spark, checkpoint_location, processing_time, query_name)

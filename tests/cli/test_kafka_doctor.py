@@ -71,7 +71,7 @@ def test_a_source_and_a_sink_are_examined(kafka_broker: KafkaBroker, tmp_path: P
 def test_a_checkpoint_alone_has_an_owner_and_no_lag(tmp_path: Path) -> None:
     stored(tmp_path, at("kafka:there", **{"orders-0": 0}))
     found = findings(run("--checkpoint", str(tmp_path), "--json"), 0)
-    assert sorted(found) == ["lag", "owner"]
+    assert sorted(found) == ["free space", "lag", "owner"]
     assert found["lag"]["detail"] == "1 splits of kafka:there, which was not asked"
 
 

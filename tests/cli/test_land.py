@@ -110,6 +110,21 @@ def content(directory: Path) -> list[int]:
     return sorted(int(data) for data in column.to_pylist())
 
 
+def test_a_name_that_the_output_cannot_show_ends_no_landing(stream: Stream, tmp_path: Path) -> None:
+    stream.put(1)
+    directory = tmp_path / "注文"
+    ran = subprocess.run(  # noqa: S603 - our own code
+        [*FANOUT, "land", stream.source, str(directory), "--available-now"],
+        env=ENVIRONMENT | stream.server.environment | {"PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert r"/\u6ce8\u6587/segments/run-000001-00000001.parquet: 1 records" in ran.stdout
+    assert content(directory) == [1]
+
+
 def test_people_get_a_line_for_each_file_and_a_sum(stream: Stream, tmp_path: Path) -> None:
     stream.put(*range(1500))
     result = land(stream.source, str(tmp_path / "to"), "--available-now", "--max-records", "1000")

@@ -34,9 +34,14 @@ from fanout.landing.entries import (
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import claim_stopped
 from fanout.landing.pending import Pending, encode_pending, pending_name
+from fanout.testing.s3_clients import BUCKET
+from fanout.testing.s3_server import serve_s3
 from tests.kafka.brokers import connect, create, produce
+from tests.landing.s3 import s3_options
+from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from typer.testing import Result
@@ -111,6 +116,52 @@ def test_people_get_lines_and_a_table(tmp_path: Path) -> None:
     assert re.match(r"owner: run 1, application 'job', process \d+ on .*ended$", lines[1])
     assert re.match(r"batch: 7 with 1,234 rows, written \S+, [\d,]+ s ago$", lines[2])
     assert lines[3] == "pending: 1 segments with 30 rows that no batch has taken yet"
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def landing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A landing of two entries, of which the newest has three records."""
+    source = ManualSource()
+    source.put(b"1", b"2", b"3")
+
+    async def fill(location: str) -> None:
+        async with fanout.land(source, location, max_wait=0.0, available_now=True) as entries:
+            assert [entry.rows async for entry in entries] == [3]
+
+    if request.param == "disk":
+        location = str(tmp_path / "orders")
+        asyncio.run(fill(location))
+        yield location
+        return
+    with serve_s3() as endpoint, pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_options(endpoint).items():
+            patch.setenv(f"AWS_{name.upper()}", value)
+        location = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+        asyncio.run(fill(location))
+        yield location
+
+
+def test_a_landing_has_entries_in_place_of_batches(landing: str) -> None:
+    """It is read without Spark, in a bucket too."""
+    found = answer(run(landing, "--json"))
+    assert (found["landing"], found["entries"], found["source"]) == (True, 2, "manual:one")
+    assert (found["batch"]["id"], found["batch"]["rows"]) == (1, 3)
+    assert found["owner"]["application"] == "fanout land"
+    assert [(each["split"], each["position"]) for each in found["splits"]] == [("a", "3")]
+    lines = run(landing).stdout.splitlines()
+    assert lines[0] == f"{landing}: manual:one"
+    assert re.match(
+        r"entry: 1 with 3 rows, written \S+, [\d,]+ s ago; 2 entries are kept$", lines[2]
+    )
+    assert "batch" not in "".join(lines)
+
+
+def test_doctor_checks_a_landing(landing: str) -> None:
+    result = CliRunner().invoke(app, ["doctor", "--checkpoint", landing, "--json"])
+    found = {each["check"]: each for each in answer(result)["findings"]}
+    assert {*found} == {"owner", "lag"} | ({"free space"} if "://" not in landing else set())
+    assert found["lag"]["detail"] == "1 splits of manual:one, which was not asked"
+    assert found["owner"]["detail"].startswith("run 1, application 'fanout land', process ")
 
 
 def test_the_positions_are_those_after_the_pending_segments(tmp_path: Path) -> None:
@@ -314,7 +365,7 @@ def test_a_stream_for_a_checkpoint_of_kafka_is_wrong_usage(tmp_path: Path) -> No
     stored(tmp_path, at("kafka:there", **{"orders-0": 1}))
     result = run(str(tmp_path), "orders")
     assert result.exit_code == 2
-    assert "the checkpoint is of kafka:there: leave 'orders' out" in result.stderr
+    assert "the positions are of kafka:there: leave 'orders' out" in result.stderr
 
 
 def test_an_expired_position_is_said_and_exits_with_1(

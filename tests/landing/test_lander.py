@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -276,6 +278,22 @@ async def test_a_run_ends_soon_after_another_has_taken_over(
                 await waiting
 
 
+async def test_a_landing_whose_runs_somebody_deleted_goes_on(
+    place: Place, source: ManualSource
+) -> None:
+    """Its next run takes a number, and names, that no earlier one had."""
+    entries = []
+    for data in (b"one", b"two"):
+        source.put(data)
+        async with place.land(source) as landing:
+            entries.append(await anext(landing))
+        storage = await asyncio.to_thread(place.storage)
+        for run in await asyncio.to_thread(storage.list, "runs"):
+            await asyncio.to_thread(storage.delete, f"runs/{run.name}")
+    assert await place.read(*entries) == [b"one", b"two"]
+    assert entries[1].files[0].endswith("/segments/run-000002-00000001.parquet")
+
+
 async def test_positions_without_records_are_stored(
     place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +412,23 @@ async def test_a_follower_reads_every_entry_and_waits_for_the_next(
         assert await following == [first, second, third]
 
 
+async def test_a_landing_that_was_begun_again_is_not_followed_from_its_former_end(
+    place: Place, source: ManualSource
+) -> None:
+    """Its next entries would be passed by without a word."""
+    source.put(b"one")
+    async with place.land(source) as landing:
+        known = (await anext(landing)).number
+    with pytest.raises(
+        CheckpointError, match=r"the newest entry of .* is 1, and after=7 was known"
+    ):
+        await follow(place, 1, after=known + 6)
+    source.put(b"two")
+    async with place.land(source) as landing:
+        await anext(landing)
+    assert await place.read(*await follow(place, 1, after=known)) == [b"two"]
+
+
 async def test_there_is_nothing_to_follow(place: Place) -> None:
     with pytest.raises(OptionError, match=r"there is no landing at .*: start one with"):
         await follow(place, 1)
@@ -447,6 +482,33 @@ async def test_a_location_that_is_nowhere_is_refused(source: ManualSource, locat
     with pytest.raises(OptionError, match=r"location=.* must be a path, or a URI such as"):
         async with land(source, location):
             pass
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("l\udce4nd", r"location='.*l\\udce4nd' must be a path in UTF-8"), ("a\0b", "has no NUL")],
+)
+@pytest.mark.parametrize("scheme", ["", "file://"])
+async def test_a_path_that_cannot_be_stored_is_refused_before_it_is_made(
+    tmp_path: Path, source: ManualSource, name: str, words: str, scheme: str
+) -> None:
+    path = f"{tmp_path}/{name}"
+    with pytest.raises(OptionError, match=words):
+        async with land(source, f"{scheme}{quote(os.fsencode(path)) if scheme else path}"):
+            pass
+    assert not os.listdir(tmp_path)  # noqa: PTH208 - it is quick
+
+
+async def test_a_directory_that_is_not_utf_8_is_refused(
+    tmp_path: Path, source: ManualSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "l\udce4nd"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    with pytest.raises(OptionError, match="must be a path in UTF-8"):
+        async with land(source, "orders"):
+            pass
+    assert not os.listdir(directory)  # noqa: PTH208 - it is quick
 
 
 class TimedSource(ManualSource):

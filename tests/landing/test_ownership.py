@@ -63,7 +63,7 @@ def test_a_run_that_waits_says_so_at_once_and_only_once(
     for each in waits:
         assert each.levelname == "WARNING"
         assert re.fullmatch(
-            rf"waiting for the checkpoint {re.escape(storage.location)} for at most 7\.5 s: "
+            rf"waiting for {re.escape(storage.location)} for at most 7\.5 s: "
             rf"application 'test', process \d+ on '.*' is still running",
             each.getMessage(),
         )

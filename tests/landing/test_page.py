@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "landing.md").read_text()
-LAND, _, _, FOLLOW = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+LAND, _, _, FOLLOW, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def documented(when: str) -> list[int]:

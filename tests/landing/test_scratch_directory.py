@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,5 +74,14 @@ def test_what_is_no_scratch_directory_stays(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="cannot make a directory for temporary files: No"):
+    with pytest.raises(CheckpointError, match=r"for temporary files in .*/missing: No such file"):
         ScratchDirectory(str(tmp_path / "missing"))
+
+
+def test_a_machine_without_temporary_files_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", refuse)
+    with pytest.raises(CheckpointError, match=r"^No usable temporary .*; set TMPDIR to one$"):
+        ScratchDirectory()

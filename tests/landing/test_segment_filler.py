@@ -151,6 +151,25 @@ async def test_a_segment_that_is_hurried_has_what_a_poll_finds(
         assert await taking == [1, 2, 3]
 
 
+async def test_a_hurry_is_over_with_the_segment_that_it_hurried(
+    source: ManualSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_filler, "_QUIET", 0.0)
+    source.put(b"0")
+    async with pumping(source, tmp_path, max_wait=LONG, eager=False) as (filler, stream):
+        await until_read(stream, 1)
+        filler.hurry()
+        assert await take(filler) == [1]
+        taking = asyncio.create_task(take(filler))
+        source.put(b"1")
+        await until_read(stream, 2)
+        await turns()
+        source.put(b"2")
+        await until_read(stream, 3)
+        filler.hurry()
+        assert await taking == [2, 3]
+
+
 async def test_the_first_record_that_comes_has_the_service_polled_for_others(
     source: ManualSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -649,8 +668,12 @@ async def test_a_full_disk_is_a_clear_error_for_the_caller(
         asking = asyncio.create_task(filler.next(LONG))
         await asyncio.sleep(0.01)
         source.put(*numbered(2))
-        with pytest.raises(CheckpointError, match="No space left on device") as caught:
+        with pytest.raises(CheckpointError) as caught:
             await asking
+        assert str(caught.value) == (
+            f"a segment cannot be written to {tmp_path}: No space left on device; free some and "
+            "start again: what is stored is whole, and goes on"
+        )
         assert isinstance(caught.value.__cause__, OSError)
         with pytest.raises(CheckpointError, match="No space left on device"):
             await filler.next(LONG)

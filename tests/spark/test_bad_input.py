@@ -265,6 +265,13 @@ def test_a_checkpoint_location_that_cannot_be_written_is_refused(
         start(source, Recorder(), checkpoint_location="/proc/fanout")
 
 
+def test_a_checkpoint_location_that_cannot_be_stored_is_refused(
+    start: Start, source: ManualSource
+) -> None:
+    with pytest.raises(OptionError, match=r"checkpoint_location='.*udce4nd' must be a path in UTF"):
+        start(source, Recorder(), checkpoint_location="/tmp/l\udce4nd")  # noqa: S108 - not made
+
+
 def test_an_unknown_scheme_is_refused(start: Start, source: ManualSource) -> None:
     with pytest.raises(CheckpointError, match=r"cannot use .*nosuch"):
         start(source, Recorder(), checkpoint_location="nosuch://bucket/checkpoint")

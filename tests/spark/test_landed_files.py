@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -28,7 +29,9 @@ from fanout.testing.s3_server import serve_s3
 from tests.cli.processes import ENVIRONMENT, FANOUT
 from tests.jars.fetch import s3a_set
 from tests.landing.s3 import s3_options
+from tests.landing.shaped_source import ShapedSource
 from tests.landing.test_lander import DAY, TimedSource
+from tests.spark.manual import SCHEMA as COLUMNS
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "landing.md").read_text()
-_, BATCH, STREAM, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+_, BATCH, STREAM, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SCHEMA = "shard string, sequence long, data binary"
 
 
@@ -163,6 +166,21 @@ def test_directories_by_date_are_a_column(landed: Landed) -> None:
     days = landed.sql("SELECT date, count(*) AS n FROM parquet. GROUP BY 1 ORDER BY 1").collect()
     assert [(str(row.date), row.n) for row in days] == [("1970-01-02", 1), ("1970-01-03", 2)]
     assert landed.stream() == [*range(2 * DAY - 1, 2 * DAY + 2)]
+
+
+def test_columns_that_were_added_are_null_before(landed: Landed, spark: SparkSession) -> None:
+    """A stream that began before reads on, and one with the new columns reads all."""
+    landed.land(2)
+    assert landed.stream() == [*range(6)]
+    landed.source = ShapedSource(pa.schema([("note", pa.string()), *COLUMNS]), note="new")
+    landed.source.put(*(b"%d" % number for number in range(6)))
+    landed.land(2)
+    assert landed.stream() == landed.batch() == [*range(12)]
+    expected = [(None, 6), ("new", 6)]
+    named = spark.read.schema(f"note string, {SCHEMA}")
+    for reader in (named, spark.read.option("mergeSchema", "true")):
+        rows = reader.parquet(landed.segments).groupBy("note").count().orderBy("note").collect()
+        assert [tuple(row) for row in rows] == expected
 
 
 def test_the_examples_of_the_page_read_it(

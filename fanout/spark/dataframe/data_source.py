@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fanout.errors import OptionError
-from fanout.landing.identity import read_identity
+from fanout.landing.columns import landed_schema
 from fanout.spark.arrow_schema import arrow_schema
 from fanout.spark.dataframe.batch_reader import LandingBatchReader
 from fanout.spark.dataframe.landed_source import LandedSource
@@ -55,7 +55,7 @@ class LandingDataSource(DataSource):
             return from_arrow_schema(landed.make().schema)
         files = ReadOptions.parse(self.options).open()
         with in_words_of_options():
-            return from_arrow_schema(read_identity(files).schema)
+            return from_arrow_schema(landed_schema(files))
 
     def reader(self, schema: StructType) -> LandingBatchReader:
         """Return what reads for `spark.read`.

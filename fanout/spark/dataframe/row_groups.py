@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
@@ -15,12 +15,13 @@ from pyspark.sql.datasource import InputPartition
 
 from fanout.core.error_text import text_of
 from fanout.errors import CheckpointError
+from fanout.landing.columns import landed_schema
 from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.options import ReadOptions
 from fanout.spark.spare_worker import spare_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from fanout.landing.landed_log import FileRows
     from fanout.landing.storage import ReadableFiles
@@ -109,22 +110,29 @@ def read_rows(
     spare_worker()
     with in_words_of_options():
         files = _files(options)
+        landed = cache(lambda: landed_schema(files))
         for group in partition.groups:
-            yield from _rows(files, group, schema, options)
+            yield from _rows(files, group, schema, options, landed)
 
 
 def _rows(
-    files: ReadableFiles, group: RowGroup, schema: pa.Schema, options: ReadOptions
+    files: ReadableFiles,
+    group: RowGroup,
+    schema: pa.Schema,
+    options: ReadOptions,
+    landed: Callable[[], pa.Schema],
 ) -> Iterator[pa.RecordBatch]:
+    """Yield rows; what was added to the landing after them is null."""
     with _Reading(group.entry, group.file, options) as reading:
         file = reading.open(files)
-        missing = [name for name in schema.names if name not in file.schema_arrow.names]
-        if missing:
+        there = [name for name in schema.names if name in file.schema_arrow.names]
+        added = {*schema.names} - {*there}
+        if missing := sorted(added.difference(landed().names if added else ())):
             raise CheckpointError(
                 f"the records of entry {group.entry} of {options.landing} have no column "
                 f"{', '.join(missing)}; name the columns that all records have with .schema()"
             )
-        for batch in _slices(file, group, schema.names):
+        for batch in _slices(file, group, there):
             yield _as(batch, schema, group, options)
 
 
@@ -164,6 +172,9 @@ def _as(
 ) -> pa.RecordBatch:
     columns = []
     for field in schema:
+        if field.name not in batch.schema.names:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
         column = batch.column(field.name)
         try:
             columns.append(column.cast(field.type))

@@ -94,7 +94,7 @@ def test_sinks_do_not_see_each_other(
 
 def test_a_token_that_another_run_has_stored_is_left(state: SinkState) -> None:
     state.record(token(4))
-    with pytest.raises(CheckpointError, match="another run writes to this checkpoint"):
+    with pytest.raises(CheckpointError, match="another run writes there"):
         state.record(token(4))
 
 

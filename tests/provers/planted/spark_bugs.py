@@ -129,7 +129,7 @@ def find_despite_a_hole(self: BatchLedger, batch_id: int, query_id: str) -> Batc
 def discard_loudly(self: OpenSegment) -> None:
     if self._writer is not None:
         self._writer.close()
-    self._path.unlink(missing_ok=True)
+    self.path.unlink(missing_ok=True)
 
 
 def find_no_replay(self: BatchLedger, batch_id: int, query_id: str) -> BatchEntry | None:

@@ -16,6 +16,9 @@ from fanout.core.fan_out import FanOut
 from fanout.core.positions import Timestamp
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
+from fanout.landing import columns, object_errors
+from fanout.landing.retention import Retention
+from fanout.landing.segment_filler import SegmentFiller
 from fanout.spark.batch_runner import BatchRunner
 from fanout.spark.dataframe.landing_thread import LandingThread
 from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
@@ -32,8 +35,10 @@ from tests.provers.planted.edits import (
     has,
     node,
     on,
+    statement,
     with_body,
     with_test,
+    with_value,
 )
 
 if TYPE_CHECKING:
@@ -89,11 +94,18 @@ def _first_two_swapped(body: list[ast.stmt]) -> list[ast.stmt]:
     return [body[1], body[0], *body[2:]]
 
 
+def _last_alone(_: ast.expr) -> ast.expr:
+    return ast.parse("(last,)", mode="eval").body
+
+
 def _of_the_first(last: ast.Attribute) -> ast.Attribute:
     last.value = ast.parse("pending[0]", mode="eval").body
     return last
 
 
+_MIXED: Final = (
+    "tests/landing/test_columns.py::test_a_run_that_would_mix_a_landing_is_refused_before_it_writes"
+)
 _FILES: Final = "tests/spark/hadoop/test_write_once.py"
 _FUNCTION: Final = node(ast.AsyncFunctionDef)
 _HSYNC: Final = node(ast.If, body=[node(ast.Expr, value=_method("hsync"))])
@@ -197,6 +209,37 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         ),
         "tests/spark/tables/test_postgres_sink.py"
         "::test_copied_rows_that_a_crash_takes_are_written_again",
+    ),
+    "a landing takes files in other directories": TestedBug(
+        (Edit(columns.continued, on(statement(columns._check_directories), drop)),), _MIXED
+    ),
+    "a landing takes records with other columns": TestedBug(
+        (Edit(columns._added, on(node(ast.For), drop)),), _MIXED
+    ),
+    "a put that a store asks for again is not made": TestedBug(
+        (Edit(object_errors.asks_again, on(node(ast.Return), with_value(constant(value=False)))),),
+        "tests/landing/test_object_storage_faults.py"
+        "::test_a_put_is_made_again_as_long_as_the_service_asks_for_that",
+    ),
+    "an entry that a list missed stays": TestedBug(
+        (
+            Edit(
+                Retention.expire,
+                on(node(ast.Call, func=node(ast.Name, id="range")), _last_alone),
+            ),
+        ),
+        "tests/landing/test_retention.py"
+        "::test_an_entry_that_a_list_missed_is_deleted_with_those_around_it",
+    ),
+    "a hurry has no end": TestedBug(
+        (
+            Edit(
+                SegmentFiller._hand_over,
+                on(node(ast.Assign, value=node(ast.Constant, value=False)), drop),
+            ),
+        ),
+        "tests/landing/test_segment_filler.py"
+        "::test_a_hurry_is_over_with_the_segment_that_it_hurried",
     ),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,14 +13,17 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
+import fanout
 from fanout.kafka.reading.columns import SCHEMA as KAFKA
 from fanout.kinesis.reading.decode import SCHEMA as KINESIS
 from fanout.landing.entries import entry_name
 from fanout.landing.identity import read_identity
 from fanout.landing.local_storage import LocalStorage
+from tests.landing.shaped_source import ShapedSource
 from tests.spark.dataframe.killed_query import counts, expected
 from tests.spark.dataframe.landings import write_landing
 from tests.spark.dataframe.triggers import needs_trigger
+from tests.spark.manual import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from tests.spark.dataframe.landings import FilledLanding
 
 pytestmark = pytest.mark.spark
+PAGE = (Path(__file__).parents[3] / "docs" / "landing.md").read_text()
 NOW = datetime(2026, 11, 22, 8, 30, 0, 123456, UTC)
 VALUES = {
     "partitionKey": "k",
@@ -209,6 +215,63 @@ def test_a_schema_chooses_columns(spark: SparkSession, landing: FilledLanding) -
     ):
         with pytest.raises(Exception, match=words):
             reading.schema(schema).load().collect()
+
+
+def test_columns_that_were_added_are_null_before(
+    spark: SparkSession, tmp_path: Path, read_stream: Callable[..., DataFrame], runs: Runs
+) -> None:
+    """A stream that began before reads on, and one with the new columns reads all."""
+    location = str(tmp_path / "landing")
+    with_note = pa.schema([("note", pa.string()), *SCHEMA])
+
+    def land_all(source: ShapedSource) -> None:
+        source.put(*[b"1"] * (12 if source.schema == with_note else 6))
+        asyncio.run(land_what_is_there(source, location))
+
+    land_all(ShapedSource())
+    before = read_stream(landing=location)
+    assert runs.run(before) == [[*range(1, 7)]]
+    land_all(ShapedSource(with_note, note="new"))
+    assert runs.run(before) == [[*range(7, 13)]]
+    after = spark.read.format("fanout").option("landing", location).load()
+    assert after.columns == [*SCHEMA.names, "note"]
+    rows = after.groupBy("note").count().orderBy("note").collect()
+    assert [tuple(row) for row in rows] == [(None, 6), ("new", 6)]
+    alone = spark.read.format("fanout").option("landing", location).schema("note string").load()
+    assert alone.groupBy("note").count().orderBy("note").collect() == rows
+    assert runs.run(read_stream(landing=location), str(tmp_path / "other")) == [[*range(1, 13)]]
+
+
+def test_a_landing_of_mixed_directories_is_copied(spark: SparkSession, tmp_path: Path) -> None:
+    """As docs/landing.md shows; a version that compared nothing has mixed it."""
+    (example,) = re.findall(r"```python\n(old = .*?)```", PAGE, re.DOTALL)
+    old, new, copy = (str(tmp_path / name) for name in ("old", "new", "copy"))
+    timed = pa.schema([*SCHEMA, ("time", pa.timestamp("us", "UTC"))])
+
+    def land_all(records: int, location: str, **options: Any) -> None:
+        source = ShapedSource(timed, time=NOW)
+        source.put(*[b"1"] * records)
+        asyncio.run(land_what_is_there(source, location, **options))
+
+    land_all(4, old, partition_by_date="time")
+    for stored in (tmp_path / "old" / "columns").iterdir():
+        stored.write_text(stored.read_text().replace('"by_date":true', '"by_date":false'))
+    land_all(9, old)
+    land_all(4, new)
+    land_all(9, new)
+    for entry in (0, 1):  # the service had them no longer
+        (tmp_path / "new" / entry_name(entry)).unlink()
+    names = {"spark": spark, "PLACE": ["shard", "sequence"], "COPY": copy}
+    exec(example, names | {"LOCATION": old, "NEW_LOCATION": new})  # noqa: S102 - the page is ours
+    rows = spark.read.parquet(copy).orderBy("sequence").collect()
+    assert [row.sequence for row in rows] == [1, 2, 3, 4]
+
+
+async def land_what_is_there(source: ShapedSource, location: str, **options: Any) -> None:
+    chosen: dict[str, Any] = {"max_wait": 0.0, "available_now": True} | options
+    async with fanout.land(source, location, **chosen) as landing:
+        async for _ in landing:
+            pass
 
 
 @pytest.mark.parametrize(
