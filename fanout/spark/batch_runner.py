@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
+from fanout.core.callables import UnfinishedError, call, check_function
 from fanout.core.error_text import text_of
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.landing.entries import BatchEntry
@@ -46,6 +47,16 @@ Handler: TypeAlias = Callable[[DataFrame, int], None]
 
 # How long a batch waits for a first record before it returns without records.
 IDLE_SECONDS = 60.0
+
+
+def check_handler(handler: object) -> None:
+    """Check the handler of a query.
+
+    Raises:
+        OptionError: If it is no function of a DataFrame and a batch id that works when it is
+            called.
+    """
+    check_function("handler", handler, takes="a DataFrame and a batch id", arguments=2)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -224,8 +235,11 @@ class BatchRunner:
         )
         try:
             with handling(context):
-                self._handler(frame, entry.batch_id)
-        except Exception as error:
+                call(self._handler, frame, entry.batch_id)
+        except UnfinishedError as error:
+            raise BatchFailedError(f"in batch {entry.batch_id} the handler {error}") from error
+        except BaseException as error:
+            # Spark waits for ever for a batch function that ends with SystemExit, for one.
             from_spark = isinstance(error, (Py4JError, CapturedException))
             says = first_and_last_cause(error) if from_spark else text_of(error)
             raise BatchFailedError(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
+from fanout.core.callables import call, check_function
 from fanout.core.error_text import text_of
 from fanout.core.lifecycle_log import LogEvent, totals, write
 from fanout.core.statistics import BatchStatistics
@@ -175,7 +176,11 @@ class FanOutQuery:
 
         Returns:
             A function that ends the calls; idempotent.
+
+        Raises:
+            OptionError: If the listener is no plain function.
         """
+        check_function("listener", listener, takes="a BatchReport", arguments=1)
         self._listeners.append(listener)
 
         def remove() -> None:
@@ -328,8 +333,8 @@ class FanOutQuery:
         )
         for listener in tuple(self._listeners):
             try:
-                listener(report)
-            except Exception as raised:  # noqa: BLE001 - it is the user's function
+                call(listener, report)
+            except BaseException as raised:  # noqa: BLE001 - it is the user's function
                 log.warning("a listener of batch %d failed: %s", batch_id, text_of(raised))
 
     def _log(

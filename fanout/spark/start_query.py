@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from fanout.core.callables import check_function
 from fanout.core.opening import resolve_start
 from fanout.core.option_checks import whole
 from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
 from fanout.landing.segments import SegmentLog
-from fanout.spark.batch_runner import BatchRunner
+from fanout.spark.batch_runner import BatchRunner, check_handler
 from fanout.spark.current_batch import BatchContext, RecoveringHandler
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
 from fanout.spark.hadoop.jvm_lock import JvmProcess
@@ -63,7 +64,7 @@ def foreach_batch(
         spark: A classic session (not Spark Connect).
         source: The source, for example a `KinesisSource`.
         handler: Called with a DataFrame and the batch id, in one thread, never without rows; for
-            example a `KafkaSink`.
+            example a `KafkaSink`. The batch is done when it returns: it is no async function.
         checkpoint_location: A directory for this query alone, on any file system that Spark's
             own checkpoint can be on. Segments are stored there too.
         max_records: The most records in a batch.
@@ -90,7 +91,8 @@ def foreach_batch(
         The running query.
 
     Raises:
-        OptionError: If an option is out of range or two contradict each other.
+        OptionError: If the handler is no plain function, or an option is out of range, or two
+            contradict each other.
         SetupError: If the session is not classic; Java, credentials or a library are missing; or
             Spark's Python workers cannot run the tasks of a sink.
         ServiceError: If the source does not exist, or may not be read.
@@ -98,6 +100,10 @@ def foreach_batch(
             by a newer version, or cannot be written; or if it is unknown whether an earlier run has
             committed a batch to Kafka.
     """
+    check_handler(handler)
+    if on_resubscribe is not None:
+        takes = "a split, an error and seconds"
+        check_function("on_resubscribe", on_resubscribe, takes=takes, arguments=3)
     if available_now and processing_time is not None:
         raise OptionError("available_now and processing_time contradict each other; pass one")
     if max_wait < 0:

@@ -11,9 +11,11 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode, get_current_span, get_tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from fanout.core.callables import call
 from fanout.core.option_checks import whole
 from fanout.core.positions import Cursor, Timestamp
 from fanout.errors import OptionError
+from fanout.spark.batch_runner import check_handler
 from fanout.spark.current_batch import RecoveringHandler, current_batch
 
 if TYPE_CHECKING:
@@ -53,8 +55,9 @@ def traced(
             no job and no links.
 
     Raises:
-        OptionError: If `max_links` is negative.
+        OptionError: If handler is no plain function, or `max_links` is negative.
     """
+    check_handler(handler)
     if whole("max_links", max_links) < 0:
         raise OptionError(f"max_links={max_links} must not be negative; 0 is for none")
     return _TracedHandler(handler, get_tracer("fanout", tracer_provider=tracer_provider), max_links)
@@ -80,7 +83,7 @@ class _TracedHandler:
                     self._tracer.start_span(phase, start_time=since).end(since + took[phase])
                 self._link(span, frame)
             with self._span("handler", SpanKind.INTERNAL):
-                self._handler(frame, batch_id)
+                call(self._handler, frame, batch_id)
 
     def prepare(self, spark: SparkSession, loop: LoopThread) -> None:
         """Prepare the handler where it asks for that."""
