@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.core.callables import UnfinishedError
-from fanout.errors import BatchFailedError, OptionError
+from fanout.errors import BatchFailedError, OptionError, StreamStateError
 from fanout.spark import ParquetSink, traced
 from tests.spark.harness import PATIENCE, Gate, Recorder, fanout_threads
 from tests.spark.manual import ManualSource
@@ -138,3 +138,20 @@ def test_a_listener_that_ends_its_thread_is_logged_and_the_query_goes_on(
         assert query.await_termination(PATIENCE)
     assert "a listener of batch 0 failed" in caplog.text
     assert recorder.sequences == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "end", [SystemExit(1), GeneratorExit()], ids=lambda end: type(end).__name__
+)
+def test_a_function_of_the_stream_that_ends_its_thread_ends_the_query_with_an_error(
+    start: Start, source: ManualSource, end: Any
+) -> None:
+    def handler(_: DataFrame, __: int) -> None:
+        source.fail(end)
+
+    query = start(source, handler)
+    with pytest.raises(StreamStateError, match=f"raised {type(end).__name__}") as e:
+        query.await_termination(PATIENCE)
+    assert e.value.__cause__ is end
+    query.stop()
+    assert fanout_threads() == []
