@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias, final
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
 
 from fanout.core.callables import UnfinishedError, call, check_function
 from fanout.core.error_text import text_of
@@ -21,6 +19,7 @@ from fanout.landing.entries import BatchEntry
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.segment_filler import NoRecords, Stopped
 from fanout.landing.segments import Filled, LandedBatch, publish, publish_errors
+from fanout.spark.arrow_schema import spark_schema
 from fanout.spark.batch_phases import BatchPhases
 from fanout.spark.current_batch import handling
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause
@@ -57,11 +56,6 @@ def check_handler(handler: object) -> None:
             called.
     """
     check_function("handler", handler, takes="a DataFrame and a batch id", arguments=2)
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the Spark schema of a source's records; every column may be null."""
-    return StructType([StructField(field.name, from_arrow_type(field.type)) for field in schema])
 
 
 @final
@@ -120,6 +114,9 @@ class BatchRunner:
             # A session that ignores damaged files would read one as 0 rows.
             .option("ignoreCorruptFiles", "false")
             .option("ignoreMissingFiles", "false")
+            # A session that rebases dates for old files would change those before 1582.
+            .option("datetimeRebaseMode", "CORRECTED")
+            .option("int96RebaseMode", "CORRECTED")
             .option("parquet.page.verify-checksum.enabled", "true")
         )
         self._handler = handler

@@ -12,6 +12,7 @@ from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
 from fanout.landing.segments import SegmentLog
+from fanout.spark.arrow_schema import check_spark_reads, is_case_sensitive
 from fanout.spark.batch_runner import BatchRunner, check_handler
 from fanout.spark.current_batch import BatchContext, RecoveringHandler
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
@@ -91,8 +92,8 @@ def foreach_batch(
         The running query.
 
     Raises:
-        OptionError: If the handler is no plain function, or an option is out of range, or two
-            contradict each other.
+        OptionError: If the handler is no plain function, an option is out of range, two contradict
+            each other, or Spark cannot read a column of the source.
         SetupError: If the session is not classic; Java, credentials or a library are missing; or
             Spark's Python workers cannot run the tasks of a sink.
         ServiceError: If the source does not exist, or may not be read.
@@ -112,6 +113,7 @@ def foreach_batch(
         raise OptionError(f"max_records={max_records} and max_bytes={max_bytes} must be at least 1")
     _check_min_records(min_records, max_records, max_wait)
     require_classic(spark)
+    check_spark_reads(source.schema, case_sensitive=is_case_sensitive(spark))
     heed_signals(spark)
     clock = _clock(spark, checkpoint_location, processing_time, query_name)
     with ExitStack() as resources:
