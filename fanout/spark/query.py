@@ -47,6 +47,13 @@ _CLAIM_LOOK = 5.0
 # committed the last batch; and how long for that commit where no call comes.
 _NEXT_CALL = 0.5
 _COMMIT = 30.0
+# A line about a batch names a few of its splits in its text, and more in its fields.
+_NAMED_PLACES = 5
+_LOGGED_PLACES = 100
+
+
+class _NotDone(Exception):  # noqa: N818 - it is what Spark gets in place of the error
+    """A batch is not to be committed; the error itself is the query's."""
 
 
 @final
@@ -250,7 +257,7 @@ class FanOutQuery:
             self._label,
             "starts on a new checkpoint"
             if newest is None
-            else f"resumes after batch {newest.batch_id}",
+            else f"resumes; the newest batch of its checkpoint is {newest.batch_id}",
             fields={"fanout.query.resumed": newest is not None},
         )
         self._resources = self._resources.pop_all()
@@ -268,7 +275,7 @@ class FanOutQuery:
             # Spark commits the batch next. A newer run may repeat it already: it would end at that
             # commit, and if it died in its handler, its successor would take the batch for done.
             self._ownership.check()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - Spark gets another one
             if self._stopped_in_spark():
                 self._interrupted = True
                 cause = type(error.__cause__ or error).__name__
@@ -278,7 +285,9 @@ class FanOutQuery:
                 if isinstance(error, BatchFailedError):
                     self._tell(batch_id, error=error)
             self._ending.set()
-            raise  # otherwise Spark would commit the batch
+            # Otherwise Spark would commit the batch. Spark and py4j log the traceback of what they
+            # get, and `await_termination` raises the whole error.
+            raise _NotDone(text_of(error)) from None
         finally:
             self._handler_thread = None
             self._idle.set()
@@ -314,28 +323,43 @@ class FanOutQuery:
             seconds=MappingProxyType(dict(self._runner.seconds)),
             error=cause if isinstance(cause, Exception) else error,
         )
-        self._log(
-            logging.DEBUG,
-            LogEvent.BATCH_FINISHED,
-            "batch %d of the query %s has %s: %d records, %d bytes",
-            batch_id,
-            self._label,
-            "ended" if error is None else f"failed with {type(report.error).__name__}",
-            rows,
-            nbytes,
-            fields={
-                "fanout.batch.id": batch_id,
-                "fanout.records": rows,
-                "fanout.bytes": nbytes,
-                "fanout.batch.seconds": dict(report.seconds),
-                **({} if error is None else {"error.type": type(report.error).__name__}),
-            },
-        )
+        if error is None:
+            self._log_batch(report, logging.DEBUG, "has ended", "")
+        else:
+            name = type(cause or error).__name__
+            self._log_batch(report, logging.ERROR, "comes again, as its handler raised", name)
         for listener in tuple(self._listeners):
             try:
                 call(listener, report)
             except BaseException as raised:  # noqa: BLE001 - it is the user's function
                 log.warning("a listener of batch %d failed: %s", batch_id, text_of(raised))
+
+    def _log_batch(self, report: BatchReport, level: int, outcome: str, error: str) -> None:
+        """Log what became of a batch, with its place in the stream."""
+        batch = self._ledger.batch(report.batch_id)
+        assert batch is not None, "it is the newest one"
+        places = batch.places(_LOGGED_PLACES)
+        more = len(batch.ranges or {}) - _NAMED_PLACES
+        self._log(
+            level,
+            LogEvent.BATCH_FINISHED,
+            "batch %d of the query %s %s: %d records, %d bytes%s%s",
+            report.batch_id,
+            self._label,
+            f"{outcome} {error}".rstrip(),
+            batch.rows,
+            batch.bytes,
+            "".join(f"; {place}" for place in places[:_NAMED_PLACES]),
+            f" and {more} more" if more > 0 else "",
+            fields={
+                "fanout.batch.id": report.batch_id,
+                "fanout.records": batch.rows,
+                "fanout.bytes": batch.bytes,
+                "fanout.batch.seconds": dict(report.seconds),
+                "fanout.batch.ranges": places,
+                **({"error.type": error} if error else {}),
+            },
+        )
 
     def _log(
         self, level: int, event: LogEvent, message: str, *args: object, fields: Mapping[str, object]
@@ -421,13 +445,14 @@ class FanOutQuery:
             self._log(
                 logging.INFO if name is None else logging.ERROR,
                 LogEvent.QUERY_STOPPED,
-                "the query %s has %s after %.1f s: %d records, %d bytes, %d batches",
+                "the query %s has %s after %.1f s; its handler has finished %d batches with %d "
+                "records and %d bytes",
                 self._label,
                 "ended" if name is None else f"failed with {name}",
                 seconds,
+                self._batches,
                 self._total_rows,
                 self._total_bytes,
-                self._batches,
                 fields=totals(
                     seconds, self._total_rows, self._total_bytes, self._batches, error=name
                 ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, final
 
 from opentelemetry.context import Context
@@ -13,7 +12,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from fanout.core.callables import call
 from fanout.core.option_checks import whole
-from fanout.core.positions import Cursor, Timestamp
 from fanout.errors import OptionError
 from fanout.spark.batch_runner import check_handler
 from fanout.spark.current_batch import RecoveringHandler, current_batch
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.core.positions import Position
     from fanout.spark.batch_runner import Handler
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.loop_thread import LoopThread
@@ -161,19 +158,6 @@ def _attributes(context: BatchContext) -> dict[str, AttributeValue]:
                 "messaging.batch.message_count": batch.rows,
                 "fanout.batch.bytes": batch.bytes,
                 "fanout.batch.splits": len(ranges),
-                "fanout.batch.ranges": [
-                    f"{split}: {_text(ranges[split].after)} to {_text(ranges[split].until)}"
-                    for split in sorted(ranges)[:_SPLITS]
-                ],
+                "fanout.batch.ranges": batch.places(_SPLITS),
             }
     return attributes
-
-
-def _text(position: Position) -> str:
-    match position:
-        case Cursor(sequence):
-            return str(sequence)
-        case Timestamp(millis):
-            return datetime.fromtimestamp(millis / 1000, UTC).isoformat()
-        case _:
-            return "beginning"

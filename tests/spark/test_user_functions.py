@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from fanout.core.callables import UnfinishedError
 from fanout.errors import BatchFailedError, OptionError, StreamStateError
 from fanout.spark import ParquetSink, traced
-from tests.spark.harness import PATIENCE, Gate, Recorder, fanout_threads
+from tests.spark.harness import PATIENCE, Gate, Recorder, fail, fanout_threads
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
@@ -99,6 +100,16 @@ def test_a_listener_that_returns_its_work_undone_is_told_of(
     gate.open()
     assert query.await_termination(PATIENCE)
     assert "a listener of batch 0 failed: returned a coroutine, whose work" in caplog.text
+
+
+def test_the_traceback_of_a_handler_is_in_the_error_of_its_query_alone(
+    start: Start, source: ManualSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(BatchFailedError) as e:
+        start(source, fail).await_termination(PATIENCE)
+    assert "in fail" in "".join(traceback.format_exception(e.value))
+    assert "no space in the warehouse" in caplog.text  # py4j logs what it hands to Spark
+    assert "in fail" not in caplog.text
 
 
 # What a handler raises to end the program, or the task that it is in.
