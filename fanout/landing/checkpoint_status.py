@@ -22,10 +22,12 @@ from fanout.landing.entries import (
 )
 from fanout.landing.owner import read_owner
 from fanout.landing.pending import PENDING, decode_pending, pending_name
+from fanout.landing.set_aside import newest_set_aside
 
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.landing.owner import Owner
+    from fanout.landing.set_aside import SetAsideBatch
     from fanout.landing.storage import StoredFiles
 
 # A running query may write a newer entry, and delete what was the newest, before that is read.
@@ -80,6 +82,7 @@ class CheckpointStatus:
         batch: The newest batch; None before the first.
         pending: The pending segments, which only a share group has.
         owner: The run that claimed it last.
+        set_aside: The newest batch that was set aside; None where none was.
     """
 
     location: str
@@ -87,6 +90,7 @@ class CheckpointStatus:
     batch: StoredBatch | None
     pending: PendingSummary
     owner: Owner | None
+    set_aside: SetAsideBatch | None = None
 
 
 def read_status(files: StoredFiles) -> CheckpointStatus:
@@ -108,7 +112,8 @@ def read_status(files: StoredFiles) -> CheckpointStatus:
             f"there is no checkpoint of fanout at {files.location}: name the checkpoint_location "
             f"of a query that has begun{'' if urlsplit(files.location).scheme else local}"
         )
-    return CheckpointStatus(files.location, positions, batch, _pending(files, batch), owner)
+    pending, set_aside = _pending(files, batch), newest_set_aside(files)
+    return CheckpointStatus(files.location, positions, batch, pending, owner, set_aside)
 
 
 def newest_positions(files: StoredFiles) -> tuple[Checkpoint | None, StoredBatch | None]:

@@ -108,6 +108,8 @@ class FanOutQuery:
         self._resources = resources
         self._started: Future[StreamingQuery] = Future()
         self._latest = BatchResult(-1)
+        self._last_with_rows = -1
+        self._set_aside = 0
         self._batches = 0
         self._total_rows = 0
         self._total_bytes = 0
@@ -171,7 +173,9 @@ class FanOutQuery:
     def statistics(self) -> Statistics:
         """Return the counters of the stream, of each split, and of the batches."""
         seconds = MappingProxyType(self._seconds.copy())
-        batches = BatchStatistics(self._batches, self._total_rows, self._total_bytes, seconds)
+        batches = BatchStatistics(
+            self._batches, self._total_rows, self._total_bytes, seconds, self._set_aside
+        )
         return replace(self._stream.statistics(), batches=batches)
 
     def on_batch(self, listener: BatchListener) -> Callable[[], None]:
@@ -268,9 +272,11 @@ class FanOutQuery:
         self._idle.clear()
         self._handler_thread = threading.get_ident()
         try:
-            result = self._runner.run(batch_id, self.id)
+            result = self._runner.run(batch_id, self.id, self._stopped_in_spark)
             self._count(result)
-            if result.rows:
+            if result.failed is not None:
+                self._tell(batch_id, error=result.failed, set_aside=True)
+            elif result.rows:
                 self._tell(batch_id, result.rows, result.bytes)
             # Spark commits the batch next. A newer run may repeat it already: it would end at that
             # commit, and if it died in its handler, its successor would take the batch for done.
@@ -301,6 +307,10 @@ class FanOutQuery:
 
     def _count(self, result: BatchResult) -> None:
         if result.rows:
+            self._last_with_rows = result.batch_id
+        if result.failed is not None:
+            self._set_aside += 1
+        elif result.rows:
             self._latest = result
             self._batches += 1
             self._total_rows += result.rows
@@ -312,7 +322,13 @@ class FanOutQuery:
             self._ending.set()
 
     def _tell(
-        self, batch_id: int, rows: int = 0, nbytes: int = 0, error: BatchFailedError | None = None
+        self,
+        batch_id: int,
+        rows: int = 0,
+        nbytes: int = 0,
+        error: BatchFailedError | None = None,
+        *,
+        set_aside: bool = False,
     ) -> None:
         """Log a batch that is over, and tell the listeners of it."""
         cause = None if error is None else error.__cause__
@@ -322,31 +338,35 @@ class FanOutQuery:
             bytes=nbytes,
             seconds=MappingProxyType(dict(self._runner.seconds)),
             error=cause if isinstance(cause, Exception) else error,
+            set_aside=set_aside,
         )
         if error is None:
-            self._log_batch(report, logging.DEBUG, "has ended", "")
+            self._log_batch(report, logging.DEBUG, "has ended")
         else:
-            name = type(cause or error).__name__
-            self._log_batch(report, logging.ERROR, "comes again, as its handler raised", name)
+            outcome = "was set aside" if set_aside else "comes again"
+            self._log_batch(report, logging.ERROR, f"{outcome}, as its handler raised", error)
         for listener in tuple(self._listeners):
             try:
                 call(listener, report)
             except BaseException as raised:  # noqa: BLE001 - it is the user's function
                 log.warning("a listener of batch %d failed: %s", batch_id, text_of(raised))
 
-    def _log_batch(self, report: BatchReport, level: int, outcome: str, error: str) -> None:
+    def _log_batch(
+        self, report: BatchReport, level: int, outcome: str, error: BatchFailedError | None = None
+    ) -> None:
         """Log what became of a batch, with its place in the stream."""
         batch = self._ledger.batch(report.batch_id)
         assert batch is not None, "it is the newest one"
+        name = "" if error is None else type(error.__cause__ or error).__name__
         places = batch.places(_LOGGED_PLACES)
         more = len(batch.ranges or {}) - _NAMED_PLACES
         self._log(
             level,
-            LogEvent.BATCH_FINISHED,
+            LogEvent.BATCH_SET_ASIDE if report.set_aside else LogEvent.BATCH_FINISHED,
             "batch %d of the query %s %s: %d records, %d bytes%s%s",
             report.batch_id,
             self._label,
-            f"{outcome} {error}".rstrip(),
+            f"{outcome} {name}".rstrip(),
             batch.rows,
             batch.bytes,
             "".join(f"; {place}" for place in places[:_NAMED_PLACES]),
@@ -357,7 +377,7 @@ class FanOutQuery:
                 "fanout.bytes": batch.bytes,
                 "fanout.batch.seconds": dict(report.seconds),
                 "fanout.batch.ranges": places,
-                **({"error.type": error} if error else {}),
+                **({"error.type": name} if name else {}),
             },
         )
 
@@ -403,7 +423,7 @@ class FanOutQuery:
         while spark_query.isActive and not self._finished.wait(_NEXT_CALL):
             # The trigger is not due yet. Spark reports the progress of a committed batch.
             progress = spark_query.lastProgress
-            if self._latest.batch_id <= (-1 if progress is None else progress["batchId"]):
+            if self._last_with_rows <= (-1 if progress is None else progress["batchId"]):
                 return
             # It may keep no reports (numRecentProgressUpdates=1): then the trigger ends after both.
             if not spark_query.status["isTriggerActive"] and not spark_query.recentProgress:

@@ -12,9 +12,11 @@ from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
 from fanout.landing.segments import SegmentLog
+from fanout.landing.set_aside import SetAsideLog
 from fanout.spark.arrow_schema import check_spark_reads, is_case_sensitive
 from fanout.spark.batch_runner import BatchRunner, check_handler
 from fanout.spark.current_batch import BatchContext, RecoveringHandler
+from fanout.spark.failed_batches import FailedBatches
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage, sweep_offsets
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from fanout.core.statistics import OnResubscribe
     from fanout.landing.entries import BatchEntry
     from fanout.spark.batch_runner import Handler
+    from fanout.spark.failed_batches import OnFailedBatch
     from fanout.spark.landers_stream import OnExecutors
 
 
@@ -53,6 +56,7 @@ def foreach_batch(
     available_now: bool = False,
     query_name: str | None = None,
     on_resubscribe: OnResubscribe | None = None,
+    on_failed_batch: OnFailedBatch | None = None,
     landing: OnExecutors | None = None,
 ) -> FanOutQuery:
     """Start a query that hands a source's records to a handler, in exact micro-batches.
@@ -85,6 +89,11 @@ def foreach_batch(
             subscription is to be opened again. It must not block; what it raises ends the query.
             Landers tell of their resubscriptions once a second, of 1,000 each at most. An error of
             theirs that is not of the library is a `LanderCause`, whose text begins with its name.
+        on_failed_batch: Called as the handler is, with the handler's `BatchFailedError` as third
+            argument, after the handler has raised what may be about the rows. When it returns, the
+            batch is set aside: counted, logged, and never given to the handler again. Where it
+            raises, the query fails with the batch. None fails with each error. See
+            `docs/foreach-batch.md`.
         landing: Where records are read: `OnExecutors(landers=8)` for landers on Spark's executors;
             None for the driver.
 
@@ -105,6 +114,9 @@ def foreach_batch(
     if on_resubscribe is not None:
         takes = "a split, an error and seconds"
         check_function("on_resubscribe", on_resubscribe, takes=takes, arguments=3)
+    if on_failed_batch is not None:
+        takes = "a DataFrame, a batch id and an error"
+        check_function("on_failed_batch", on_failed_batch, takes=takes, arguments=3)
     if available_now and processing_time is not None:
         raise OptionError("available_now and processing_time contradict each other; pass one")
     if max_wait < 0:
@@ -190,6 +202,7 @@ def foreach_batch(
             ledger=ledger,
             context=context,
             take=stream.take,
+            failed=FailedBatches(on_failed_batch, SetAsideLog(storage, ownership)),
             acknowledge=stream.acknowledge,
         )
         query = FanOutQuery(stream, runner, ledger, ownership, resources)

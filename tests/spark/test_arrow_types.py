@@ -18,9 +18,11 @@ from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
 from fanout.landing.segment_filler import Stopped
 from fanout.landing.segments import Filled, SegmentLog
+from fanout.landing.set_aside import SetAsideLog
 from fanout.spark.arrow_schema import check_spark_reads, spark_schema
 from fanout.spark.batch_runner import BatchRunner
 from fanout.spark.current_batch import BatchContext
+from fanout.spark.failed_batches import FailedBatches
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.spark.loop_thread import LoopThread
@@ -141,6 +143,7 @@ class Stored:
                 loop,
             ),
             take=lambda _: content or Stopped(),
+            failed=FailedBatches(None, SetAsideLog(self._storage, self._ownership)),  # type: ignore[arg-type]
             acknowledge=lambda _: None,
         )
         runner.run(0, "a query")

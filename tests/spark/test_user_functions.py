@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import re
+import threading
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fanout.core.callables import UnfinishedError
 from fanout.errors import BatchFailedError, OptionError, StreamStateError
-from fanout.spark import ParquetSink, traced
+from fanout.landing.checkpoint_status import read_status
+from fanout.landing.local_storage import LocalStorage
+from fanout.spark import BatchReport, ParquetSink, traced
 from tests.spark.harness import PATIENCE, Gate, Recorder, fail, fanout_threads
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame
 
-    from fanout.spark import BatchReport, FanOutQuery
+    from fanout.spark import FanOutQuery
 
     Start = Callable[..., FanOutQuery]
 
@@ -166,3 +170,56 @@ def test_a_function_of_the_stream_that_ends_its_thread_ends_the_query_with_an_er
     assert e.value.__cause__ is end
     query.stop()
     assert fanout_threads() == []
+
+
+def test_a_poisoned_batch_is_set_aside_counted_and_told_and_the_query_goes_on(
+    start: Start, source: ManualSource, caplog: pytest.LogCaptureFixture, checkpoint: str
+) -> None:
+    handled, aside, reports = Recorder(), Recorder(), list[BatchReport]()
+    ready = threading.Event()
+
+    def handler(df: DataFrame, batch_id: int) -> None:
+        assert ready.wait(PATIENCE)
+        if batch_id == 1:
+            fail(df, batch_id)
+        handled(df, batch_id)
+
+    def set_aside(df: DataFrame, batch_id: int, error: BatchFailedError) -> None:
+        assert isinstance(error.__cause__, ValueError)
+        aside(df, batch_id)
+
+    caplog.set_level(logging.DEBUG, "fanout.lifecycle")
+    source.put(b"three")
+    query = start(source, handler, max_records=1, available_now=True, on_failed_batch=set_aside)
+    query.on_batch(reports.append)
+    ready.set()
+    assert query.await_termination(PATIENCE)
+    assert (handled.sequences, aside.sequences) == ([1, 3], [2])
+    batches = query.statistics().batches
+    assert batches is not None
+    assert (batches.batches, batches.rows, batches.set_aside) == (2, 2, 1)
+    assert [(one.rows, one.set_aside) for one in reports] == [(1, False), (0, True), (1, False)]
+    assert isinstance(reports[1].error, ValueError)
+    [told] = [
+        vars(record)
+        for record in caplog.records
+        if vars(record).get("event.name") == "fanout.batch.set_aside"
+    ]
+    assert told["levelname"] == "ERROR"
+    assert told["fanout.batch.ranges"] == ["a: 1 to 2"]
+    assert told["error.type"] == "ValueError"
+    assert re.search(
+        r"was set aside, as its handler raised ValueError: 1 records, .*; a: 1 to 2$",
+        told["message"],
+    )
+    found = read_status(LocalStorage(Path(checkpoint, "fanout"))).set_aside
+    assert found is not None
+    assert (found.batch, found.rows, found.places) == (1, 1, ("a: 1 to 2",))
+
+
+@pytest.mark.parametrize("function", [told, "print", fail])
+def test_a_function_for_failed_batches_that_cannot_be_called_so_is_refused(
+    start: Start, source: ManualSource, function: Any
+) -> None:
+    with pytest.raises(OptionError, match=r"^on_failed_batch.* must be a function of a DataFrame,"):
+        start(source, Recorder(), on_failed_batch=function)
