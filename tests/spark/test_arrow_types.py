@@ -167,6 +167,26 @@ def test_each_value_of_each_type_is_equal_in_a_batch_and_in_its_replay(
 
 
 @pytest.mark.parametrize("mode", ["LEGACY", "EXCEPTION"])
+def test_old_days_are_equal_in_a_segment_of_a_release_that_did_not_say_its_calendar(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    found = {}
+
+    def collect(df: DataFrame, _: int) -> None:
+        found.update({name: in_spark(df, name) for name in ("date", "micros", "local_micros")})
+
+    monkeypatch.setattr("fanout.landing.segments._modern", lambda schema: schema)
+    storage = open_storage(spark, str(tmp_path / "checkpoint"))
+    with (
+        settings(spark, {"spark.sql.parquet.datetimeRebaseModeInRead": mode}),
+        claim(storage, JvmProcess(spark)) as ownership,
+    ):
+        Stored(spark, storage, ownership).run(collect)
+    assert found == {name: in_arrow(COLUMNS[name]) for name in found}
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("mode", ["LEGACY", "EXCEPTION"])
 def test_old_days_of_a_landing_are_equal_where_spark_reads_its_files_itself(
     spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:
