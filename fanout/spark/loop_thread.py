@@ -122,7 +122,7 @@ class _Guarded(Coroutine[Any, Any, Any]):
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:
-            raise _ended_by(error) from error
+            raise ended_by(error) from error
 
     def throw(self, *thrown: Any) -> Any:
         try:
@@ -130,7 +130,7 @@ class _Guarded(Coroutine[Any, Any, Any]):
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:
-            raise _ended_by(error) from error
+            raise ended_by(error) from error
 
     def close(self) -> None:
         self._work.close()
@@ -139,7 +139,12 @@ class _Guarded(Coroutine[Any, Any, Any]):
         return self._work.__await__()
 
 
-def _ended_by(error: BaseException) -> StreamStateError:
+def ended_by(error: BaseException) -> StreamStateError:
+    """Return what is raised in place of SystemExit, say, which a function of the user has raised.
+
+    Args:
+        error: What it has raised, which would end a thread without a word.
+    """
     return StreamStateError(
         f"a function that the stream calls raised {type(error).__name__}, which is no error of a "
         f"record: let decode and hooks raise an Exception, and end the program elsewhere"
