@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint, SplitPosition
     from fanout.landing.checkpoint_status import CheckpointStatus
 
+# Of a batch that was set aside so many splits are named; --json has more.
+_NAMED_PLACES = 5
+
 
 @fanout_command("status")
 def status(
@@ -150,6 +153,7 @@ def _plain(
         "batch": None,
         "owner": None,
         "pending": {"segments": found.pending.segments, "rows": found.pending.rows},
+        "set_aside": {"batches": 0, "newest": None},
         "lag_error": failure or None,
         "splits": [],
     }
@@ -160,6 +164,16 @@ def _plain(
             "rows": batch.rows,
             "written_at": moment(batch.written_at),
             "watermark": None if watermark is None else moment(watermark),
+        }
+    if (aside := found.set_aside) is not None:
+        answer["set_aside"] = {
+            "batches": aside.before + 1,
+            "newest": {
+                "id": aside.batch,
+                "rows": aside.rows,
+                "error": aside.error,
+                "ranges": list(aside.places),
+            },
         }
     if owner is not None:
         holder = owner.holder
@@ -206,6 +220,11 @@ def _print(
     if found.pending.segments:
         pending = f"{found.pending.segments} segments with {found.pending.rows:,} rows"
         typer.echo(f"pending: {pending} that no batch has taken yet")
+    if (aside := found.set_aside) is not None:
+        what = f"{aside.batch} with {aside.rows:,} rows ({aside.error})"
+        more = len(aside.places) - _NAMED_PLACES
+        named = "; ".join(aside.places[:_NAMED_PLACES]) + (f" and {more} more" if more > 0 else "")
+        typer.echo(f"set aside: {aside.before + 1} batches, the newest is {what}: {named}")
     table = []
     for id_, at in _rows(positions, lags):
         lag = lags.get(id_)

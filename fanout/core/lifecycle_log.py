@@ -60,6 +60,7 @@ class LogEvent(StrEnum):
     ENTRY_WRITTEN = "fanout.entry.written"
     QUERY_STARTED = "fanout.query.started"
     BATCH_FINISHED = "fanout.batch.finished"
+    BATCH_SET_ASIDE = "fanout.batch.set_aside"
     QUERY_STOPPED = "fanout.query.stopped"
 
 

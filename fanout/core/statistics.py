@@ -135,12 +135,14 @@ class BatchStatistics:
         rows: Their records.
         bytes: The bytes of their segments.
         seconds: For each phase the seconds that it took in all of them; see `BatchReport`.
+        set_aside: Batches that were set aside, as their handler had failed.
     """
 
     batches: int = 0
     rows: int = 0
     bytes: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
+    set_aside: int = 0
 
 
 @final

@@ -23,10 +23,12 @@ from fanout.landing.entries import (
 from fanout.landing.identity import stored_identity
 from fanout.landing.owner import read_owner
 from fanout.landing.pending import PENDING, decode_pending, pending_name
+from fanout.landing.set_aside import newest_set_aside
 
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.landing.owner import Owner
+    from fanout.landing.set_aside import SetAsideBatch
     from fanout.landing.storage import StoredFiles
 
 # A running query may write a newer entry, and delete what was the newest, before that is read.
@@ -83,6 +85,7 @@ class CheckpointStatus:
         batch: The newest batch; None before the first.
         pending: The pending segments, which only a share group has.
         owner: The run that claimed it last.
+        set_aside: The newest batch that was set aside; None where none was.
     """
 
     location: str
@@ -92,6 +95,7 @@ class CheckpointStatus:
     batch: StoredBatch | None
     pending: PendingSummary
     owner: Owner | None
+    set_aside: SetAsideBatch | None = None
 
 
 def read_status(files: StoredFiles) -> CheckpointStatus:
@@ -122,6 +126,7 @@ def read_status(files: StoredFiles) -> CheckpointStatus:
         batch,
         _pending(files, batch),
         owner,
+        newest_set_aside(files),
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
-from fanout.core.positions import Horizon, Range
+from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.errors import CheckpointError
 from fanout.landing.entries import SEGMENTS, BatchEntry, entry_name
 from fanout.landing.entry_log import EntryLog
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.core.checkpoint import Checkpoint
+    from fanout.core.positions import Position
     from fanout.landing.ownership import Ownership
     from fanout.landing.storage import Storage
 
@@ -44,6 +46,18 @@ class LedgerBatch:
     bytes: int
     ranges: Mapping[str, Range] | None
     watermark: int | None
+
+    def places(self, limit: int) -> list[str]:
+        """Return what it covers as text, such as `shardId-000000000003: 4965 to 4990`.
+
+        Args:
+            limit: The most splits that are named, the first by name.
+        """
+        ranges = self.ranges or {}
+        return [
+            f"{id_}: {_text(ranges[id_].after)} to {_text(ranges[id_].until)}"
+            for id_ in sorted(ranges)[:limit]
+        ]
 
 
 @final
@@ -188,6 +202,16 @@ class BatchLedger(EntryLog):
             # A newer run may have taken over and published a segment since this run's entry.
             if name not in named and run is not None and run < self._ownership.run:
                 self._storage.delete(name)
+
+
+def _text(position: Position) -> str:
+    match position:
+        case Cursor(sequence):
+            return str(sequence)
+        case Timestamp(millis):
+            return datetime.fromtimestamp(millis / 1000, UTC).isoformat()
+        case _:
+            return "beginning"
 
 
 def _ranges(before: Checkpoint, after: Checkpoint) -> Mapping[str, Range]:

@@ -205,7 +205,7 @@ class OpenSegment:
     def _write(self, table: pa.Table, row_groups: int) -> None:
         if self._writer is None:
             options = write_options(self._schema, self._compression)
-            self._writer = pq.ParquetWriter(self.path, self._schema, **options)
+            self._writer = pq.ParquetWriter(self.path, _modern(self._schema), **options)
         self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))
 
 
@@ -384,3 +384,12 @@ def write_options(schema: pa.Schema, compression: str | None) -> dict[str, Any]:
         # A replay must find the same records or an error: Parquet checks only with these.
         "write_page_checksum": True,
     }
+
+
+def _modern(schema: pa.Schema) -> pa.Schema:
+    """Return a schema by which Spark knows that days and times are not of the Julian calendar.
+
+    It takes a file without it for one of Hive or of Spark 2 where a session is set so, and would
+    shift dates before 1582.
+    """
+    return schema.with_metadata({**(schema.metadata or {}), b"org.apache.spark.version": b"3.5.0"})

@@ -194,6 +194,12 @@ COUNTERS: Final = (
         _commits,
     ),
     Instrument("fanout.batches", "{batch}", "Batches that were handled", _batches("batches")),
+    Instrument(
+        "fanout.batches.set_aside",
+        "{batch}",
+        "Batches that were set aside because their handler had failed",
+        _batches("set_aside"),
+    ),
     Instrument("fanout.batch.records", "{record}", "Records of these batches", _batches("rows")),
     Instrument("fanout.batch.bytes", "By", "Bytes of their segments", _batches("bytes")),
     Instrument("fanout.batch.duration", "s", "Seconds of these batches by phase", _phases),

@@ -29,6 +29,7 @@ class BatchReport:
             your function. `commit`: the acknowledgement to the service. Landers do the first three
             on executors, so these are missing there; a replay has the last two.
         error: What the handler raised; None for nothing.
+        set_aside: Whether the batch was set aside for it, by `on_failed_batch`.
     """
 
     batch_id: int
@@ -36,6 +37,7 @@ class BatchReport:
     bytes: int
     seconds: Mapping[str, float]
     error: Exception | None = None
+    set_aside: bool = False
 
 
 BatchListener: TypeAlias = Callable[[BatchReport], None]

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, TypeAlias, final
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
 
+from fanout.core.callables import UnfinishedError, call, check_function
 from fanout.core.error_text import text_of
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.landing.entries import BatchEntry
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.segment_filler import NoRecords, Stopped
 from fanout.landing.segments import Filled, LandedBatch, publish, publish_errors
+from fanout.spark.arrow_schema import spark_schema
 from fanout.spark.batch_phases import BatchPhases
 from fanout.spark.current_batch import handling
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fanout.landing.segments import OpenSegment
     from fanout.landing.storage import Storage
     from fanout.spark.current_batch import BatchContext
+    from fanout.spark.failed_batches import FailedBatches
     from fanout.spark.pending_queue import BatchContent
 
 log = logging.getLogger(__name__)
@@ -48,9 +49,18 @@ Handler: TypeAlias = Callable[[DataFrame, int], None]
 IDLE_SECONDS = 60.0
 
 
-def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the Spark schema of a source's records; every column may be null."""
-    return StructType([StructField(field.name, from_arrow_type(field.type)) for field in schema])
+def _never() -> bool:
+    return False
+
+
+def check_handler(handler: object) -> None:
+    """Check the handler of a query.
+
+    Raises:
+        OptionError: If it is no function of a DataFrame and a batch id that works when it is
+            called.
+    """
+    check_function("handler", handler, takes="a DataFrame and a batch id", arguments=2)
 
 
 @final
@@ -64,6 +74,7 @@ class BatchResult:
         bytes: Their bytes in the segment.
         seconds: The time from the arrival of the records to the handler's return.
         finished: Whether there will be no further batch.
+        failed: The error of the handler, for which the batch was set aside; None otherwise.
     """
 
     batch_id: int
@@ -71,6 +82,7 @@ class BatchResult:
     bytes: int = 0
     seconds: float = 0.0
     finished: bool = False
+    failed: BatchFailedError | None = None
 
 
 @final
@@ -85,6 +97,7 @@ class BatchRunner:
         ledger: The segments of each batch id.
         context: Makes the context of `current_batch` for an entry of the ledger.
         take: Returns the records of a batch; it blocks for at most the given seconds.
+        failed: Sets batches aside whose handler has failed.
         acknowledge: Acknowledges everything up to some positions to the service. It is called when
             the handler has returned, so that the lag that a service shows is work left; it blocks.
     """
@@ -99,6 +112,7 @@ class BatchRunner:
         ledger: BatchLedger,
         context: Callable[[BatchEntry], BatchContext],
         take: Callable[[float], BatchContent],
+        failed: FailedBatches,
         acknowledge: Callable[[Checkpoint], None],
     ) -> None:
         self._spark = spark
@@ -109,6 +123,9 @@ class BatchRunner:
             # A session that ignores damaged files would read one as 0 rows.
             .option("ignoreCorruptFiles", "false")
             .option("ignoreMissingFiles", "false")
+            # A session that rebases dates for old files would change those before 1582.
+            .option("datetimeRebaseMode", "CORRECTED")
+            .option("int96RebaseMode", "CORRECTED")
             .option("parquet.page.verify-checksum.enabled", "true")
         )
         self._handler = handler
@@ -116,6 +133,8 @@ class BatchRunner:
         self._ledger = ledger
         self._context = context
         self._take = take
+        self._failed = failed
+        self._stopped = _never
         self._acknowledge = acknowledge
         self._phases = BatchPhases()
 
@@ -124,19 +143,27 @@ class BatchRunner:
         """The seconds of each phase of the latest batch, which may have failed."""
         return self._phases.seconds
 
-    def run(self, batch_id: int, query_id: str) -> BatchResult:
+    def run(
+        self, batch_id: int, query_id: str, stopped: Callable[[], bool] = _never
+    ) -> BatchResult:
         """Run one micro-batch; a batch id with an entry in the ledger is replayed.
 
         Every batch has an entry when this returns, also one without records. Spark then counts the
         batch as done and never requests it again: without an entry a newer run could give its id
         records that are never handled.
 
+        Args:
+            batch_id: Spark's id of the micro-batch.
+            query_id: Spark's id of the query.
+            stopped: Returns whether Spark's side of the query was stopped, which cuts handlers off.
+
         Raises:
-            BatchFailedError: If the handler raised.
+            BatchFailedError: If the handler raised, and the batch was not set aside.
             CheckpointError: If the checkpoint is damaged, or a newer run owns it.
             FanOutError: If the stream has failed.
         """
         self._phases = BatchPhases()
+        self._stopped = stopped
         entry = self._ledger.find(batch_id, query_id)
         if entry is not None:
             if entry.segments:
@@ -183,13 +210,16 @@ class BatchRunner:
         if not entry.segments:
             self._acknowledge(entry.positions)
             return BatchResult(entry.batch_id)
+        begun = self._failed.begun(entry.batch_id)
         for segment in entry.segments:
             self._verify(segment)
-        return self._finish(entry, started)
+        return self._finish(entry, started, begun)
 
-    def _finish(self, entry: BatchEntry, started: float) -> BatchResult:
+    def _finish(
+        self, entry: BatchEntry, started: float, begun: BatchFailedError | None = None
+    ) -> BatchResult:
         with self._phases.measured("handler"):
-            self._handle(entry)
+            failed = self._handle(entry, begun)
         with self._phases.measured("commit"):
             self._acknowledge(entry.positions)
         return BatchResult(
@@ -197,6 +227,7 @@ class BatchRunner:
             entry.rows,
             entry.size,
             time.perf_counter() - started,
+            failed=failed,
         )
 
     def _publish(self, segment: OpenSegment) -> SegmentFile:
@@ -214,7 +245,13 @@ class BatchRunner:
             self._ledger.write(entry)
             self._ledger.prune()
 
-    def _handle(self, entry: BatchEntry) -> None:
+    def _handle(self, entry: BatchEntry, begun: BatchFailedError | None) -> BatchFailedError | None:
+        """Call the handler; return its error if the batch was set aside for it.
+
+        Args:
+            entry: The batch.
+            begun: The error for which an earlier run has set it aside, and may not have finished.
+        """
         frame = self._read(*entry.segments)
         context = replace(
             self._context(entry),
@@ -222,15 +259,35 @@ class BatchRunner:
             frame=frame,
             files=self._local_files(entry),
         )
+        with handling(context):
+            failed = begun or self._failure(frame, entry.batch_id)
+            if failed is None:
+                return None
+            if begun is None and (self._stopped() or not self._failed.takes(failed)):
+                raise failed from failed.__cause__
+            batch = self._ledger.batch(entry.batch_id)
+            assert batch is not None, "its entry was written"
+            self._failed.set_aside(frame, batch, failed, self._stopped)
+        return failed
+
+    def _failure(self, frame: DataFrame, batch_id: int) -> BatchFailedError | None:
+        """Call the handler, and return its error; None if it has done its work."""
         try:
-            with handling(context):
-                self._handler(frame, entry.batch_id)
-        except Exception as error:
+            call(self._handler, frame, batch_id)
+        except UnfinishedError as error:
+            failed = BatchFailedError(f"in batch {batch_id} the handler {error}")
+            failed.__cause__ = error
+        except BaseException as error:  # noqa: BLE001 - it is the user's function
+            # Spark waits for ever for a batch function that ends with SystemExit, for one.
             from_spark = isinstance(error, (Py4JError, CapturedException))
             says = first_and_last_cause(error) if from_spark else text_of(error)
-            raise BatchFailedError(
-                f"the handler raised {type(error).__name__} in batch {entry.batch_id}: {says}"
-            ) from error
+            failed = BatchFailedError(
+                f"the handler raised {type(error).__name__} in batch {batch_id}: {says}"
+            )
+            failed.__cause__ = error
+        else:
+            return None
+        return failed
 
     def _local_files(self, entry: BatchEntry) -> tuple[str, ...]:
         if not isinstance(self._storage, LocalStorage):

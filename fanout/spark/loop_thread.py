@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
+from fanout.errors import StreamStateError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable
+    from collections.abc import Callable, Generator, Hashable
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
@@ -19,7 +22,9 @@ T = TypeVar("T")
 class LoopThread:
     """Run an event loop in a thread while the block runs.
 
-    Leaving the block cancels what still runs in the loop, waits for it, and ends the thread.
+    Leaving the block cancels what still runs in the loop, waits for it, and ends the thread. A task
+    that raises SystemExit, as a function of the user may, fails with a `StreamStateError`: it would
+    end the loop, and who calls it would wait for ever.
     """
 
     def __init__(self) -> None:
@@ -83,7 +88,9 @@ class LoopThread:
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        self._started.set_result(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(_guarded_task)
+        self._started.set_result(loop)
         await self._stop.wait()
 
     async def _hold(
@@ -98,3 +105,53 @@ class LoopThread:
             if entered.done():
                 raise
             entered.set_exception(error)
+
+
+@final
+class _Guarded(Coroutine[Any, Any, Any]):
+    """A coroutine that raises an `Exception` in place of what would end the loop."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work
+        self.__name__: str = getattr(work, "__name__", "")
+        self.__qualname__: str = getattr(work, "__qualname__", "")
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._work.send(value)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            raise ended_by(error) from error
+
+    def throw(self, *thrown: Any) -> Any:
+        try:
+            return self._work.throw(*thrown)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            raise ended_by(error) from error
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._work.__await__()
+
+
+def ended_by(error: BaseException) -> StreamStateError:
+    """Return what is raised in place of SystemExit, say, which a function of the user has raised.
+
+    Args:
+        error: What it has raised, which would end a thread without a word.
+    """
+    return StreamStateError(
+        f"a function that the stream calls raised {type(error).__name__}, which is no error of a "
+        f"record: let decode and hooks raise an Exception, and end the program elsewhere"
+    )
+
+
+def _guarded_task(
+    loop: asyncio.AbstractEventLoop, work: Any, **options: Any
+) -> asyncio.Future[Any]:
+    return asyncio.Task(_Guarded(work), loop=loop, **options)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
+from fanout.core.callables import call, check_function
 from fanout.core.error_text import text_of
 from fanout.core.lifecycle_log import LogEvent, totals, write
 from fanout.core.statistics import BatchStatistics
@@ -46,6 +47,13 @@ _CLAIM_LOOK = 5.0
 # committed the last batch; and how long for that commit where no call comes.
 _NEXT_CALL = 0.5
 _COMMIT = 30.0
+# A line about a batch names a few of its splits in its text, and more in its fields.
+_NAMED_PLACES = 5
+_LOGGED_PLACES = 100
+
+
+class _NotDone(Exception):  # noqa: N818 - it is what Spark gets in place of the error
+    """A batch is not to be committed; the error itself is the query's."""
 
 
 @final
@@ -100,6 +108,8 @@ class FanOutQuery:
         self._resources = resources
         self._started: Future[StreamingQuery] = Future()
         self._latest = BatchResult(-1)
+        self._last_with_rows = -1
+        self._set_aside = 0
         self._batches = 0
         self._total_rows = 0
         self._total_bytes = 0
@@ -163,7 +173,9 @@ class FanOutQuery:
     def statistics(self) -> Statistics:
         """Return the counters of the stream, of each split, and of the batches."""
         seconds = MappingProxyType(self._seconds.copy())
-        batches = BatchStatistics(self._batches, self._total_rows, self._total_bytes, seconds)
+        batches = BatchStatistics(
+            self._batches, self._total_rows, self._total_bytes, seconds, self._set_aside
+        )
         return replace(self._stream.statistics(), batches=batches)
 
     def on_batch(self, listener: BatchListener) -> Callable[[], None]:
@@ -175,7 +187,11 @@ class FanOutQuery:
 
         Returns:
             A function that ends the calls; idempotent.
+
+        Raises:
+            OptionError: If the listener is no plain function.
         """
+        check_function("listener", listener, takes="a BatchReport", arguments=1)
         self._listeners.append(listener)
 
         def remove() -> None:
@@ -245,7 +261,7 @@ class FanOutQuery:
             self._label,
             "starts on a new checkpoint"
             if newest is None
-            else f"resumes after batch {newest.batch_id}",
+            else f"resumes; the newest batch of its checkpoint is {newest.batch_id}",
             fields={"fanout.query.resumed": newest is not None},
         )
         self._resources = self._resources.pop_all()
@@ -256,14 +272,16 @@ class FanOutQuery:
         self._idle.clear()
         self._handler_thread = threading.get_ident()
         try:
-            result = self._runner.run(batch_id, self.id)
+            result = self._runner.run(batch_id, self.id, self._stopped_in_spark)
             self._count(result)
-            if result.rows:
+            if result.failed is not None:
+                self._tell(batch_id, error=result.failed, set_aside=True)
+            elif result.rows:
                 self._tell(batch_id, result.rows, result.bytes)
             # Spark commits the batch next. A newer run may repeat it already: it would end at that
             # commit, and if it died in its handler, its successor would take the batch for done.
             self._ownership.check()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - Spark gets another one
             if self._stopped_in_spark():
                 self._interrupted = True
                 cause = type(error.__cause__ or error).__name__
@@ -273,7 +291,9 @@ class FanOutQuery:
                 if isinstance(error, BatchFailedError):
                     self._tell(batch_id, error=error)
             self._ending.set()
-            raise  # otherwise Spark would commit the batch
+            # Otherwise Spark would commit the batch. Spark and py4j log the traceback of what they
+            # get, and `await_termination` raises the whole error.
+            raise _NotDone(text_of(error)) from None
         finally:
             self._handler_thread = None
             self._idle.set()
@@ -287,6 +307,10 @@ class FanOutQuery:
 
     def _count(self, result: BatchResult) -> None:
         if result.rows:
+            self._last_with_rows = result.batch_id
+        if result.failed is not None:
+            self._set_aside += 1
+        elif result.rows:
             self._latest = result
             self._batches += 1
             self._total_rows += result.rows
@@ -298,7 +322,13 @@ class FanOutQuery:
             self._ending.set()
 
     def _tell(
-        self, batch_id: int, rows: int = 0, nbytes: int = 0, error: BatchFailedError | None = None
+        self,
+        batch_id: int,
+        rows: int = 0,
+        nbytes: int = 0,
+        error: BatchFailedError | None = None,
+        *,
+        set_aside: bool = False,
     ) -> None:
         """Log a batch that is over, and tell the listeners of it."""
         cause = None if error is None else error.__cause__
@@ -308,29 +338,48 @@ class FanOutQuery:
             bytes=nbytes,
             seconds=MappingProxyType(dict(self._runner.seconds)),
             error=cause if isinstance(cause, Exception) else error,
+            set_aside=set_aside,
         )
-        self._log(
-            logging.DEBUG,
-            LogEvent.BATCH_FINISHED,
-            "batch %d of the query %s has %s: %d records, %d bytes",
-            batch_id,
-            self._label,
-            "ended" if error is None else f"failed with {type(report.error).__name__}",
-            rows,
-            nbytes,
-            fields={
-                "fanout.batch.id": batch_id,
-                "fanout.records": rows,
-                "fanout.bytes": nbytes,
-                "fanout.batch.seconds": dict(report.seconds),
-                **({} if error is None else {"error.type": type(report.error).__name__}),
-            },
-        )
+        if error is None:
+            self._log_batch(report, logging.DEBUG, "has ended")
+        else:
+            outcome = "was set aside" if set_aside else "comes again"
+            self._log_batch(report, logging.ERROR, f"{outcome}, as its handler raised", error)
         for listener in tuple(self._listeners):
             try:
-                listener(report)
-            except Exception as raised:  # noqa: BLE001 - it is the user's function
+                call(listener, report)
+            except BaseException as raised:  # noqa: BLE001 - it is the user's function
                 log.warning("a listener of batch %d failed: %s", batch_id, text_of(raised))
+
+    def _log_batch(
+        self, report: BatchReport, level: int, outcome: str, error: BatchFailedError | None = None
+    ) -> None:
+        """Log what became of a batch, with its place in the stream."""
+        batch = self._ledger.batch(report.batch_id)
+        assert batch is not None, "it is the newest one"
+        name = "" if error is None else type(error.__cause__ or error).__name__
+        places = batch.places(_LOGGED_PLACES)
+        more = len(batch.ranges or {}) - _NAMED_PLACES
+        self._log(
+            level,
+            LogEvent.BATCH_SET_ASIDE if report.set_aside else LogEvent.BATCH_FINISHED,
+            "batch %d of the query %s %s: %d records, %d bytes%s%s",
+            report.batch_id,
+            self._label,
+            f"{outcome} {name}".rstrip(),
+            batch.rows,
+            batch.bytes,
+            "".join(f"; {place}" for place in places[:_NAMED_PLACES]),
+            f" and {more} more" if more > 0 else "",
+            fields={
+                "fanout.batch.id": report.batch_id,
+                "fanout.records": batch.rows,
+                "fanout.bytes": batch.bytes,
+                "fanout.batch.seconds": dict(report.seconds),
+                "fanout.batch.ranges": places,
+                **({"error.type": name} if name else {}),
+            },
+        )
 
     def _log(
         self, level: int, event: LogEvent, message: str, *args: object, fields: Mapping[str, object]
@@ -374,7 +423,7 @@ class FanOutQuery:
         while spark_query.isActive and not self._finished.wait(_NEXT_CALL):
             # The trigger is not due yet. Spark reports the progress of a committed batch.
             progress = spark_query.lastProgress
-            if self._latest.batch_id <= (-1 if progress is None else progress["batchId"]):
+            if self._last_with_rows <= (-1 if progress is None else progress["batchId"]):
                 return
             # It may keep no reports (numRecentProgressUpdates=1): then the trigger ends after both.
             if not spark_query.status["isTriggerActive"] and not spark_query.recentProgress:
@@ -416,13 +465,14 @@ class FanOutQuery:
             self._log(
                 logging.INFO if name is None else logging.ERROR,
                 LogEvent.QUERY_STOPPED,
-                "the query %s has %s after %.1f s: %d records, %d bytes, %d batches",
+                "the query %s has %s after %.1f s; its handler has finished %d batches with %d "
+                "records and %d bytes",
                 self._label,
                 "ended" if name is None else f"failed with {name}",
                 seconds,
+                self._batches,
                 self._total_rows,
                 self._total_bytes,
-                self._batches,
                 fields=totals(
                     seconds, self._total_rows, self._total_bytes, self._batches, error=name
                 ),

@@ -95,7 +95,7 @@ class QueryStream:
             # The filler was cancelled; the result of its task has the reason.
             concurrent.futures.wait([self._serving])
             if (failure := self.failure) is not None:
-                raise failure from None
+                raise failure from failure.__cause__
             raise
 
     def acknowledge(self, positions: Checkpoint) -> None:

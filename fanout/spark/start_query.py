@@ -5,14 +5,18 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from fanout.core.callables import check_function
 from fanout.core.opening import resolve_start
 from fanout.core.option_checks import check_path, whole
 from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
 from fanout.landing.segments import SegmentLog
-from fanout.spark.batch_runner import BatchRunner
+from fanout.landing.set_aside import SetAsideLog
+from fanout.spark.arrow_schema import check_spark_reads, is_case_sensitive
+from fanout.spark.batch_runner import BatchRunner, check_handler
 from fanout.spark.current_batch import BatchContext, RecoveringHandler
+from fanout.spark.failed_batches import FailedBatches
 from fanout.spark.hadoop.jvm import JAVA_ERRORS
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage, sweep_offsets
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from fanout.core.statistics import OnResubscribe
     from fanout.landing.entries import BatchEntry
     from fanout.spark.batch_runner import Handler
+    from fanout.spark.failed_batches import OnFailedBatch
     from fanout.spark.landers_stream import OnExecutors
 
 
@@ -51,6 +56,7 @@ def foreach_batch(
     available_now: bool = False,
     query_name: str | None = None,
     on_resubscribe: OnResubscribe | None = None,
+    on_failed_batch: OnFailedBatch | None = None,
     landing: OnExecutors | None = None,
 ) -> FanOutQuery:
     """Start a query that hands a source's records to a handler, in exact micro-batches.
@@ -63,7 +69,7 @@ def foreach_batch(
         spark: A classic session (not Spark Connect).
         source: The source, for example a `KinesisSource`.
         handler: Called with a DataFrame and the batch id, in one thread, never without rows; for
-            example a `KafkaSink`.
+            example a `KafkaSink`. The batch is done when it returns: it is no async function.
         checkpoint_location: A directory for this query alone, on any file system that Spark's
             own checkpoint can be on. Segments are stored there too.
         max_records: The most records in a batch.
@@ -83,6 +89,11 @@ def foreach_batch(
             subscription is to be opened again. It must not block; what it raises ends the query.
             Landers tell of their resubscriptions once a second, of 1,000 each at most. An error of
             theirs that is not of the library is a `LanderCause`, whose text begins with its name.
+        on_failed_batch: Called as the handler is, with the handler's `BatchFailedError` as third
+            argument, after the handler has raised what may be about the rows. When it returns, the
+            batch is set aside: counted, logged, and never given to the handler again. Where it
+            raises, the query fails with the batch. None fails with each error. See
+            `docs/foreach-batch.md`.
         landing: Where records are read: `OnExecutors(landers=8)` for landers on Spark's executors;
             None for the driver.
 
@@ -90,7 +101,8 @@ def foreach_batch(
         The running query.
 
     Raises:
-        OptionError: If an option is out of range or two contradict each other.
+        OptionError: If the handler is no plain function, an option is out of range, two contradict
+            each other, or Spark cannot read a column of the source.
         SetupError: If the session is not classic; Java, credentials or a library are missing; or
             Spark's Python workers cannot run the tasks of a sink.
         ServiceError: If the source does not exist, or may not be read.
@@ -98,6 +110,13 @@ def foreach_batch(
             by a newer version, or cannot be written; or if it is unknown whether an earlier run has
             committed a batch to Kafka.
     """
+    check_handler(handler)
+    if on_resubscribe is not None:
+        takes = "a split, an error and seconds"
+        check_function("on_resubscribe", on_resubscribe, takes=takes, arguments=3)
+    if on_failed_batch is not None:
+        takes = "a DataFrame, a batch id and an error"
+        check_function("on_failed_batch", on_failed_batch, takes=takes, arguments=3)
     if available_now and processing_time is not None:
         raise OptionError("available_now and processing_time contradict each other; pass one")
     if max_wait < 0:
@@ -107,6 +126,7 @@ def foreach_batch(
     _check_min_records(min_records, max_records, max_wait)
     check_path("checkpoint_location", checkpoint_location)
     require_classic(spark)
+    check_spark_reads(source.schema, case_sensitive=is_case_sensitive(spark))
     heed_signals(spark)
     clock = _clock(spark, checkpoint_location, processing_time, query_name)
     with ExitStack() as resources:
@@ -183,6 +203,7 @@ def foreach_batch(
             ledger=ledger,
             context=context,
             take=stream.take,
+            failed=FailedBatches(on_failed_batch, SetAsideLog(storage, ownership)),
             acknowledge=stream.acknowledge,
         )
         query = FanOutQuery(stream, runner, ledger, ownership, resources)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, final
 
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode, get_current_span, get_tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from fanout.core.callables import call
 from fanout.core.option_checks import whole
-from fanout.core.positions import Cursor, Timestamp
 from fanout.errors import OptionError
+from fanout.spark.batch_runner import check_handler
 from fanout.spark.current_batch import RecoveringHandler, current_batch
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.core.positions import Position
     from fanout.spark.batch_runner import Handler
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.loop_thread import LoopThread
@@ -53,8 +52,9 @@ def traced(
             no job and no links.
 
     Raises:
-        OptionError: If `max_links` is negative.
+        OptionError: If handler is no plain function, or `max_links` is negative.
     """
+    check_handler(handler)
     if whole("max_links", max_links) < 0:
         raise OptionError(f"max_links={max_links} must not be negative; 0 is for none")
     return _TracedHandler(handler, get_tracer("fanout", tracer_provider=tracer_provider), max_links)
@@ -80,7 +80,7 @@ class _TracedHandler:
                     self._tracer.start_span(phase, start_time=since).end(since + took[phase])
                 self._link(span, frame)
             with self._span("handler", SpanKind.INTERNAL):
-                self._handler(frame, batch_id)
+                call(self._handler, frame, batch_id)
 
     def prepare(self, spark: SparkSession, loop: LoopThread) -> None:
         """Prepare the handler where it asks for that."""
@@ -158,19 +158,6 @@ def _attributes(context: BatchContext) -> dict[str, AttributeValue]:
                 "messaging.batch.message_count": batch.rows,
                 "fanout.batch.bytes": batch.bytes,
                 "fanout.batch.splits": len(ranges),
-                "fanout.batch.ranges": [
-                    f"{split}: {_text(ranges[split].after)} to {_text(ranges[split].until)}"
-                    for split in sorted(ranges)[:_SPLITS]
-                ],
+                "fanout.batch.ranges": batch.places(_SPLITS),
             }
     return attributes
-
-
-def _text(position: Position) -> str:
-    match position:
-        case Cursor(sequence):
-            return str(sequence)
-        case Timestamp(millis):
-            return datetime.fromtimestamp(millis / 1000, UTC).isoformat()
-        case _:
-            return "beginning"

@@ -34,6 +34,7 @@ from fanout.landing.entries import (
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import claim_stopped
 from fanout.landing.pending import Pending, encode_pending, pending_name
+from fanout.landing.set_aside import SetAsideLog
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
 from tests.kafka.brokers import connect, create, produce
@@ -109,11 +110,25 @@ def test_people_get_lines_and_a_table(tmp_path: Path) -> None:
     storage = stored(tmp_path, at("kafka:there", **{"orders-0": 5}), rows=1234)
     kept = Pending(1, SegmentFile("segments/8.parquet", 30, 1), at("kafka:there"), None, "")
     storage.create(pending_name(1), encode_pending(1, kept, run=1))
+    with claim_stopped(storage, "next") as ownership:
+        log = SetAsideLog(storage, ownership)
+        for batch_id in (3, 6):
+            places = [f"orders-{number}: 0 to 4" for number in range(7)]
+            log.add(batch_id, rows=1234, error="ValueError", places=places)
     result = run(str(tmp_path))
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0] == f"{tmp_path}/fanout: kafka:there"
-    assert re.match(r"owner: run 1, application 'job', process \d+ on .*ended$", lines[1])
+    newest = "the newest is 6 with 1,234 rows (ValueError)"
+    assert re.match(
+        rf"set aside: 2 batches, {re.escape(newest)}: orders-0: 0 to 4; .*-4: 0 to 4 and 2 more$",
+        lines[4],
+    )
+    assert answer(run(str(tmp_path), "--json"))["set_aside"] == {
+        "batches": 2,
+        "newest": {"id": 6, "rows": 1234, "error": "ValueError", "ranges": places},
+    }
+    assert re.match(r"owner: run 2, application 'next', process \d+ on .*ended$", lines[1])
     assert re.match(r"batch: 7 with 1,234 rows, written \S+, [\d,]+ s ago$", lines[2])
     assert lines[3] == "pending: 1 segments with 30 rows that no batch has taken yet"
 

@@ -246,4 +246,4 @@ def test_the_first_page_has_at_most_200_lines() -> None:
 
 
 def test_the_home_page_shows_an_example_that_has_tests() -> None:
-    assert python_blocks("index.md") == python_blocks("foreach-batch.md")
+    assert python_blocks("index.md") == python_blocks("foreach-batch.md")[:1]

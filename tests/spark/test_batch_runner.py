@@ -14,14 +14,26 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.drain import Drained
 from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Range
-from fanout.errors import BatchFailedError, CheckpointError, StreamStateError
+from fanout.errors import (
+    BatchFailedError,
+    BatchNotWrittenError,
+    CheckpointError,
+    FencedError,
+    OptionError,
+    ServiceError,
+    SetupError,
+    StreamStateError,
+    UnwritableRecordError,
+)
 from fanout.landing.entries import BatchEntry, TakenSegments
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
 from fanout.landing.segment_filler import NoRecords, Stopped
 from fanout.landing.segments import Filled, SegmentLog
+from fanout.landing.set_aside import SetAsideLog, count_set_aside, newest_set_aside
 from fanout.spark.batch_runner import BatchResult, BatchRunner
 from fanout.spark.current_batch import BatchContext, current_batch
+from fanout.spark.failed_batches import FailedBatches
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.spark.loop_thread import LoopThread
@@ -38,6 +50,7 @@ if TYPE_CHECKING:
     from fanout.landing.segment_filler import FillResult
     from fanout.landing.storage import Storage
     from fanout.spark.batch_runner import Handler
+    from fanout.spark.failed_batches import OnFailedBatch
     from fanout.spark.pending_queue import BatchContent
 
 pytestmark = pytest.mark.spark
@@ -61,6 +74,9 @@ class Bench:
         self.ledger = BatchLedger(storage, ownership)
         self.log = SegmentLog(storage.scratch(), 1, SCHEMA, max_records=100, max_bytes=1 << 20)
         self.acknowledged: list[Checkpoint] = []
+        self.set_aside = SetAsideLog(storage, ownership)
+        self.on_failed_batch: OnFailedBatch | None = None
+        self.stopped = False
         loop = LoopThread()
         self.context = lambda entry: BatchContext(
             entry.batch_id, entry.query_id, storage, ownership, loop, watermark=entry.watermark
@@ -86,9 +102,10 @@ class Bench:
             ledger=self.ledger,
             context=self.context,
             take=lambda _: handover,
+            failed=FailedBatches(self.on_failed_batch, self.set_aside),
             acknowledge=self.acknowledged.append,
         )
-        return runner.run(batch_id, QUERY)
+        return runner.run(batch_id, QUERY, lambda: self.stopped)
 
     def filled(self, *data: bytes, after: int = 0) -> Filled:
         segment, until = self.log.open(), after + len(data)
@@ -330,3 +347,162 @@ def test_a_handler_can_ask_which_batch_it_is_called_for(bench: Bench) -> None:
     ]
     with pytest.raises(StreamStateError, match="no handler is running"):
         current_batch()
+
+
+# Batches that are set aside.
+
+
+class Aside:
+    """A function for failed batches that records what it gets, and then raises or returns."""
+
+    def __init__(self, raised: BaseException | None = None) -> None:
+        self.calls: list[tuple[list[int], int, BatchFailedError]] = []
+        self._raised = raised
+
+    def __call__(self, df: DataFrame, batch_id: int, error: BatchFailedError) -> None:
+        sequences = sorted(row.sequence for row in df.collect())
+        self.calls.append((sequences, batch_id, error))
+        if self._raised is not None:
+            raise self._raised
+
+
+def test_a_batch_whose_handler_fails_is_given_to_the_users_function(
+    bench: Bench, recorder: Recorder
+) -> None:
+    bench.on_failed_batch = aside = Aside()
+    result = bench.run(0, bench.filled(b"one", b"two"), fail)
+    [(sequences, batch_id, error)] = aside.calls
+    assert (sequences, batch_id) == ([1, 2], 0)
+    assert isinstance(error.__cause__, ValueError)
+    assert str(error) == "the handler raised ValueError in batch 0: no space in the warehouse"
+    assert (result.rows, result.failed) == (2, error)
+    assert bench.acknowledged == [at(2)]
+    bench.run(1, bench.filled(b"three", after=2), recorder)
+    assert recorder.sequences == [3]
+    found = newest_set_aside(bench.storage)
+    assert found is not None
+    assert (found.batch, found.rows, found.error) == (0, 2, "ValueError")
+
+
+def test_a_replay_of_a_batch_that_was_set_aside_never_calls_the_handler(
+    bench: Bench, recorder: Recorder
+) -> None:
+    bench.on_failed_batch = aside = Aside()
+    bench.run(0, bench.filled(b"one", b"two"), fail)
+    again = bench.again()  # the driver has died before Spark had noted the end of the batch
+    again.on_failed_batch = aside
+    result = again.run(0, Stopped(), recorder)
+    assert recorder.calls == []
+    assert [call[:2] for call in aside.calls] == [([1, 2], 0)] * 2
+    assert result.failed is aside.calls[1][2]
+    assert str(result.failed) == "in an earlier run the handler raised ValueError in batch 0"
+    assert count_set_aside(bench.storage) == 1
+
+
+def test_a_batch_that_was_cut_off_while_it_was_set_aside_is_so_in_the_next_run(
+    bench: Bench, recorder: Recorder
+) -> None:
+    def stop(_: DataFrame, __: int, ___: BatchFailedError) -> None:
+        bench.stopped = True
+        raise RuntimeError("its job was cancelled")
+
+    bench.on_failed_batch = stop
+    with pytest.raises(BatchFailedError, match="its job was cancelled"):
+        bench.run(0, bench.filled(b"one"), fail)
+    again = bench.again()
+    with pytest.raises(OptionError, match=r"batch 0 was being set aside .* pass on_failed_batch"):
+        again.run(0, Stopped(), recorder)
+    again.on_failed_batch = aside = Aside()
+    again.run(0, Stopped(), recorder)
+    assert [call[:2] for call in aside.calls] == [([1], 0)]
+    assert recorder.calls == []
+
+
+def test_a_function_that_fails_too_fails_the_batch_and_the_handler_is_called_again(
+    bench: Bench, recorder: Recorder
+) -> None:
+    bench.on_failed_batch = Aside(OSError("no space there either"))
+    with pytest.raises(BatchFailedError, match=r"^on_failed_batch raised OSError: no space there"):
+        bench.run(0, bench.filled(b"one"), fail)
+    assert bench.acknowledged == []
+    assert newest_set_aside(bench.storage) is None
+    bench.run(0, Stopped(), recorder)
+    assert recorder.sequences == [1]
+
+
+@pytest.mark.parametrize("what", ["error", "cause"])
+def test_a_function_refuses_a_batch_by_raising_the_error_that_it_was_given(
+    bench: Bench, what: str
+) -> None:
+    def refuse(_: DataFrame, __: int, error: BatchFailedError) -> None:
+        assert error.__cause__ is not None
+        raise error if what == "error" else error.__cause__
+
+    bench.on_failed_batch = refuse
+    with pytest.raises(BatchFailedError, match=r"^the handler raised ValueError in batch 0") as e:
+        bench.run(0, bench.filled(b"one"), fail)
+    assert isinstance(e.value.__cause__, ValueError)
+    assert newest_set_aside(bench.storage) is None
+
+
+def raising(error: BaseException) -> Handler:
+    def handler(_: DataFrame, __: int) -> None:
+        raise error
+
+    return handler
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(1),
+        KeyboardInterrupt(),
+        ConnectionResetError(),
+        CheckpointError("a newer run"),
+        FencedError("another job"),
+        ServiceError("no broker answers"),
+        SetupError("no driver"),
+        OptionError("no such column"),
+        StreamStateError("twice"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_that_is_not_about_the_rows_sets_no_batch_aside(
+    bench: Bench, error: BaseException
+) -> None:
+    bench.on_failed_batch = aside = Aside()
+    with pytest.raises(BatchFailedError):
+        bench.run(0, bench.filled(b"one"), raising(error))
+    assert aside.calls == []
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), UnwritableRecordError("too large"), BatchNotWrittenError("no")]
+)
+def test_an_error_that_may_be_about_the_rows_sets_the_batch_aside(
+    bench: Bench, error: Exception
+) -> None:
+    bench.on_failed_batch = aside = Aside()
+    bench.run(0, bench.filled(b"one"), raising(error))
+    assert [call[2].__cause__ for call in aside.calls] == [error]
+
+
+def test_a_stop_of_spark_that_interrupts_the_handler_sets_no_batch_aside(bench: Bench) -> None:
+    bench.on_failed_batch = aside = Aside()
+    bench.stopped = True
+    with pytest.raises(BatchFailedError):
+        bench.run(0, bench.filled(b"one"), fail)
+    assert aside.calls == []
+
+
+def test_all_batches_that_were_set_aside_are_counted_and_the_newest_are_kept(
+    bench: Bench,
+) -> None:
+    bench.on_failed_batch = lambda _, __, ___: None
+    for batch_id in range(12):
+        bench.run(batch_id, bench.filled(b"x", after=batch_id), fail)
+    assert count_set_aside(bench.storage) == 12
+    assert len(bench.storage.list("set-aside")) == 10
+    found = newest_set_aside(bench.storage)
+    assert found is not None
+    assert (found.batch, found.places) == (11, ("a: 11 to 12",))

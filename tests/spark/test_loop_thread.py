@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fanout.errors import StreamStateError
 from fanout.spark.loop_thread import LoopThread
 from tests.spark.harness import PATIENCE, fanout_threads
 
@@ -123,3 +124,44 @@ def test_what_could_not_be_entered_is_tried_anew() -> None:
         with pytest.raises(ValueError, match="no"):
             loop.hold("a", broken)
         assert loop.hold("a", whole) == "whole"
+
+
+@pytest.mark.parametrize("end", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize("later", [False, True])
+def test_a_task_that_would_end_the_loop_fails_and_the_loop_goes_on(
+    end: BaseException, *, later: bool
+) -> None:
+    async def inner() -> None:
+        if later:
+            await asyncio.sleep(0)
+        raise end
+
+    async def work() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(inner())
+
+    async def fine() -> str:
+        return "fine"
+
+    with LoopThread() as loop:
+        with pytest.raises(ExceptionGroup) as e:
+            loop.call(work())
+        [error] = e.value.exceptions
+        assert isinstance(error, StreamStateError)
+        assert type(end).__name__ in str(error)
+        assert error.__cause__ is end
+        assert loop.call(fine()) == "fine"
+
+
+def test_a_task_that_is_cancelled_before_it_runs_is_closed() -> None:
+    async def never() -> None:
+        raise AssertionError("it runs")
+
+    async def work() -> bool:
+        task = asyncio.create_task(never(), name="never")
+        task.cancel()
+        return (await asyncio.wait([task]))[0].pop().cancelled()
+
+    with LoopThread() as loop:
+        assert loop.call(work())
+    gc.collect()  # a coroutine that was never awaited would warn

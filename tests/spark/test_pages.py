@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fanout.errors import BatchFailedError
+from fanout.spark import foreach_batch
 from tests.kafka.topics import Topic
 from tests.pages import defined_by, on_this_machine, python_blocks
 from tests.spark.harness import Recorder
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 README, _ = python_blocks("README.md")
 FIRST_RECORD = python_blocks("tutorial.md")[0]
-(SPARK,) = python_blocks("foreach-batch.md")
+SPARK, SET_ASIDE = python_blocks("foreach-batch.md")
 KAFKA_SPARK = python_blocks("kafka.md")[0]
 STOP_SPARK, _ = python_blocks("operations.md")
 
@@ -76,6 +78,30 @@ def test_the_spark_example_writes_what_was_put(
     written = run(SPARK, tmp_path)
     rows = spark.read.parquet(written).orderBy("sequenceNumber").collect()
     assert [bytes(row.data) for row in rows] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(("error", "aside"), [(ValueError, [b"1", b"2"]), (OSError, None)])
+def test_the_example_of_a_failed_batch_sets_those_with_bad_values_aside(
+    spark: SparkSession, tmp_path: Path, error: type[Exception], aside: list[bytes] | None
+) -> None:
+    source = ManualSource()
+    source.put(b"1", b"2")
+
+    def write(_: DataFrame, __: int) -> None:
+        raise error("bad")
+
+    code = SET_ASIDE.replace("s3a://lake", f"file://{tmp_path}")
+    code = code.replace("    on_failed", "    available_now=True,\n    on_failed")
+    names: dict[str, Any] = {"spark": spark, "source": source, "write": write}
+    names["foreach_batch"] = foreach_batch
+    exec(code, names)  # noqa: S102 - the page is ours
+    if aside is None:
+        with pytest.raises(BatchFailedError, match="the handler raised OSError in batch 0: bad"):
+            names["query"].await_termination()
+        return
+    names["query"].await_termination()
+    rows = spark.read.parquet(f"{tmp_path}/failed/batch=0").orderBy("sequence").collect()
+    assert [bytes(row.data) for row in rows] == aside
 
 
 def test_the_kafka_example_writes_what_was_put(

@@ -126,10 +126,16 @@ def test_the_log_has_start_resume_and_stop_with_totals(
     label = f"the query {query.id} (orders)"
     assert started == f"{label} starts on a new checkpoint"
     assert re.fullmatch(
-        re.escape(label) + r" has ended after \d+\.\d s: 20 records, \d{3,} bytes, 2 batches", ended
+        re.escape(label) + r" has ended after \d+\.\d s; its handler has finished 2 batches with "
+        r"20 records and \d{3,} bytes",
+        ended,
     )
-    assert re.fullmatch(rf"the query {query.id} resumes after batch [12]", resumed)  # 2 is empty
-    assert re.search(r"failed with BatchFailedError after .* s: 0 records, 0 bytes, 0 b", failed)
+    # Batch 2 is empty.
+    newest = r"the newest batch of its checkpoint is [12]"
+    assert re.fullmatch(rf"the query {query.id} resumes; {newest}", resumed)
+    assert re.search(
+        r"failed with BatchFailedError after .* s; its handler has finished 0 batches w", failed
+    )
     levels = [
         record.levelname
         for record in caplog.records
@@ -143,7 +149,17 @@ def test_the_log_has_start_resume_and_stop_with_totals(
     claims = [each["fanout.run"] for each in logged if "fanout.run" in each]
     assert claims == [1, 2]
     batches = [each for each in logged if each.get("event.name") == "fanout.batch.finished"]
-    assert [each["fanout.records"] for each in batches] == [10, 10, 0]
+    assert [each["fanout.records"] for each in batches] == [10, 10, 1]
+    assert [each["fanout.batch.ranges"] for each in batches] == [
+        ["a: beginning to 10"],
+        ["a: 10 to 20"],
+        ["a: 20 to 21"],
+    ]
+    assert [each["levelname"] for each in batches] == ["DEBUG", "DEBUG", "ERROR"]
+    assert re.search(
+        r" comes again, as its handler raised ValueError: 1 records, \d+ bytes; a: 20 to 21$",
+        batches[2]["message"],
+    )
     assert [each.get("error.type") for each in batches] == [None, None, "ValueError"]
     assert {each["fanout.stream.name"] for each in batches[:2]} == {"orders"}
     assert {"handler", "ledger"} <= batches[0]["fanout.batch.seconds"].keys()

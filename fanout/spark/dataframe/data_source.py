@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from fanout.errors import OptionError
 from fanout.landing.columns import landed_schema
-from fanout.spark.arrow_schema import arrow_schema
+from fanout.spark.arrow_schema import arrow_schema, check_spark_reads, spark_schema
 from fanout.spark.dataframe.batch_reader import LandingBatchReader
 from fanout.spark.dataframe.landed_source import LandedSource
 from fanout.spark.dataframe.option_words import in_words_of_options
@@ -52,10 +51,12 @@ class LandingDataSource(DataSource):
         """
         landed = LandedSource.parse(self.options, self.source)
         if landed is not None:
-            return from_arrow_schema(landed.make().schema)
+            schema = landed.make().schema
+            check_spark_reads(schema, case_sensitive=True)  # Spark compares the names by itself
+            return spark_schema(schema)
         files = ReadOptions.parse(self.options).open()
         with in_words_of_options():
-            return from_arrow_schema(landed_schema(files))
+            return spark_schema(landed_schema(files))
 
     def reader(self, schema: StructType) -> LandingBatchReader:
         """Return what reads for `spark.read`.

@@ -11,10 +11,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, final
 
+from fanout.core.error_text import first_error
 from fanout.landing.lander import Landing, land
 from fanout.spark.dataframe.landing_call import Entry, land_in_driver
 from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.options import COMPRESSION
+from fanout.spark.loop_thread import ended_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -210,6 +212,9 @@ class LandingThread:
             pass
         except Exception as error:  # noqa: BLE001 - the next call of the planner raises it
             failure = error
+        except BaseException as error:  # noqa: BLE001 - the planner would wait for ever
+            failure = ended_by(first_error(error))
+            failure.__cause__ = error
         with self._changed:
             self._failure, self._ended = failure, True
             self._changed.notify_all()

@@ -17,16 +17,16 @@ from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
 from fanout.spark.kinesis_sink.task import REPORT_SCHEMA, PutTask, put_rows
 from fanout.spark.sink.sink_counts import SinkCounts
 from fanout.spark.sink.worker_check import WorkerCheck, ask_workers, import_error
+from fanout.spark.transform import check_transform, transformed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
     from fanout.core.write_statistics import SinkStatistics
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.loop_thread import LoopThread
+    from fanout.spark.transform import Transform
 
 _ID: Final = "deduplicationId"
 _TYPES: Final = {
@@ -82,15 +82,14 @@ class KinesisSink(KinesisWriteOptions):
     """
 
     deduplicate: bool = False
-    transform: Callable[[DataFrame], DataFrame] | None = None
+    transform: Transform | None = None
     sink_name: str = "kinesis"
     _counts: SinkCounts = field(default_factory=SinkCounts, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.check_writing()
         check_sink_name(self.sink_name)
-        if self.transform is not None and not callable(self.transform):
-            raise OptionError(f"transform={self.transform!r} must be a function of a DataFrame")
+        check_transform(self.transform)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write a batch; `foreach_batch` calls it. See `write`."""
@@ -116,7 +115,7 @@ class KinesisSink(KinesisWriteOptions):
             ServiceError: The stream does not exist, or the service refuses the workers.
         """
         context = batch_of_sink(batch_id, self.sink_name)
-        rows = df if self.transform is None else self.transform(df)
+        rows = transformed(df, self.transform)
         check_columns(rows.schema, deduplicate=self.deduplicate)
         batch = f"{context.query_id} {self.sink_name} {batch_id}" if self.deduplicate else None
         self._run(rows, PutTask(options=self._options, batch=batch), context)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError, UnwritableRecordError
-from fanout.spark.arrow_schema import arrow_schema
+from fanout.spark.arrow_schema import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +44,7 @@ def transformed_schema(transform: ArrowTransform, schema: StructType) -> StructT
             f"transform_arrow must return a pyarrow.RecordBatch, and returned a "
             f"{type(found).__name__}"
         )
-    return from_arrow_schema(found.schema)
+    return spark_schema(found.schema)
 
 
 def transform_rows(df: DataFrame, transform: ArrowTransform, schema: StructType) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
+from fanout.core.callables import check_function
 from fanout.errors import OptionError
 from fanout.kafka.writing.write_options import WriteOptions
 from fanout.spark.sink.connection import connect
@@ -12,10 +13,9 @@ from fanout.spark.sink.options import SinkTarget
 from fanout.spark.sink.sink_counts import SinkCounts
 from fanout.spark.sink.transaction import recover_sink, write_batch
 from fanout.spark.sink.worker_check import check_workers
+from fanout.spark.transform import check_transform, transformed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
 
     from fanout.core.write_statistics import SinkStatistics
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.loop_thread import LoopThread
     from fanout.spark.sink.arrow_transform import ArrowTransform
+    from fanout.spark.transform import Transform
 
 
 @final
@@ -69,7 +70,7 @@ class KafkaSink(WriteOptions):
         OptionError: If an option is malformed or out of range, or two contradict each other.
     """
 
-    transform: Callable[[DataFrame], DataFrame] | None = None
+    transform: Transform | None = None
     transform_arrow: ArrowTransform | None = None
     sink_name: str = "kafka"
     partitioner: Partitioner | None = None
@@ -77,6 +78,11 @@ class KafkaSink(WriteOptions):
 
     def __post_init__(self) -> None:
         self.check_writing("exactly_once", "at_least_once", "none")
+        check_transform(self.transform)
+        if self.transform_arrow is not None:
+            check_function(
+                "transform_arrow", self.transform_arrow, takes="a RecordBatch", arguments=1
+            )
         if self.transform is not None and self.transform_arrow is not None:
             raise OptionError("transform and transform_arrow contradict each other; pass one")
         _ = self.target  # checks it
@@ -118,7 +124,7 @@ class KafkaSink(WriteOptions):
             CheckpointError: A newer run has taken over the checkpoint.
             FencedError: Another job uses the transactional id.
         """
-        write_batch(df if self.transform is None else self.transform(df), batch_id, self.target)
+        write_batch(transformed(df, self.transform), batch_id, self.target)
 
     def statistics(self) -> SinkStatistics:
         """Return the counters since the sink was made; any thread may call it."""

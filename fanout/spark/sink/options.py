@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
+from fanout.core.callables import check_function
 from fanout.core.statistics import Origin
-from fanout.errors import OptionError
 from fanout.spark.current_batch import check_sink_name
 from fanout.spark.sink.sink_counts import SinkCounts
 
@@ -46,10 +46,8 @@ class SinkTarget:
     def __post_init__(self) -> None:
         _ = self.options.cluster.for_workers()  # checks its security
         check_sink_name(self.name)
-        if self.partitioner is not None and not callable(self.partitioner):
-            raise OptionError(
-                f"partitioner={self.partitioner!r} must be a function of keys and a number"
-            )
+        if self.partitioner is not None:
+            check_function("partitioner", self.partitioner, takes="keys and a number", arguments=2)
 
     def statistics(self) -> SinkStatistics:
         """Return what the sink has counted."""

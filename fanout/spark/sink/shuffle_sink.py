@@ -17,15 +17,16 @@ from fanout.spark.sink.shuffle_frames import ShuffleFraming
 from fanout.spark.sink.sink_counts import SinkCounts
 from fanout.spark.sink.transaction import recover_sink, write_batch
 from fanout.spark.sink.worker_check import check_workers
+from fanout.spark.transform import check_transform, transformed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import timedelta
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from fanout.core.write_statistics import SinkStatistics
     from fanout.spark.current_batch import BatchContext
+    from fanout.spark.transform import Transform
 
 
 @final
@@ -66,12 +67,13 @@ class ShuffleSink(ShuffleProducerOptions):
     key: str | Column = "key"
     value: str | Column = "value"
     timestamp: str | Column | None = None
-    transform: Callable[[DataFrame], DataFrame] | None = None
+    transform: Transform | None = None
     sink_name: str = "shuffle"
     _counts: SinkCounts = field(default_factory=SinkCounts, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.check_producer(has_times=self.timestamp is not None)
+        check_transform(self.transform)
         _ = self.target  # checks it
 
     @property
@@ -107,7 +109,7 @@ class ShuffleSink(ShuffleProducerOptions):
         chosen = {"key": self.key, "value": self.value}
         if self.timestamp is not None:
             chosen["eventTime"] = self.timestamp
-        rows = df if self.transform is None else self.transform(df)
+        rows = transformed(df, self.transform)
         return rows.select(
             *(
                 (F.col(one) if isinstance(one, str) else one).alias(name)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, final
 
 from pyspark.errors import PySparkException
 
-from fanout.errors import BatchNotWrittenError, OptionError
+from fanout.errors import BatchNotWrittenError
 from fanout.spark.current_batch import batch_of_sink, check_sink_name
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
+from fanout.spark.transform import check_transform, transformed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
 
     from fanout.landing.ownership import Ownership
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.loop_thread import LoopThread
+    from fanout.spark.transform import Transform
 
 
 @final
@@ -49,13 +49,12 @@ class SinkBatch:
 class TableSink(ABC):
     """A handler that writes each batch of a query once, and skips one that is written already."""
 
-    transform: Callable[[DataFrame], DataFrame] | None = None
+    transform: Transform | None = None
     sink_name: str = "table"
 
     def __post_init__(self) -> None:
         check_sink_name(self.sink_name)
-        if self.transform is not None and not callable(self.transform):
-            raise OptionError(f"transform={self.transform!r} must be a function of a DataFrame")
+        check_transform(self.transform)
         self._check()
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -86,7 +85,7 @@ class TableSink(ABC):
         batch = SinkBatch(context.query_id, self.sink_name, batch_id, context.ownership)
         try:
             self._require(df.sparkSession)
-            self._write(df if self.transform is None else self.transform(df), batch)
+            self._write(transformed(df, self.transform), batch)
         except (PySparkException, *JAVA_ERRORS) as error:
             if has_gone(error):
                 raise

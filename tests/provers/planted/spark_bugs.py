@@ -79,14 +79,14 @@ def acknowledge_first(self: BatchRunner, entry: BatchEntry) -> None:
     self._ledger.prune()
 
 
-def acknowledge_unhandled(self: BatchRunner, entry: BatchEntry, started: float) -> BatchResult:
+def acknowledge_unhandled(self: BatchRunner, entry: BatchEntry, *args: Any) -> BatchResult:
     self._acknowledge(entry.positions)
-    return finish(self, entry, started)
+    return finish(self, entry, *args)
 
 
 def handle_first(self: BatchRunner, entry: BatchEntry) -> None:
     if entry.segments:
-        self._handle(entry)
+        self._handle(entry, None)
     self._ledger.write(entry)
     self._acknowledge(entry.positions)
     self._ledger.prune()
@@ -136,7 +136,9 @@ def find_no_replay(self: BatchLedger, batch_id: int, query_id: str) -> BatchEntr
     return find(self, batch_id, query_id) and None
 
 
-def return_without_entry(self: BatchRunner, batch_id: int, query_id: str) -> BatchResult:
+def return_without_entry(
+    self: BatchRunner, batch_id: int, query_id: str, *args: Any
+) -> BatchResult:
     if self._ledger.find(batch_id, query_id) is None:
         handover = self._take(60.0)
         match handover:
@@ -148,8 +150,8 @@ def return_without_entry(self: BatchRunner, batch_id: int, query_id: str) -> Bat
                 return BatchResult(batch_id, finished=finished)
             case _:
                 with mock.patch.object(self, "_take", return_value=handover):
-                    return run(self, batch_id, query_id)
-    return run(self, batch_id, query_id)
+                    return run(self, batch_id, query_id, *args)
+    return run(self, batch_id, query_id, *args)
 
 
 def positions_of_the_stream(self: SegmentFiller) -> Filled:

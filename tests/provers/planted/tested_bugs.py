@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
+from fanout.core import callables
 from fanout.core.fan_out import FanOut
 from fanout.core.positions import Timestamp
 from fanout.kafka.reading.offsets import OffsetResolver
@@ -19,8 +20,10 @@ from fanout.kafka.reading.subscription import PartitionReader
 from fanout.landing import columns, object_errors
 from fanout.landing.retention import Retention
 from fanout.landing.segment_filler import SegmentFiller
+from fanout.spark import arrow_schema
 from fanout.spark.batch_runner import BatchRunner
 from fanout.spark.dataframe.landing_thread import LandingThread
+from fanout.spark.failed_batches import FailedBatches
 from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
 from fanout.spark.kinesis_sink.task import RowIds
 from fanout.spark.query_stream import QueryStream
@@ -196,6 +199,37 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         ),
         "tests/spark/dataframe/test_source_reader.py"
         "::test_an_entry_that_was_read_at_once_is_not_waited_for",
+    ),
+    "a coroutine that a handler returns is dropped": TestedBug(
+        (Edit(callables.call, on(node(ast.If), with_test(constant(value=False)))),),
+        "tests/spark/test_user_functions.py"
+        "::test_a_handler_that_returns_its_work_undone_loses_no_batch",
+    ),
+    "a batch that was set aside is handled again": TestedBug(
+        (
+            Edit(
+                FailedBatches.begun,
+                on(
+                    node(ast.If, test=has(node(ast.Name, id="batch"))),
+                    with_test(constant(value=True)),
+                ),
+            ),
+        ),
+        "tests/spark/test_batch_runner.py"
+        "::test_a_replay_of_a_batch_that_was_set_aside_never_calls_the_handler",
+    ),
+    "seconds of a duration are read as microseconds": TestedBug(
+        (
+            Edit(
+                arrow_schema._is_read,
+                on(
+                    node(ast.If, test=has(_attribute("is_duration"))),
+                    with_body(lambda _: [ast.Return(ast.Constant(value=True))]),
+                ),
+            ),
+        ),
+        "tests/spark/test_arrow_types.py"
+        "::test_a_type_that_spark_does_not_read_is_refused_with_its_column",
     ),
     "rows that a crash of the server took are not missed": TestedBug(
         (

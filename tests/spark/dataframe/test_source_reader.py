@@ -16,7 +16,14 @@ import pytest
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from fanout.errors import CheckpointError, FanOutError, OptionError, ServiceError, SplitFailedError
+from fanout.errors import (
+    CheckpointError,
+    FanOutError,
+    OptionError,
+    ServiceError,
+    SplitFailedError,
+    StreamStateError,
+)
 from fanout.landing import landed_log, lander
 from fanout.spark.dataframe import landing_thread
 from fanout.spark.dataframe.data_source import LandingDataSource
@@ -362,6 +369,19 @@ def test_the_landing_waits_for_a_query_that_is_behind(fake: FakeLanding) -> None
             assert fake.asked == asked
     finally:
         assert thread.stop()
+
+
+@pytest.mark.parametrize("end", [SystemExit(1), GeneratorExit()])
+def test_a_function_of_the_source_that_ends_its_thread_ends_the_landing_with_an_error(
+    source: ManualSource, tmp_path: Path, end: Any
+) -> None:
+    thread = LandingThread(source, LandingOptions(str(tmp_path)), available_now=False)
+    thread.start()
+    source.fail(end)
+    with pytest.raises(StreamStateError, match=f"raised {type(end).__name__}") as e:
+        thread.wait_for_entry(1)
+    assert e.value.__cause__ is not None
+    assert thread.stop()
 
 
 def test_an_entry_that_was_read_at_once_is_not_waited_for(fake: FakeLanding) -> None:
