@@ -248,6 +248,7 @@ class Coordinator:
                 self._counters.gaps,
                 self._counters.gap_seconds,
                 self._counters.bad_records,
+                throttled=self._counters.throttled,
             ),
             max_bytes_in_flight=self._connection.pacing.max_bytes_in_flight * len(sessions),
             watermark=None if watermarks is None else watermarks.stream,
@@ -428,6 +429,7 @@ class Coordinator:
         session.held = report.held
         own = [one for one in report.splits if self._owners.get(one.split) is session]
         self._counters.take_in(own, self._time())
+        self._counters.throttled += report.throttled
         for resubscribed in report.resubscribed:
             self._resubscribes(resubscribed)
         if self._minimum is not None:

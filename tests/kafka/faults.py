@@ -40,6 +40,14 @@ BROKERS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_fetcher.py::test_a_partition_without_an_answer_is_an_error",
         "tests/kafka/test_subscription.py::test_a_refusal_ends_the_subscription_and_the_next_one_goes_on_where_it_stood",
     ),
+    "A broker throttles for a quota: it is asked again when it says, and other brokers go on.": (
+        "tests/kafka/test_throttling.py::test_a_real_broker_that_throttles_is_read_without_a_resubscription",
+        "tests/kafka/test_throttling.py::test_an_answer_without_topics_is_throttled",
+        "tests/kafka/test_throttling.py::test_an_answer_that_throttles_and_has_records_delivers_them",
+        "tests/kafka/test_throttling.py::test_other_brokers_go_on_while_one_throttles",
+        "tests/kafka/test_throttling.py::test_a_partition_that_is_throttled_for_long_is_not_silent",
+        "tests/kafka/test_throttling.py::test_a_request_waits_until_the_broker_reads_it",
+    ),
     "An answer breaks off, or breaks Kafka's protocol: an error that says so, and closes.": (
         "tests/kafka/protocol/test_broker_connection.py::test_a_connection_that_breaks_within_an_answer_fails_all_that_wait",
         "tests/kafka/protocol/test_broker_connection.py::test_what_breaks_the_protocol_is_an_error_that_says_so_and_closes",

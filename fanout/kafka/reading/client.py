@@ -26,7 +26,12 @@ from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, error_of, raise_for_code
 from fanout.kafka.protocol.metadata import fetch_metadata
-from fanout.kafka.reading.transport import AbortedTransaction, Fetched, FetchRefused
+from fanout.kafka.reading.transport import (
+    AbortedTransaction,
+    Fetched,
+    FetchRefused,
+    Throttled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -108,6 +113,10 @@ class _Client:
     def cluster_id(self) -> str:
         return self._cluster_id
 
+    @property
+    def throttled(self) -> int:
+        return self._connections.throttled
+
     async def topics(self) -> Mapping[str, Sequence[int] | Exception]:
         return await self._metadata(None)
 
@@ -184,7 +193,13 @@ class _Client:
         except KafkaError:
             self._leave_replicas(fetches)
             raise
-        return {row[0]: self._answer(broker, *row) for row in partition_rows(response)}
+        answers: dict[Partition, FetchAnswer] = {}
+        if response.throttle_time_ms > 0:
+            # An answer to a fetch beyond a quota has no topics (KIP-219).
+            throttled = Throttled(response.throttle_time_ms / 1000)
+            answers.update(dict.fromkeys(fetches, throttled))
+        answers.update((row[0], self._answer(broker, *row)) for row in partition_rows(response))
+        return answers
 
     def _answer(self, broker: int, partition: Partition, code: int, *fields: Any) -> FetchAnswer:
         error = error_of(code, partition)

@@ -14,6 +14,8 @@ import pytest
 
 from fanout.core.fan_out import FanOut
 from fanout.core.positions import Timestamp
+from fanout.kafka.reading.client import _Client
+from fanout.kafka.reading.fetcher import _Broker
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
 from fanout.spark.batch_runner import BatchRunner
@@ -184,6 +186,31 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         ),
         "tests/spark/dataframe/test_source_reader.py"
         "::test_an_entry_that_was_read_at_once_is_not_waited_for",
+    ),
+    "an answer that a quota keeps back is taken for damage": TestedBug(
+        (
+            Edit(
+                _Client.fetch,
+                on(
+                    node(ast.If, test=has(_attribute("throttle_time_ms"))),
+                    with_test(constant(value=False)),
+                ),
+            ),
+        ),
+        "tests/kafka/test_throttling.py::test_an_answer_without_topics_is_throttled",
+    ),
+    "a broker that throttles is asked again at once": TestedBug(
+        (
+            Edit(
+                _Broker._round,
+                on(
+                    node(ast.If, test=has(_attribute("_throttled_until"))),
+                    with_test(constant(value=False)),
+                ),
+            ),
+        ),
+        "tests/kafka/test_throttling.py"
+        "::test_a_throttled_fetch_is_made_again_when_its_time_is_over_and_not_before",
     ),
     "rows that a crash of the server took are not missed": TestedBug(
         (

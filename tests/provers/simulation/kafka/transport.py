@@ -55,6 +55,7 @@ class KafkaSimTransport:
         self._sent_responses = sent_responses
         self._witness = witness
         self._leaders: dict[Partition, int] = {}
+        self.throttled = 0
 
     @property
     def cluster_id(self) -> str:
@@ -266,4 +267,4 @@ class KafkaSimTransport:
 
 
 def _has_content(answers: Mapping[Partition, FetchAnswer]) -> bool:
-    return any(isinstance(answer, FetchRefused) or answer.batches for answer in answers.values())
+    return any(not isinstance(answer, Fetched) or answer.batches for answer in answers.values())
