@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fanout.core.bad_records import BadRecords
 from fanout.core.events import UNCOUNTED, Gap
-from fanout.errors import DecodeFailedError
+from fanout.errors import DecodeFailedError, RetryLaterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,6 +52,7 @@ class BatchDecoder:
         Raises:
             DecodeFailedError: If the function fails and bad records are to fail, its result cannot
                 be delivered, or the function for bad records fails.
+            RetryLaterError: If one of the two functions raises it.
 
         Cancellation: the batch is not delivered; its bad records come again with it.
         """
@@ -108,6 +109,8 @@ class BatchDecoder:
         assert callable(self._on_bad), "the other ways are gone"
         try:
             await self._on_bad(bad)
+        except RetryLaterError:
+            raise
         except Exception as error:
             raise DecodeFailedError(
                 f"on_bad_record failed for {len(bad.errors)} records of {bad.split}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fanout.errors import DecodeFailedError, OptionError
+from fanout.errors import DecodeFailedError, OptionError, RetryLaterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,11 +76,14 @@ class UserDecode:
         Raises:
             DecodeFailedError: If the function fails, which is the cause then, or its result cannot
                 be delivered.
+            RetryLaterError: If the function raises it.
         """
         numbers = records.column(self._places.numbers[0])
         where = f"{split} from {self._places.word} {numbers[0]} to {numbers[-1]}"
         try:
             decoded = self._function(records)
+        except RetryLaterError:
+            raise
         except Exception as error:
             raise DecodeFailedError(f"decode failed for {where}") from error
         problem = self._problem(records, decoded)

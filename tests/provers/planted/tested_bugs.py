@@ -14,6 +14,8 @@ import pytest
 
 from fanout.core.fan_out import FanOut
 from fanout.core.positions import Timestamp
+from fanout.core.user_decode import UserDecode
+from fanout.errors import RetryLaterError
 from fanout.kafka.reading.client import _Client
 from fanout.kafka.reading.fetcher import _Broker
 from fanout.kafka.reading.offsets import OffsetResolver
@@ -91,6 +93,11 @@ def _first_two_swapped(body: list[ast.stmt]) -> list[ast.stmt]:
     return [body[1], body[0], *body[2:]]
 
 
+def _catches_nothing(handler: ast.ExceptHandler) -> ast.ExceptHandler:
+    handler.type = ast.Tuple([], ast.Load())
+    return handler
+
+
 def _of_the_first(last: ast.Attribute) -> ast.Attribute:
     last.value = ast.parse("pending[0]", mode="eval").body
     return last
@@ -99,6 +106,7 @@ def _of_the_first(last: ast.Attribute) -> ast.Attribute:
 _FILES: Final = "tests/spark/hadoop/test_write_once.py"
 _FUNCTION: Final = node(ast.AsyncFunctionDef)
 _HSYNC: Final = node(ast.If, body=[node(ast.Expr, value=_method("hsync"))])
+_LATER: Final = node(ast.ExceptHandler, type=node(ast.Name, id=RetryLaterError.__name__))
 _LAST_POSITIONS: Final = node(ast.Attribute, value=node(ast.Name, id="last"), attr="positions")
 
 TESTED_BUGS: Final[dict[str, TestedBug]] = {
@@ -211,6 +219,11 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         ),
         "tests/kafka/test_throttling.py"
         "::test_a_throttled_fetch_is_made_again_when_its_time_is_over_and_not_before",
+    ),
+    "records are bad while what decode needs is unavailable": TestedBug(
+        (Edit(UserDecode.__call__, on(_LATER, _catches_nothing)),),
+        "tests/core/test_batch_decoder.py"
+        "::test_an_outage_in_decode_loses_nothing_and_leaves_nothing_out",
     ),
     "rows that a crash of the server took are not missed": TestedBug(
         (
