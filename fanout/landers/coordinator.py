@@ -17,6 +17,7 @@ from fanout.core.lifecycle_log import LanderName
 from fanout.core.progress import Moved
 from fanout.core.statistics import CommitStatistics, Statistics, StreamTotals
 from fanout.core.subscriber import split_failure
+from fanout.core.user_functions import call_listener, check_on_resubscribe
 from fanout.errors import FanOutError, SetupError, StreamStateError
 from fanout.landers.batch_minimum import BatchMinimum
 from fanout.landers.channel import ChannelClosedError
@@ -104,6 +105,7 @@ class Coordinator:
         lifecycle: LifecycleLog,
         on_resubscribe: OnResubscribe | None = None,
     ) -> None:
+        check_on_resubscribe(on_resubscribe)
         self.failure: FanOutError | None = None
         self._connection = connection
         self._progress = progress
@@ -442,7 +444,7 @@ class Coordinator:
             return
         split = self._progress[told.split].split
         try:
-            self._on_resubscribe(split, cause, told.delay)
+            call_listener("on_resubscribe", self._on_resubscribe, split, cause, told.delay)
         except Exception as error:  # noqa: BLE001 - it is the user's function
             self.fail(split_failure(split, error))
 
