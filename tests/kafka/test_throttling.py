@@ -14,6 +14,7 @@ from aiokafka.protocol.metadata import MetadataRequest, MetadataResponse_v5
 
 from fanout.core.opening import open_stream
 from fanout.core.statistics import SplitState
+from fanout.kafka import open_writer
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.doctor.lag import read_partition_backlogs
@@ -224,3 +225,25 @@ async def test_a_real_broker_that_throttles_is_read_without_a_resubscription(
             throttled = reader.stream.statistics().totals.throttled
     assert reader.log == topic.log
     assert reader.causes == []
+
+
+async def test_a_writer_that_is_throttled_writes_each_record_once(
+    start_kafka_broker: Callable[..., KafkaBroker],
+) -> None:
+    window = {"quota.window.num": "2", "quota.window.size.seconds": "1"}
+    broker = await asyncio.to_thread(start_kafka_broker, settings=window)
+    topic = await new_topic(broker, partitions=2)
+    await set_quota(broker, producer_byte_rate=100_000.0)
+    cluster = Cluster(broker.bootstrap_servers, security=HERE)
+    written = 0
+    async with open_writer(cluster, topic.name, transactional_id="throttled") as writer:
+        while not writer.statistics().throttled:
+            rows = [{"key": f"{written + row}", "value": "x" * 1000} for row in range(200)]
+            await writer.write(rows)
+            await writer.commit()
+            written += len(rows)
+        await writer.write([{"key": f"{written}", "value": "last"}])
+        await writer.commit()
+    reader = await topic.read()
+    keys = [key for batch in reader.batches for key in batch.records["key"].to_pylist()]
+    assert sorted(map(int, keys)) == [*range(written + 1)]

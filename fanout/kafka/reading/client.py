@@ -24,7 +24,12 @@ from aiokafka.protocol.offset import OffsetRequest
 from fanout.kafka.partitions import by_topic, numbers_by_topic, partition_rows
 from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, error_of, raise_for_code
+from fanout.kafka.protocol.error_codes import (
+    MOVED_COORDINATOR,
+    check_complete,
+    error_of,
+    raise_for_code,
+)
 from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.reading.transport import (
     AbortedTransaction,
@@ -142,6 +147,7 @@ class _Client:
                 for partition, code, _, offset in partition_rows(response):
                     raise_for_code(code, partition)
                     found[partition] = offset if offset >= 0 else None
+                check_complete(partitions, found, "a look-up of offsets")
             except KafkaError:
                 # The next attempt refreshes the leaders first.
                 for partition in partitions:
@@ -159,6 +165,8 @@ class _Client:
         for partition, offset, _, code in partition_rows(response):
             raise_for_code(code, partition)
             found[partition] = offset if offset >= 0 else None
+        # A partition that is missing must not count as one without a committed offset.
+        check_complete(partitions, found, "a look-up of committed offsets")
         return found
 
     async def commit(
@@ -170,6 +178,7 @@ class _Client:
         errors = {
             partition: error_of(code, partition) for partition, code in partition_rows(response)
         }
+        check_complete(offsets, errors, "a commit")
         return {partition: error for partition, error in errors.items() if error is not None}
 
     async def fetch(
@@ -217,7 +226,7 @@ class _Client:
 
     async def _metadata(self, topics: list[str] | None) -> dict[str, Sequence[int] | Exception]:
         response = await fetch_metadata(self._connections, topics, cluster_id=self._cluster_id)
-        self._cluster_id = response.cluster_id
+        self._cluster_id = response.cluster_id or self._cluster_id
         if topics is None:
             self._leaders.clear()
         topic_numbers: dict[str, Sequence[int] | Exception] = {}
@@ -275,7 +284,8 @@ def read_fetched(
             raise AssertionError("aiokafka reads a version of the answer that is not known here")
     answer = Fetched(
         high_watermark=high_watermark,
-        last_stable_offset=last_stable_offset,
+        # Some brokers leave it out where no transaction is open.
+        last_stable_offset=last_stable_offset if last_stable_offset >= 0 else high_watermark,
         log_start_offset=start if start >= 0 else None,
         aborted=[AbortedTransaction(producer_id, offset) for producer_id, offset in aborted or ()],
         batches=batches or b"",
