@@ -17,7 +17,6 @@ from fanout.core.positions import Timestamp
 from fanout.core.user_decode import UserDecode
 from fanout.errors import RetryLaterError
 from fanout.kafka.reading.client import _Client
-from fanout.kafka.reading.fetcher import _Broker
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
 from fanout.spark.batch_runner import BatchRunner
@@ -206,19 +205,6 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
             ),
         ),
         "tests/kafka/test_throttling.py::test_an_answer_without_topics_is_throttled",
-    ),
-    "a broker that throttles is asked again at once": TestedBug(
-        (
-            Edit(
-                _Broker._round,
-                on(
-                    node(ast.If, test=has(_attribute("_throttled_until"))),
-                    with_test(constant(value=False)),
-                ),
-            ),
-        ),
-        "tests/kafka/test_throttling.py"
-        "::test_a_throttled_fetch_is_made_again_when_its_time_is_over_and_not_before",
     ),
     "records are bad while what decode needs is unavailable": TestedBug(
         (Edit(UserDecode.__call__, on(_LATER, _catches_nothing)),),
