@@ -26,6 +26,7 @@ __all__ = (
     "OptionError",
     "PositionError",
     "RemoteError",
+    "RetryLaterError",
     "ServiceError",
     "SetupError",
     "SilentProducerError",
@@ -165,6 +166,16 @@ class DecodeFailedError(FanOutError):
 
     `__cause__` is what was raised.
     """
+
+
+class RetryLaterError(FanOutError):
+    """Raise it in `decode` or `on_bad_record` where what they need is unavailable for now.
+
+    A schema registry that does not answer is an example. The split waits, with growing pauses, and
+    the function gets the same records again. No record is bad, and none is left out.
+    """
+
+    retryable = True
 
 
 class BadFrameError(FanOutError):

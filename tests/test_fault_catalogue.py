@@ -550,6 +550,7 @@ SURVIVED: Final = {
     "kafka: offsets": kafka.OFFSETS,
     "kafka: transactions": kafka.TRANSACTIONS,
     "kafka: writing": kafka.WRITING,
+    "kafka: answers": kafka.ANSWERS,
 }
 
 # What the embedded server can only claim, and `make live STREAM=...` shows on a stream of yours. A

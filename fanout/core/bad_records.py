@@ -51,7 +51,7 @@ def check_on_bad_record(value: object, decode: object) -> None:
         if value == "gap" and decode is None:
             raise OptionError("on_bad_record is about decode: pass decode, or leave it out")
         return
-    call = getattr(value, "__call__", None)  # noqa: B004 - an object whose call is asynchronous, too
+    call = type(value).__call__ if callable(value) else None
     if not inspect.iscoroutinefunction(value) and not inspect.iscoroutinefunction(call):
         raise OptionError(
             f"on_bad_record={value!r} must be 'fail', 'gap' or an async function of BadRecords"

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from fanout.core.bad_records import BadRecords
 from fanout.core.events import UNCOUNTED, Gap
-from fanout.errors import DecodeFailedError
+from fanout.core.user_functions import is_interrupt
+from fanout.errors import DecodeFailedError, RetryLaterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,6 +53,7 @@ class BatchDecoder:
         Raises:
             DecodeFailedError: If the function fails and bad records are to fail, its result cannot
                 be delivered, or the function for bad records fails.
+            RetryLaterError: If one of the two functions raises it.
 
         Cancellation: the batch is not delivered; its bad records come again with it.
         """
@@ -76,8 +78,9 @@ class BatchDecoder:
             try:
                 decoded.append(self._function(batch.records.slice(begin, rows), batch.split))
             except DecodeFailedError as error:
-                # Without a cause the function has returned what no record may become.
-                if self._on_bad == "fail" or error.__cause__ is None:
+                # Without a cause the function has returned what no record may become. SystemExit
+                # and its like are about the process, and not about a record.
+                if self._on_bad == "fail" or not isinstance(error.__cause__, Exception):
                     raise
                 if rows == 1:
                     errors[begin] = error.__cause__
@@ -108,7 +111,11 @@ class BatchDecoder:
         assert callable(self._on_bad), "the other ways are gone"
         try:
             await self._on_bad(bad)
-        except Exception as error:
+        except (RetryLaterError, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             raise DecodeFailedError(
                 f"on_bad_record failed for {len(bad.errors)} records of {bad.split}"
             ) from error

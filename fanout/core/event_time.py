@@ -6,6 +6,7 @@ import math
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
+from fanout.core.user_functions import check_function, drop_unawaited, is_interrupt
 from fanout.errors import EventTimeError, OptionError
 
 if TYPE_CHECKING:
@@ -52,10 +53,9 @@ class EventTime:
     idleness: float | None = None
 
     def __post_init__(self) -> None:
-        if not (self.column is None or isinstance(self.column, str) or callable(self.column)):
-            raise OptionError(
-                f"event_time: column={self.column!r} must be the name of a column, or a function"
-            )
+        if self.column is not None and not isinstance(self.column, str):
+            kind = "the name of a column, or a function of a record batch"
+            check_function(f"event_time: column={self.column!r}", self.column, kind)
         if not 0 <= _number("out_of_orderness", self.out_of_orderness) < math.inf:
             raise OptionError(
                 f"event_time: out_of_orderness={self.out_of_orderness} must not be negative, and "
@@ -149,12 +149,15 @@ class SplitWatermark:
         what = f"{batch.split} has no event time from {batch.range.after} to {batch.range.until}"
         try:
             times = self._column(batch.records)
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             # Its sentence may quote a record; the cause has it.
             raise EventTimeError(f"{what}: the function raised {type(error).__name__}") from error
         import pyarrow as pa  # noqa: PLC0415 - `import fanout` loads no pyarrow
 
         if not isinstance(times, pa.Array):
+            drop_unawaited(times)
             found = type(times).__name__
             raise EventTimeError(f"{what}: the function returned {found}, not a pyarrow.Array")
         if problem := _problem(times.type):

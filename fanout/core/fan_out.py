@@ -342,6 +342,7 @@ def _count(
             progress.gap_seconds,
             progress.bad_records,
             progress.late_records if has_times else None,
+            offered.throttled(),
         ),
         max_bytes_in_flight=subscribers.memory_limit.limit,
         watermark=None if progress.watermarks is None else progress.watermarks.stream,

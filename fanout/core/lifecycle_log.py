@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.progress import Progress, SplitProgress
     from fanout.core.source import Capabilities
-    from fanout.errors import FanOutError
+    from fanout.errors import FanOutError, RetryLaterError
 
     _T = TypeVar("_T")
 
@@ -51,6 +51,7 @@ class LogEvent(StrEnum):
     RECORDS_LOST = "fanout.records.lost"
     GAP_MEASURED = "fanout.gap.measured"
     RECORDS_BAD = "fanout.records.bad"
+    DECODE_DELAYED = "fanout.decode.delayed"
     LANDER_CONNECTED = "fanout.lander.connected"
     LANDER_GONE = "fanout.lander.gone"
     LANDER_REFUSED = "fanout.lander.refused"
@@ -91,6 +92,7 @@ _SUMMARIES: Final = {
     LogEvent.RECORDS_LOST: (logging.ERROR, "losses of records"),
     LogEvent.GAP_MEASURED: (logging.ERROR, "gaps that are measured"),
     LogEvent.RECORDS_BAD: (logging.WARNING, "batches with records that cannot be decoded"),
+    LogEvent.DECODE_DELAYED: (logging.WARNING, "batches that wait until they can be decoded"),
 }
 
 
@@ -345,6 +347,30 @@ class LifecycleLog:
                     "fanout.records": batch.bad_records,
                     "fanout.position": self._terms.position(batch.range.after),
                 },
+            )
+
+    def decode_waits(
+        self, split: Split, position: Position, cause: RetryLaterError, delay: float
+    ) -> None:
+        """Log that a batch is to be decoded later.
+
+        Args:
+            split: Its split.
+            position: The position before it.
+            cause: What the user's function raised; its text may have data, and is not logged.
+            delay: Seconds until the next attempt.
+        """
+        name = type(cause.__cause__ or cause).__name__
+        if self._limit.admits(LogEvent.DECODE_DELAYED, str(split)):
+            self._write_of_split(
+                logging.WARNING,
+                LogEvent.DECODE_DELAYED,
+                split,
+                "%s waits until its records can be decoded, again in %.1f s: %s",
+                split,
+                delay,
+                name,
+                fields=self._failure(position, name, delay),
             )
 
     def ended(self, end: End) -> None:

@@ -19,6 +19,7 @@ from fanout.core.positions import Cursor
 from fanout.core.progress import Progress
 from fanout.core.subscribers import Subscribers
 from fanout.core.supervisor import Supervisor
+from fanout.core.user_functions import check_on_resubscribe
 from fanout.core.watermarks import Watermarks
 from fanout.errors import FanOutError, PositionError
 
@@ -100,6 +101,7 @@ async def open_stored(
 
     Cancellation: as for `open_stream`.
     """
+    check_on_resubscribe(on_resubscribe)
     opening = open_lineage(
         source, resume=resume, first=first, available_now=available_now, random=random
     )

@@ -210,6 +210,7 @@ class Capabilities:
         polling: Sets how often the service is polled for new records; None where it sends them.
         decode: Decodes the records of each batch, those of an empty one too, before it is
             delivered; None where they are delivered as they are.
+        throttled: Counts the answers by which the service slowed this connection down.
     """
 
     bounded: bool = False
@@ -223,6 +224,7 @@ class Capabilities:
     origin: Origin = field(default_factory=Origin)
     polling: Polling | None = None
     decode: Callable[[Batch], Awaitable[Batch]] | None = None
+    throttled: Callable[[], int] = int
 
 
 class Connection(Protocol):

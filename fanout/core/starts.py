@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, final
 from fanout.core.error_text import text_of
 from fanout.core.events import Split
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Start, Timestamp
+from fanout.core.user_functions import check_function, drop_unawaited, is_interrupt
 from fanout.errors import OptionError
 
 SplitStart: TypeAlias = Start | Cursor
@@ -95,6 +96,7 @@ def parse_start(
         case type():
             return _parse_one(option, start, dialect)  # a class can be called, and is no function
         case Callable():
+            check_function(f"{option}={start!r}", start, "a start, or a function of splits")
             return start
         case _:
             return _parse_one(option, start, dialect)
@@ -132,12 +134,15 @@ def start_of_each(
 def _chosen(choose: Chooser, splits: Sequence[Split], dialect: Dialect, option: str) -> PerSplit:
     try:
         chosen = choose(splits)
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise OptionError(
             f"the function that was passed as {option} raised {type(error).__name__}: "
             f"{text_of(error)}"
         ) from error
     if not isinstance(chosen, Mapping):
+        drop_unawaited(chosen)
         raise OptionError(
             f"the function that was passed as {option} returned {type(chosen).__name__}; it has "
             f"to return a mapping of split ids to starts"

@@ -114,6 +114,8 @@ class StreamTotals:
         late_records: Records handed to the consumer whose event time was not newer than the
             stream's watermark before their batch; None where they are not counted: without
             `event_time`, with landers, and in a shuffle.
+        throttled: Answers by which brokers of Kafka slow the reader down, for a quota. The
+            refusals of other services end a subscription, and are among the resubscriptions.
     """
 
     records: int = 0
@@ -123,6 +125,7 @@ class StreamTotals:
     gap_seconds: float = 0.0
     bad_records: int = 0
     late_records: int | None = None
+    throttled: int = 0
 
 
 @final

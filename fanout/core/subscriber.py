@@ -6,6 +6,7 @@ import asyncio
 import logging
 import traceback
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 from fanout.core.backoff import Retries
@@ -14,6 +15,7 @@ from fanout.core.error_text import text_of
 from fanout.core.event_time import SplitWatermark
 from fanout.core.events import Batch, End, Failure, Gap
 from fanout.core.policy import Fatal, Finish, Pace, Phase, Retry, Skip
+from fanout.core.retry_later import until_ready
 from fanout.core.statistics import SplitState
 from fanout.core.subscription import Subscription
 from fanout.errors import (
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from fanout.core.slot import Slot
     from fanout.core.source import Connection
     from fanout.core.statistics import OnResubscribe
+    from fanout.errors import RetryLaterError
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +96,7 @@ class Subscriber:
         self._subscribe_limit = subscribe_limit
         self._on_resubscribe = on_resubscribe
         self._lifecycle = lifecycle
+        self._jitter = jitter
         self._retries = Retries(connection.pacing, jitter)
         self._watermark = None if event_time is None else SplitWatermark(event_time)
         self._gaps: tuple[Gap, ...] = ()
@@ -186,7 +190,10 @@ class Subscriber:
         """Hand one event over; no local name holds it while the next one is awaited."""
         event = await subscription.receive()
         if self._decode is not None and isinstance(event, Batch):
-            event = await self._decode(event)
+            event = await until_ready(
+                partial(self._decode, event), self._jitter, self._decode_waits
+            )
+            self.state = SplitState.LIVE
             await subscription.reserve_at_least(event.nbytes)
             self._lifecycle.bad(self.split, event)
         self._lifecycle.lost(self.split, event.gaps)
@@ -201,6 +208,11 @@ class Subscriber:
                 self._advance(event.range.until)
                 if self._connection.capabilities.bounded and event.lag == 0:
                     self._read = SplitState.CAUGHT_UP
+
+    def _decode_waits(self, cause: RetryLaterError, delay: float) -> None:
+        _forget_locals(cause)
+        self.state, self.last_cause = SplitState.BACKING_OFF, cause
+        self._lifecycle.decode_waits(self.split, self.position, cause, delay)
 
     def _stamp(self, event: Batch | End) -> Batch | End:
         """Add the gaps before an event, its event times, and the watermark after it."""

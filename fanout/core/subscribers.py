@@ -14,6 +14,7 @@ from fanout.core.limits import MemoryLimit, SubscribeLimit
 from fanout.core.slot import Slot, Waiting
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
+from fanout.core.user_functions import call_listener
 from fanout.errors import StreamStateError
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class Subscribers:
 
     def _resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
         self.causes.count(self._cause(cause))
-        self._on_resubscribe(split, cause, delay)
+        call_listener("on_resubscribe", self._on_resubscribe, split, cause, delay)
 
     async def _run(self, subscriber: Subscriber) -> None:
         await subscriber.run()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fanout.errors import DecodeFailedError, OptionError
+from fanout.core.user_functions import check_function, drop_unawaited, is_interrupt
+from fanout.errors import DecodeFailedError, RetryLaterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,9 @@ class UserDecode:
         self._places = places
         try:
             self.no_records = function(given)
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             raise DecodeFailedError("decode failed for a batch without rows") from error
         if problem := self._problem(given, self.no_records):
             raise DecodeFailedError(f"decode was given a batch without rows, and {problem}")
@@ -76,12 +79,17 @@ class UserDecode:
         Raises:
             DecodeFailedError: If the function fails, which is the cause then, or its result cannot
                 be delivered.
+            RetryLaterError: If the function raises it.
         """
         numbers = records.column(self._places.numbers[0])
         where = f"{split} from {self._places.word} {numbers[0]} to {numbers[-1]}"
         try:
             decoded = self._function(records)
-        except Exception as error:
+        except RetryLaterError:
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             raise DecodeFailedError(f"decode failed for {where}") from error
         problem = self._problem(records, decoded)
         if not problem and not decoded.schema.equals(self.schema):
@@ -96,6 +104,7 @@ class UserDecode:
     def _problem(self, given: pa.RecordBatch, decoded: object) -> str:
         """Return why a result of the function cannot be delivered; empty where it can."""
         if not isinstance(decoded, pa.RecordBatch):
+            drop_unawaited(decoded)
             return f"returned a {type(decoded).__name__}; return a pyarrow.RecordBatch"
         *first, last = self._places.names
         for name in self._places.names:
@@ -133,10 +142,10 @@ def check_decode(decode: object) -> None:
     """Check the option `decode`.
 
     Raises:
-        OptionError: If it is neither None nor a function.
+        OptionError: If it is neither None nor a function that returns its result.
     """
-    if decode is not None and not callable(decode):
-        raise OptionError(f"decode={decode!r} must be a function of a record batch")
+    if decode is not None:
+        check_function(f"decode={decode!r}", decode, "a function of a record batch")
 
 
 def _rising(numbers: pa.Array) -> bool:

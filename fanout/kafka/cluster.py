@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.option_checks import number
+from fanout.core.user_functions import check_function, drop_unawaited
 from fanout.errors import OptionError
 from fanout.kafka.security import Security
 
@@ -81,10 +82,9 @@ class Cluster:
         if isinstance(self.security, Security):
             for server in self.addresses:
                 self.security.check_host(server.host)
-        elif not callable(self.security):
-            raise OptionError(
-                "security must be a fanout.kafka.Security, or a function that returns one"
-            )
+        else:
+            kind = "a fanout.kafka.Security, or a function that returns one"
+            check_function("security", self.security, kind)
 
     def __reduce__(self) -> tuple[Callable[[], Cluster], tuple[()]]:
         travels = self.for_workers()
@@ -101,12 +101,16 @@ class Cluster:
         """Return the security; call the function where it is one. It may block.
 
         Raises:
-            OptionError: The function returns something else.
+            OptionError: The function returns something else, or tries to end the process.
         """
         if isinstance(self.security, Security):
             return self.security
-        security = self.security()
+        try:
+            security = self.security()
+        except (SystemExit, GeneratorExit) as error:
+            raise OptionError(f"the function security= raised {type(error).__name__}") from error
         if not isinstance(security, Security):
+            drop_unawaited(security)
             raise OptionError(
                 f"the function security= must return a fanout.kafka.Security, not "
                 f"{type(security).__name__}"

@@ -85,6 +85,7 @@ class KafkaConnection:
             origin=Origin("kafka", selection.text, options.group_id),
             polling=fetcher,
             decode=options.decoder,
+            throttled=lambda: transport.throttled,
         )
         self._worked: set[Phase] = {Phase.DISCOVER}
 

@@ -84,6 +84,7 @@ class KafkaOptions(KafkaReadOptions):
             `"gap"` leaves it out, logs it and counts it in `statistics().gaps`; an async function
             gets the `fanout.BadRecords` of a batch before the batch is delivered without them. An
             error of that function ends the stream, and a record may come to it again.
+            Where `decode` raises `fanout.RetryLaterError`, no record is bad.
         event_time: The source of watermarks, an `EventTime`; its column is the record's timestamp
             unless it names another of those that `decode` returns. None for no watermarks.
         backoff: How the waits between attempts grow; see `Backoff`. A broker that starts again is

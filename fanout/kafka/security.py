@@ -144,7 +144,7 @@ class Security:
         elif self.sasl == "OAUTHBEARER":
             if self.token is None:
                 raise OptionError("mechanism='OAUTHBEARER' needs token=")
-            if not callable(self.token):
+            if not callable(self.token) or isinstance(self.token, type):
                 raise OptionError("token must be an async function that returns a token")
             if passwords := self._given("username", "password"):
                 raise OptionError(

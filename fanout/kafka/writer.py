@@ -12,6 +12,7 @@ from fanout.core.drain import Drained
 from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
 from fanout.core.statistics import Origin
+from fanout.core.user_functions import check_function
 from fanout.errors import OptionError, PositionError, StreamStateError
 from fanout.kafka.cluster import check_cluster
 from fanout.kafka.partitions import Partition
@@ -81,8 +82,9 @@ async def open_writer(
     for name, value in (("topic", topic), ("transactional_id", transactional_id)):
         if value is not None and (not isinstance(value, str) or not value):
             raise OptionError(f"{name}={value!r} must be a string, and not empty")
-    if partitioner is not None and not callable(partitioner):
-        raise OptionError(f"partitioner={partitioner!r} must be a function of keys and a number")
+    if partitioner is not None:
+        kind = "a function of keys and a number"
+        check_function(f"partitioner={partitioner!r}", partitioner, kind)
     options = ProducerOptions.parse(producer_options or {})
     cluster = cluster.named("writer")
     async with AsyncExitStack() as stack:

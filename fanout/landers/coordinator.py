@@ -17,6 +17,7 @@ from fanout.core.lifecycle_log import LanderName
 from fanout.core.progress import Moved
 from fanout.core.statistics import CommitStatistics, Statistics, StreamTotals
 from fanout.core.subscriber import split_failure
+from fanout.core.user_functions import call_listener, check_on_resubscribe
 from fanout.errors import FanOutError, SetupError, StreamStateError
 from fanout.landers.batch_minimum import BatchMinimum
 from fanout.landers.channel import ChannelClosedError
@@ -104,6 +105,7 @@ class Coordinator:
         lifecycle: LifecycleLog,
         on_resubscribe: OnResubscribe | None = None,
     ) -> None:
+        check_on_resubscribe(on_resubscribe)
         self.failure: FanOutError | None = None
         self._connection = connection
         self._progress = progress
@@ -248,6 +250,7 @@ class Coordinator:
                 self._counters.gaps,
                 self._counters.gap_seconds,
                 self._counters.bad_records,
+                throttled=self._counters.throttled,
             ),
             max_bytes_in_flight=self._connection.pacing.max_bytes_in_flight * len(sessions),
             watermark=None if watermarks is None else watermarks.stream,
@@ -428,6 +431,7 @@ class Coordinator:
         session.held = report.held
         own = [one for one in report.splits if self._owners.get(one.split) is session]
         self._counters.take_in(own, self._time())
+        self._counters.throttled += report.throttled
         for resubscribed in report.resubscribed:
             self._resubscribes(resubscribed)
         if self._minimum is not None:
@@ -440,7 +444,7 @@ class Coordinator:
             return
         split = self._progress[told.split].split
         try:
-            self._on_resubscribe(split, cause, told.delay)
+            call_listener("on_resubscribe", self._on_resubscribe, split, cause, told.delay)
         except Exception as error:  # noqa: BLE001 - it is the user's function
             self.fail(split_failure(split, error))
 

@@ -27,13 +27,14 @@ class Counters:
         gaps: How often records were lost, also of splits that are known no longer.
         gap_seconds: How long these gaps are together.
         bad_records: Records that `decode` failed for.
+        throttled: Answers by which the service slows a lander down.
     """
 
     def __init__(self) -> None:
         self.bytes_per_second: dict[str, float] = {}
         self.gaps = 0
         self.gap_seconds = 0.0
-        self.bad_records = 0
+        self.bad_records = self.throttled = 0
         self._reports: dict[str, SplitReport] = {}
         self._before: dict[str, SplitReport] = {}
         self._measured: dict[str, int] = {}

@@ -131,6 +131,7 @@ class Lander:
         self._credit = 0
         self._credited = asyncio.Event()
         self._reported: dict[str, SplitStatistics] = {}
+        self._throttled = 0
         self._cause = connection.capabilities.terms.cause
         self._resubscribed: deque[Resubscription] = deque(maxlen=_MAX_RESUBSCRIBED)
 
@@ -374,8 +375,11 @@ class Lander:
         splits = tuple(self._changed(statistics.splits.items()))
         resubscribed = tuple(self._resubscribed)
         self._resubscribed.clear()
-        held = self._filler.held
-        await self._send(Report(splits, statistics.bytes_in_flight, held, resubscribed))
+        throttled = statistics.totals.throttled - self._throttled
+        self._throttled += throttled
+        await self._send(
+            Report(splits, statistics.bytes_in_flight, self._filler.held, resubscribed, throttled)
+        )
 
     def _changed(self, splits: Iterable[tuple[str, SplitStatistics]]) -> Iterator[SplitReport]:
         for split_id, now in splits:

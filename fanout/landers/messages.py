@@ -155,12 +155,14 @@ class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=Tr
         bytes_in_flight: Bytes of events that wait for the lander.
         held: Records that it has read and not landed.
         resubscribed: The newest resubscriptions since the last report.
+        throttled: Answers since the last report by which the service slows the lander down.
     """
 
     splits: tuple[SplitReport, ...]
     bytes_in_flight: _Count
     held: _Count = 0
     resubscribed: tuple[Resubscription, ...] = ()
+    throttled: _Count = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):

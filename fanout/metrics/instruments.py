@@ -70,6 +70,13 @@ def _resubscriptions(reading: StreamReading) -> Iterator[tuple[int, Attributes]]
         yield count, ((ERROR, cause),)
 
 
+def _throttled(reading: StreamReading) -> Values:
+    statistics = reading.statistics
+    if statistics.origin.system != "kafka" or statistics.lending is not None:
+        return []
+    return [(statistics.totals.throttled, ())]
+
+
 def _commits(reading: StreamReading) -> Values:
     statistics, origin = reading.statistics, reading.statistics.origin
     if origin.system != "kafka" or origin.group is None or statistics.lending is not None:
@@ -180,6 +187,12 @@ COUNTERS: Final = (
         "{record}",
         "Records that were left out because decode failed for them",
         _one(lambda reading: reading.statistics.totals.bad_records),
+    ),
+    Instrument(
+        "fanout.throttled",
+        "{response}",
+        "Answers in which the service slows the reader down",
+        _throttled,
     ),
     Instrument(
         "fanout.late_records",

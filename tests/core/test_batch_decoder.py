@@ -14,8 +14,10 @@ from fanout.core.bad_records import check_on_bad_record
 from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.events import Gap, Split
 from fanout.core.positions import Cursor, Horizon
+from fanout.core.statistics import SplitState
 from fanout.core.user_decode import PlaceColumns, UserDecode
-from fanout.errors import DecodeFailedError, OptionError, SplitFailedError
+from fanout.errors import DecodeFailedError, OptionError, RetryLaterError, SplitFailedError
+from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import SCHEMA, Log, ScriptedSource, sequences
 from tests.virtual_time import in_virtual_time
 
@@ -281,3 +283,141 @@ async def test_bad_records_are_counted_and_take_ten_lines_a_minute(
     assert vars(lines[0])["fanout.records"] == 2
     assert sum(kept) == (50 if on_bad == "function" else 0)
     assert CANARY not in caplog.text
+
+
+class Registry:
+    """Decode like Numbers; but every call with rows fails until a time, as a registry does.
+
+    Args:
+        until: The time, by the loop's clock.
+        bad: The records that cannot be decoded then.
+    """
+
+    def __init__(self, until: float, *bad: int) -> None:
+        self.until = until
+        self.calls: list[int] = []
+        self._numbers = Numbers(*bad)
+
+    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        if records.num_rows:
+            self.calls.append(records.num_rows)
+            if asyncio.get_running_loop().time() < self.until:
+                raise RetryLaterError(CANARY) from ConnectionError(CANARY)
+        return self._numbers(records)
+
+
+@pytest.mark.parametrize("on_bad", ["fail", "gap"])
+@pytest.mark.parametrize("until", [0.5, 1000.0])
+@in_virtual_time
+async def test_an_outage_in_decode_loses_nothing_and_leaves_nothing_out(
+    on_bad: Any, until: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry(until)
+    numbers, gaps, stream = await read(source(registry, on_bad, per_event=5))
+    assert numbers == [*range(1, 11)]
+    assert gaps == []
+    assert set(registry.calls) == {5}  # no record is looked for
+    statistics = stream.statistics()
+    assert (statistics.totals.bad_records, statistics.totals.resubscriptions) == (0, {})
+    assert len(registry.calls) < 100  # with growing pauses
+    assert asyncio.get_running_loop().time() < until + 31
+    warnings = [
+        each for each in caplog.records if vars(each).get("event.name") == "fanout.decode.delayed"
+    ]
+    assert 0 < len(warnings) < len(registry.calls)
+    assert {each.levelname for each in warnings} == {"WARNING"}
+    assert vars(warnings[0])["error.type"] == "ConnectionError"
+    assert "a waits until its records can be decoded" in warnings[0].getMessage()
+    assert CANARY not in caplog.text
+
+
+@in_virtual_time
+async def test_bad_records_are_found_when_the_outage_is_over() -> None:
+    numbers, gaps, _ = await read(source(Registry(100.0, 3, 4), "gap"))
+    assert numbers == [1, 2, 5, 6, 7, 8, 9, 10]
+    assert [(gap.after, gap.until) for gap in gaps] == [(Cursor(2), Cursor(4))]
+
+
+@in_virtual_time
+async def test_an_outage_in_the_middle_of_the_search_for_bad_records_makes_none_bad() -> None:
+    calls = 0
+
+    def decode(records: pa.RecordBatch) -> pa.RecordBatch:
+        nonlocal calls
+        calls += bool(records.num_rows)
+        if calls == 4:
+            raise RetryLaterError
+        return Numbers(7)(records)
+
+    numbers, gaps, _ = await read(source(decode, "gap"))
+    assert numbers == [1, 2, 3, 4, 5, 6, 8, 9, 10]
+    assert [(gap.after, gap.until) for gap in gaps] == [(Cursor(6), Cursor(7))]
+
+
+@in_virtual_time
+async def test_a_function_for_bad_records_is_called_again_with_the_same_ones() -> None:
+    seen: list[list[int]] = []
+
+    async def store(bad: BadRecords) -> None:
+        seen.append(bad.records.column("sequence").to_pylist())
+        if len(seen) < 4:
+            raise RetryLaterError("the topic of dead letters is not there")
+
+    numbers, _, stream = await read(source(Numbers(2, 9), store))
+    assert numbers == [1, 3, 4, 5, 6, 7, 8, 10]
+    assert seen == [[2, 9]] * 4
+    assert stream.statistics().totals.bad_records == 2
+
+
+@in_virtual_time
+async def test_other_splits_go_on_while_one_waits_for_its_decoder() -> None:
+    waiting = source(Registry(500.0))
+    other = Log(split=Split("b"), entries=tuple(range(1, 4)), per_event=10)
+    waiting.logs = [*waiting.logs, other]
+    decoder = waiting.decode
+    assert decoder is not None
+
+    async def decode(batch: fanout.Batch) -> fanout.Batch:
+        return batch if batch.split.id == "b" else await decoder(batch)
+
+    waiting.decode = decode
+    async with fanout.open(waiting) as stream:
+        batch = await anext(stream)
+        assert (batch.split.id, batch.num_records) == ("b", 3)
+        await asyncio.sleep(300.0)
+        split = stream.statistics().splits["a"]
+        assert split.state is SplitState.BACKING_OFF
+        assert isinstance(split.last_cause, RetryLaterError)
+        assert split.lag is None
+        assert (await anext(stream)).num_records == 10
+        assert stream.statistics().splits["a"].state is not SplitState.BACKING_OFF
+
+
+@pytest.mark.parametrize("after", [0.0, 0.7, 50.0, 90.0])
+def test_closing_and_cancelling_do_not_wait_for_an_outage(after: float) -> None:
+    async def main() -> tuple[float, str]:
+        async with fanout.open(source(Registry(1e9))) as stream:
+            reading = asyncio.create_task(anext(stream))
+            await asyncio.sleep(after)
+            reading.cancel()
+            await asyncio.wait([reading])
+            assert reading.cancelled()
+            positions = stream.positions
+            began = asyncio.get_running_loop().time()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return asyncio.get_running_loop().time() - began, positions
+
+    waited, positions = simulate(main)
+    assert waited < 0.01
+    # What was not decoded comes in the next run.
+    numbers = simulate(lambda: read(source(Numbers()), resume=positions))[0]
+    assert numbers == [*range(1, 11)]
+
+
+@in_virtual_time
+async def test_an_outage_when_the_stream_opens_is_an_error() -> None:
+    def decode(_: pa.RecordBatch) -> pa.RecordBatch:
+        raise RetryLaterError("no registry")
+
+    with pytest.raises(DecodeFailedError, match="decode failed for a batch without rows"):
+        source(decode)

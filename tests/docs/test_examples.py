@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _, ASYNCIO = python_blocks("README.md")
 PRINTED, RESUME = python_blocks("asyncio.md")
-DECODE, DEAD_LETTERS = python_blocks("decoding.md")
+DECODE, _, DEAD_LETTERS = python_blocks("decoding.md")
 SEVERAL, POLLING = python_blocks("kinesis.md")
 _, STOP_ASYNCIO = python_blocks("operations.md")
 TESTING, BROKER = python_blocks("testing.md")

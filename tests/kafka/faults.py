@@ -40,6 +40,14 @@ BROKERS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/test_fetcher.py::test_a_partition_without_an_answer_is_an_error",
         "tests/kafka/test_subscription.py::test_a_refusal_ends_the_subscription_and_the_next_one_goes_on_where_it_stood",
     ),
+    "A broker throttles for a quota: it is asked again when it says, and other brokers go on.": (
+        "tests/kafka/test_throttling.py::test_a_real_broker_that_throttles_is_read_without_a_resubscription",
+        "tests/kafka/test_throttling.py::test_an_answer_without_topics_is_throttled",
+        "tests/kafka/test_throttling.py::test_an_answer_that_throttles_and_has_records_delivers_them",
+        "tests/kafka/test_throttling.py::test_other_brokers_go_on_while_one_throttles",
+        "tests/kafka/test_throttling.py::test_a_partition_that_is_throttled_for_long_is_not_silent",
+        "tests/kafka/test_throttling.py::test_a_request_waits_until_the_broker_reads_it",
+    ),
     "An answer breaks off, or breaks Kafka's protocol: an error that says so, and closes.": (
         "tests/kafka/protocol/test_broker_connection.py::test_a_connection_that_breaks_within_an_answer_fails_all_that_wait",
         "tests/kafka/protocol/test_broker_connection.py::test_what_breaks_the_protocol_is_an_error_that_says_so_and_closes",
@@ -364,5 +372,94 @@ WRITING: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "A permission is missing: the error names it.": (
         "tests/kafka/writer/test_failures.py::test_what_is_not_permitted_is_named",
+    ),
+}
+
+# Each request that the library sends, and the answers to it that are valid and rare.
+ANSWERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Every request: an error code that Kafka calls retriable, known to aiokafka or not.": (
+        "tests/kafka/test_answers.py::test_an_error_that_passes_by_itself_ends_neither_reading_nor_writing",
+        "tests/kafka/test_answers.py::test_an_error_that_aiokafka_does_not_know_has_its_name",
+        "tests/kafka/test_policy.py::test_each_error_of_kafka_means_what_was_decided",
+    ),
+    "Every request: a throttle, after which the broker reads no request of the connection.": (
+        "tests/kafka/test_throttling.py::test_a_request_waits_until_the_broker_reads_it",
+        "tests/kafka/test_throttling.py::test_a_writer_that_is_throttled_writes_each_record_once",
+    ),
+    "Fetch: no topics (throttled), no records, no lists of transactions, no last stable offset.": (
+        "tests/kafka/test_throttling.py::test_an_answer_without_topics_is_throttled",
+        "tests/kafka/test_answers.py::test_a_partition_without_records_and_aborted_transactions_is_empty",
+        "tests/kafka/test_answers.py::test_a_broker_that_reports_no_last_stable_offset_has_no_open_transaction",
+    ),
+    "Fetch: a nearer replica, an error of one partition, or of the whole answer.": (
+        "tests/kafka/test_answers.py::test_a_replica_that_a_leader_names_is_read_next",
+        "tests/kafka/test_answers.py::test_a_refusal_of_a_fetch_that_passes_is_told_of_its_partition",
+        "tests/kafka/test_answers.py::test_an_answer_that_is_refused_as_a_whole_passes",
+        "tests/kafka/test_fetcher.py::test_a_partition_without_an_answer_is_an_error",
+    ),
+    "ListOffsets: no offset for a time, a leader that does not know yet, a missing partition.": (
+        "tests/kafka/test_answers.py::test_an_offset_of_a_time_that_no_record_has_is_none",
+        "tests/kafka/test_answers.py::test_a_leader_that_cannot_tell_offsets_yet_is_asked_again_when_a_stream_opens",
+        "tests/kafka/test_answers.py::test_a_look_up_that_leaves_a_partition_out_is_an_error_that_passes",
+    ),
+    "Metadata: no brokers, no name of the cluster, partitions without a leader, unknown topics.": (
+        "tests/kafka/test_answers.py::test_a_broker_that_just_starts_lists_no_brokers_and_loses_none_of_ours",
+        "tests/kafka/test_answers.py::test_a_broker_that_does_not_name_its_cluster_is_not_another_cluster",
+        "tests/kafka/test_answers.py::test_a_writer_knows_its_cluster_though_a_broker_does_not_name_it",
+        "tests/kafka/test_answers.py::test_a_partition_without_a_leader_is_listed_and_led_by_nobody",
+        "tests/kafka/test_client.py::test_a_topic_that_does_not_exist_has_its_own_error_and_is_not_created",
+    ),
+    "FindCoordinator: none yet, or another one than before.": (
+        "tests/kafka/test_answers.py::test_a_coordinator_that_is_being_elected_is_looked_for_again",
+        "tests/kafka/transactions/test_transaction_calls.py::test_a_coordinator_that_has_moved_is_looked_up_again",
+    ),
+    "OffsetFetch: no offset, a group that loads, a missing partition, an open transaction.": (
+        "tests/kafka/test_answers.py::test_no_committed_offset_is_none",
+        "tests/kafka/test_answers.py::test_a_group_that_is_loading_or_moves_is_asked_again",
+        "tests/kafka/test_answers.py::test_committed_offsets_that_are_left_out_are_not_taken_for_none",
+        "tests/kafka/transactions/test_transactions.py::test_a_marker_that_is_on_its_way_is_never_absent",
+    ),
+    "OffsetCommit: an error of some partitions, a group with members, a missing partition.": (
+        "tests/kafka/test_answers.py::test_a_commit_that_a_group_refuses_is_told_of_its_partition_alone",
+        "tests/kafka/test_answers.py::test_a_commit_that_leaves_a_partition_out_is_not_taken_for_done",
+        "tests/kafka/test_client.py::test_what_a_group_commits_is_seen_by_other_clients",
+    ),
+    "InitProducerId: a transaction that is still being ended, no block of ids yet.": (
+        "tests/kafka/test_answers.py::test_a_producer_id_that_is_not_assigned_yet_is_asked_for_again",
+        "tests/kafka/transactions/test_transaction_calls.py::test_a_coordinator_that_is_busy_or_moves_is_asked_again",
+    ),
+    "AddPartitionsToTxn, TxnOffsetCommit: a partition that is left out is not part of it.": (
+        "tests/kafka/test_answers.py::test_partitions_that_are_left_out_are_not_part_of_a_transaction",
+        "tests/kafka/test_answers.py::test_offsets_that_are_left_out_are_set_again",
+        "tests/kafka/transactions/test_transaction_calls.py::test_a_marker_group_that_is_busy_or_moves_is_asked_again",
+    ),
+    "EndTxn: the same end again, another end, an older producer, a lost answer.": (
+        "tests/kafka/transactions/test_transactions.py::test_a_late_commit_after_a_newer_run_changes_nothing_and_tells_the_truth",
+        "tests/kafka/transactions/test_transaction_calls.py::test_what_a_lost_answer_may_have_committed_is_looked_at_before_it_is_committed_again",
+    ),
+    "Produce: a repeated batch, an unusual record, no row for a partition, replicas that lag.": (
+        "tests/kafka/test_answers.py::test_a_batch_that_has_arrived_before_counts_as_written",
+        "tests/kafka/test_answers.py::test_a_record_that_a_topic_does_not_take_is_named_as_such",
+        "tests/kafka/writer/test_failures.py::test_a_compacted_topic_takes_no_record_without_a_key",
+        "tests/kafka/test_answers.py::test_an_answer_about_no_partition_or_another_one_confirms_nothing",
+        "tests/kafka/test_answers.py::test_a_batch_that_cannot_be_written_for_now_is_sent_again",
+    ),
+    "DescribeConfigs: a setting that is not reported, or has no value.": (
+        "tests/kafka/test_answers.py::test_a_setting_that_a_broker_does_not_report_has_its_default",
+        "tests/kafka/test_answers.py::test_a_topic_whose_retention_is_not_reported_can_be_shuffled_in",
+        "tests/kafka/doctor/test_unusual_answers.py::test_a_setting_that_is_not_reported_is_unknown",
+    ),
+    "DescribeTransactions: an unknown id, a broker that has no such request.": (
+        "tests/kafka/transactions/test_transaction_calls.py::test_a_broker_that_cannot_describe_transactions_is_enough",
+        "tests/cli/test_transactions.py::test_what_brokers_have_forgotten_is_decided_by_who_has_looked",
+    ),
+    "ApiVersions and SASL: another service, another mechanism, a refused token or password.": (
+        "tests/kafka/protocol/test_first_contact.py::test_a_wrong_protocol_is_named_at_once",
+        "tests/kafka/protocol/test_first_contact.py::test_a_broker_that_names_no_mechanism_may_answer_later",
+        "tests/kafka/test_client_security.py::test_a_wrong_password_is_an_error_that_is_final",
+    ),
+    "ShareFetch and ShareAcknowledge: errors that the client reports, also those that pass.": (
+        "tests/kafka/share/test_policy.py::test_the_table_says_what_an_error_means",
+        "tests/kafka/share/test_policy.py::test_what_nobody_knows_is_tried_for_a_while_and_then_reported",
     ),
 }

@@ -18,7 +18,7 @@ from aiokafka.errors import (
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec
+from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, Throttled
 from fanout.kafka.source import open_kafka_connection
 from tests.provers.record_batches import batch, marker, rows
 
@@ -106,6 +106,7 @@ class ScriptedCluster:
     """
 
     cluster_id = "scripted"
+    throttled = 0
 
     def __init__(
         self,
@@ -127,6 +128,8 @@ class ScriptedCluster:
         self.looks: list[tuple[float, Sequence[str]]] = []
         self.looked_up: list[Mapping[Partition, OffsetSpec | int]] = []
         self.fetch_faults: deque[Exception | Callable[[], None]] = deque()
+        self.throttles: deque[float] = deque()
+        """For how many seconds the next answers throttle; they have no topics (KIP-219)."""
         self.answer_faults: dict[Partition, deque[Exception]] = {}
         self.look_faults: deque[Exception] = deque()
         self.offset_faults: deque[Exception] = deque()
@@ -196,10 +199,13 @@ class ScriptedCluster:
                     fault()
         until = loop.time() + max(max_wait, self._latency)
         await asyncio.sleep(self._latency)
+        if self.throttles:
+            self.throttled += 1
+            return dict.fromkeys(wanted, Throttled(self.throttles.popleft()))
         while True:
             changed, answers = self._changed, self._answers(broker, wanted)
             if loop.time() >= until or any(
-                isinstance(answer, FetchRefused) or answer.batches for answer in answers.values()
+                not isinstance(answer, Fetched) or answer.batches for answer in answers.values()
             ):
                 return answers
             try:

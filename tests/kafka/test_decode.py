@@ -8,9 +8,15 @@ import pytest
 
 import fanout
 from fanout.core.positions import Cursor
-from fanout.errors import DecodeFailedError, OptionError, SplitFailedError
+from fanout.errors import (
+    DecodeFailedError,
+    OptionError,
+    RetryLaterError,
+    SplitFailedError,
+)
 from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.kafka.reading.columns import SCHEMA
+from fanout.testing.virtual_time.loop import running_loop
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
 from tests.virtual_time import in_virtual_time
 
@@ -101,3 +107,22 @@ def test_what_becomes_of_bad_records_is_checked_with_the_source() -> None:
         KafkaSource(cluster=cluster, topics="t", on_bad_record="gap")
     with pytest.raises(OptionError, match="must be 'fail', 'gap' or an async function"):
         KafkaSource(cluster=cluster, topics="t", decode=failing(), on_bad_record="skip")  # type: ignore[arg-type]
+
+
+@in_virtual_time
+async def test_an_outage_in_decode_pauses_a_partition_and_leaves_nothing_out() -> None:
+    def decode(records: pa.RecordBatch) -> pa.RecordBatch:
+        if records.num_rows and running_loop().time() < 200.0:
+            raise RetryLaterError("the registry does not answer")
+        return records.select(PLACES)
+
+    cluster = cluster_with(4)
+    options: Any = {"decode": decode, "on_bad_record": "gap", "max_retries": 1}
+    async with fanout.open(ScriptedSource(cluster, **options)) as stream:
+        batch = await anext(stream)
+        totals = stream.statistics().totals
+    assert batch.records.column("offset").to_pylist() == [0, 1, 2, 3]
+    assert (totals.gaps, totals.bad_records, totals.resubscriptions) == (0, 0, {})
+    assert 200.0 <= running_loop().time() < 231.0
+    asked = [want.offset for request in cluster.fetches for want in request.wanted.values()]
+    assert asked[:2] == [0, 4][: len(asked)]  # the same records are decoded again

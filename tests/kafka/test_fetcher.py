@@ -55,7 +55,9 @@ async def fetching(cluster: ScriptedCluster, **options: Any) -> AsyncIterator[Fe
 async def fetch(
     fetcher: Fetcher, partition: Partition, offset: int = 0, *, patience: float = 0.0
 ) -> Fetched:
-    return await fetcher.fetch(partition, offset, MIB, patience=patience, urgent=not patience)
+    answer = await fetcher.fetch(partition, offset, MIB, patience=patience, urgent=not patience)
+    assert isinstance(answer, Fetched)
+    return answer
 
 
 async def read_backlog(fetcher: Fetcher, partition: Partition) -> None:
@@ -313,6 +315,7 @@ async def test_a_reader_that_is_behind_and_rare_records_do_not_wait() -> None:
         began = running_loop().time()
         for offset in range(100):
             fetched = await fetcher.fetch(partition, offset, 1, patience=60.0, urgent=True)
+            assert isinstance(fetched, Fetched)
             assert fetched.batches
         assert running_loop().time() == began
         for offset in range(100, 110):

@@ -272,6 +272,27 @@ async def test_a_position_beyond_the_stop_is_caught_up_if_the_partition_has_it()
 
 
 @in_virtual_time
+async def test_a_position_beyond_the_stop_is_caught_up_when_no_quota_keeps_the_answer_back() -> (
+    None
+):
+    cluster = ScriptedCluster()
+    cluster.log().append(10)
+    cluster.throttles.append(12.0)
+    async with reading(cluster, Cursor(7), stop=4) as stream:
+        lags: list[float | None] = []
+        while not lags or lags[-1] is None:
+            lags.append((await stream.event()).lag)
+        assert lags == [None, None, None, 0.0]
+        assert running_loop().time() == pytest.approx(12.0, abs=0.1)
+    cluster.throttles.append(12.0)
+    async with reading(cluster, Cursor(10), stop=4) as stream:
+        for _ in range(3):
+            assert (await stream.event()).lag is None
+        with pytest.raises(OffsetOutOfRangeError):
+            await stream.event()
+
+
+@in_virtual_time
 async def test_a_hole_that_compaction_has_left_moves_the_position() -> None:
     cluster = ScriptedCluster()
     cluster.log().append(2)

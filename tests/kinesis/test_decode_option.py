@@ -11,7 +11,12 @@ import pytest
 
 import fanout
 from fanout.core.positions import Cursor
-from fanout.errors import DecodeFailedError, OptionError, SplitFailedError
+from fanout.errors import (
+    DecodeFailedError,
+    OptionError,
+    RetryLaterError,
+    SplitFailedError,
+)
 from fanout.kinesis.reading.decode import SCHEMA
 from fanout.kinesis.writing.kpl_format import encode_aggregate
 from tests.kinesis.reading import FIRST, Stream
@@ -148,3 +153,23 @@ def test_a_mistake_is_named(options: dict[str, Any], sentence: str) -> None:
 def test_a_function_that_drops_the_places_is_refused_at_once() -> None:
     with pytest.raises(DecodeFailedError, match="keep the columns shardId, sequenceNumber and sub"):
         source(decode=lambda records: records.select(["data"]))
+
+
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+async def test_an_outage_in_decode_pauses_a_shard_and_leaves_nothing_out(
+    stream: Stream, mode: str
+) -> None:
+    put(stream, b"1", b"2", b"3")
+    failures = [ConnectionError()] * 3
+
+    def decode(records: pa.RecordBatch) -> pa.RecordBatch:
+        if records.num_rows and failures:
+            raise RetryLaterError from failures.pop()
+        return numbers(records)
+
+    options: Any = {"decode": decode, "mode": mode, "on_bad_record": "gap"}
+    async with stream.open(**options) as opened:
+        assert of(await opened.drain(max_records=3, first_wait=math.inf)) == [1, 2, 3]
+        totals = opened.statistics().totals
+    assert failures == []
+    assert (totals.gaps, totals.bad_records, totals.resubscriptions) == (0, 0, {})

@@ -105,6 +105,15 @@ async def test_statistics_have_what_the_service_has_stored(tmp_path: Path) -> No
         assert statistics.splits["a"].committed == Cursor(3)
 
 
+async def test_answers_that_slow_landers_down_are_counted_of_all(tmp_path: Path) -> None:
+    source = ManualSource("a", "b")
+    async with Rig(source, tmp_path).running(0, 1) as rig:
+        source.throttled = 3
+        await until(lambda: rig.coordinator.statistics().totals.throttled == 6)
+        source.throttled = 4
+        await until(lambda: rig.coordinator.statistics().totals.throttled == 8)
+
+
 async def retry(*_: object) -> Retry:
     return Retry()
 

@@ -160,7 +160,7 @@ def test_what_is_not_known_has_no_series(collected: Collected) -> None:
 def test_commits_gaps_memory_and_watermark(collected: Collected) -> None:
     given = statistics(
         {"orders-0": split(None)},
-        totals=StreamTotals(gaps=3, gap_seconds=4.5, bad_records=6, late_records=7),
+        totals=StreamTotals(gaps=3, gap_seconds=4.5, bad_records=6, late_records=7, throttled=8),
         commits_succeeded=5,
         commits_failed=2,
         max_bytes_in_flight=1000,
@@ -173,6 +173,7 @@ def test_commits_gaps_memory_and_watermark(collected: Collected) -> None:
     assert now["fanout.gap.duration"] == {"": 4.5}
     assert now["fanout.bad_records"] == {"": 6}
     assert now["fanout.late_records"] == {"": 7}
+    assert now["fanout.throttled"] == {"": 8}
     assert (now["fanout.memory.usage"], now["fanout.memory.limit"]) == ({"": 17}, {"": 1000})
     assert 5 <= now["fanout.watermark.lag"][""] < 60
 

@@ -66,6 +66,7 @@ class ManualSource:
     def __init__(self, *splits: str, identity: str = "manual:one", bounded: bool = False) -> None:
         self.identity = identity
         self.bounded = bounded
+        self.throttled = 0
         self.event_time: EventTime | None = None
         self.available_now: list[bool] = []
         self.lag = 0.0
@@ -169,7 +170,12 @@ class ManualConnection:
         self.pacing = PACING
         self._source = source
         self.identity = source.identity
-        self.capabilities = Capabilities(bounded=source.bounded, commits=self, polling=source)
+        self.capabilities = Capabilities(
+            bounded=source.bounded,
+            commits=self,
+            polling=source,
+            throttled=lambda: source.throttled,
+        )
         self.statistics = CommitStatistics()
 
     async def splits(self) -> Sequence[Split]:

@@ -18,7 +18,7 @@ from fanout.core.findings import named, problem
 from fanout.kafka.doctor.calls import CALL_ERRORS, reason
 from fanout.kafka.reading.columns import arrival
 from fanout.kafka.reading.records import decode_fetched
-from fanout.kafka.reading.transport import FetchRefused, OffsetSpec, PartitionFetch
+from fanout.kafka.reading.transport import FetchRefused, OffsetSpec, PartitionFetch, Throttled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,6 +136,9 @@ async def _ages_at(
     for partition, answer in answers.items():
         if isinstance(answer, FetchRefused):
             ages[partition] = reason(answer.error)
+            continue
+        if isinstance(answer, Throttled):
+            ages[partition] = f"broker {leader} throttles this client, for a quota"
             continue
         ages[partition] = None
         for part in decode_fetched(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import time
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -22,6 +23,7 @@ from aiokafka.errors import (
     KafkaProtocolError,
 )
 
+from fanout.core.user_functions import is_interrupt
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -196,16 +198,24 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is
 
         Raises:
             KafkaConnectionError: If the function raises; it is called again later.
-            OptionError: If it returns no string.
+            OptionError: If it is not async, or returns no string.
         """
         try:
-            token = await self._token()
-        except KafkaError:
+            returned = self._token()
+            token = await returned if inspect.isawaitable(returned) else returned
+        except (KafkaError, asyncio.CancelledError):
             raise
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             raise KafkaConnectionError(
                 f"the function that returns a token raised {type(error).__name__}"
             ) from error
+        if not inspect.isawaitable(returned):
+            raise OptionError(
+                f"token must be an async function that returns a token; what was passed returns "
+                f"{type(returned).__name__} without being awaited"
+            )
         if not isinstance(token, str):
             raise OptionError(f"the token must be a string, not {type(token).__name__}")
         return token

@@ -99,6 +99,9 @@ class Connections:
         context: The TLS context; None without TLS.
         client_id: The name of this client in the brokers' logs and quotas.
         options: The timeouts.
+
+    Attributes:
+        throttled: Answers by which brokers slow this client down, for a quota.
     """
 
     def __init__(
@@ -118,6 +121,9 @@ class Connections:
         self._brokers: dict[int, Server] = {}
         self._open: dict[tuple[Server, Lane], BrokerConnection] = {}
         self._opening: defaultdict[tuple[Server, Lane], asyncio.Lock] = defaultdict(asyncio.Lock)
+        # Until when a broker reads no request from a connection, because of a quota.
+        self._throttled_until: dict[tuple[Server, Lane], float] = {}
+        self.throttled = 0
         keep_freed_memory()
 
     @property
@@ -196,10 +202,13 @@ class Connections:
     async def _send(
         self, server: Server, request: Any, lane: Lane, *, answered: bool = True
     ) -> Any:
+        await self._wait_for_quota(server, lane)
         connection = await self._connection(server, lane)
         try:
             if answered:
-                return await connection.send(request)
+                response = await connection.send(request)
+                self._note_throttle(server, lane, response)
+                return response
             async with asyncio.timeout(self._options.request_timeout):
                 return await connection.send(request, expect_response=False)
         except ConnectionError as error:
@@ -212,6 +221,33 @@ class Connections:
             if _is_tls_refusal(error.__cause__):
                 raise _refused(server, error.__cause__) from error
             raise
+
+    def _note_throttle(self, server: Server, lane: Lane, response: Any) -> None:
+        seconds = getattr(response, "throttle_time_ms", 0) / 1000
+        if seconds > 0:
+            self.throttled += 1
+            now = asyncio.get_running_loop().time()
+            self._throttled_until[server, lane] = now + seconds
+
+    async def _wait_for_quota(self, server: Server, lane: Lane) -> None:
+        """Wait until the broker reads requests of a connection again (KIP-219).
+
+        A request that is sent before would use up its timeout in the socket.
+
+        Raises:
+            RequestTimedOutError: If that takes longer than a broker may take to answer.
+        """
+        until = self._throttled_until.get((server, lane))
+        if until is None:
+            return
+        now = asyncio.get_running_loop().time
+        await asyncio.sleep(min(until - now(), self._options.request_timeout))
+        if (left := until - now()) > 0:
+            raise RequestTimedOutError(
+                f"{server} accepts no request for another {left:.0f} seconds, because this client "
+                "has exceeded a quota"
+            )
+        self._throttled_until.pop((server, lane), None)
 
     def _is_closed(self, server: Server) -> bool:
         connection = self._open.get((server, Lane.CALLS))

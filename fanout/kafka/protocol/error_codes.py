@@ -6,25 +6,79 @@ The meaning of an error is decided elsewhere: for reading in `fanout.kafka.polic
 
 from __future__ import annotations
 
-from typing import Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     KafkaError,
+    KafkaProtocolError,
     NoError,
     NotCoordinatorForGroupError,
     UnknownError,
     for_code,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 MOVED_COORDINATOR: Final = frozenset(
     {GroupCoordinatorNotAvailableError.errno, NotCoordinatorForGroupError.errno}
 )
 """The codes of a broker that does not coordinate the group or transactional id any more."""
 
+RETRIABLE: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        2: "CORRUPT_MESSAGE",
+        3: "UNKNOWN_TOPIC_OR_PARTITION",
+        5: "LEADER_NOT_AVAILABLE",
+        6: "NOT_LEADER_OR_FOLLOWER",
+        7: "REQUEST_TIMED_OUT",
+        9: "REPLICA_NOT_AVAILABLE",
+        13: "NETWORK_EXCEPTION",
+        14: "COORDINATOR_LOAD_IN_PROGRESS",
+        15: "COORDINATOR_NOT_AVAILABLE",
+        16: "NOT_COORDINATOR",
+        19: "NOT_ENOUGH_REPLICAS",
+        20: "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        41: "NOT_CONTROLLER",
+        51: "CONCURRENT_TRANSACTIONS",
+        56: "KAFKA_STORAGE_ERROR",
+        70: "FETCH_SESSION_ID_NOT_FOUND",
+        71: "INVALID_FETCH_SESSION_EPOCH",
+        72: "LISTENER_NOT_FOUND",
+        74: "FENCED_LEADER_EPOCH",
+        75: "UNKNOWN_LEADER_EPOCH",
+        78: "OFFSET_NOT_AVAILABLE",
+        80: "PREFERRED_LEADER_NOT_AVAILABLE",
+        83: "ELIGIBLE_LEADERS_NOT_AVAILABLE",
+        84: "ELECTION_NOT_NEEDED",
+        88: "UNSTABLE_OFFSET_COMMIT",
+        89: "THROTTLING_QUOTA_EXCEEDED",
+        100: "UNKNOWN_TOPIC_ID",
+        103: "INCONSISTENT_TOPIC_ID",
+        106: "FETCH_SESSION_TOPIC_ID_ERROR",
+        122: "SHARE_SESSION_NOT_FOUND",
+        123: "INVALID_SHARE_SESSION_EPOCH",
+        133: "SHARE_SESSION_LIMIT_REACHED",
+    }
+)
+"""The codes of errors that pass by themselves, with their names (Errors.java of Kafka 4.3).
+
+aiokafka takes some of them for final, and does not know others."""
+
+_INVALID_RECORD: Final = 87
 _TRANSACTIONAL_ID_REFUSED: Final = 53
 _GROUP_REFUSED: Final = 30
 _TOPIC_REFUSED: Final = 29
+
+
+@final
+class InvalidRecordError(KafkaError):  # type: ignore[misc]  # aiokafka is untyped
+    """A topic does not take a record, such as a compacted topic one without a key."""
+
+    errno = _INVALID_RECORD
+    message = "INVALID_RECORD"
 
 
 def error_of(code: int, what: object) -> KafkaError | None:
@@ -36,9 +90,13 @@ def error_of(code: int, what: object) -> KafkaError | None:
     """
     if code == NoError.errno:
         return None
-    kind = for_code(code)
+    if code == _INVALID_RECORD:
+        return InvalidRecordError(str(what))
+    kind, name = for_code(code), RETRIABLE.get(code, "")
     # aiokafka 0.14 knows the codes up to 79.
-    error: KafkaError = kind(f"{what} (code {code})" if kind is UnknownError else str(what))
+    unknown = f"{what} (code {code}{name and f', {name}'})"
+    error: KafkaError = kind(unknown if kind is UnknownError else str(what))
+    error.retriable = error.retriable or bool(name)
     return error
 
 
@@ -55,6 +113,23 @@ def raise_for_code(code: int, what: object) -> None:
     error = error_of(code, what)
     if error is not None:
         raise error
+
+
+def check_complete(asked: Iterable[object], answered: Iterable[object], what: str) -> None:
+    """Check that an answer has a row for everything that was asked for.
+
+    Args:
+        asked: What was asked for.
+        answered: What the answer has.
+        what: The call, for the message.
+
+    Raises:
+        KafkaProtocolError: If something is missing.
+    """
+    found = set(answered)
+    missing = [str(each) for each in asked if each not in found]
+    if missing:
+        raise KafkaProtocolError(f"the answer to {what} has nothing about {', '.join(missing)}")
 
 
 def raise_if_refused(

@@ -37,7 +37,7 @@ async def fetch_metadata(
     response = await connections.send_to_any(request)
     if response.API_VERSION < _VERSION:
         raise IncompatibleBrokerVersion("the brokers are older than Kafka 0.11")
-    if cluster_id not in {"", response.cluster_id}:
+    if cluster_id and response.cluster_id not in {None, "", cluster_id}:
         # For example after a DNS name was switched in a disaster: the same offsets are other
         # records in another cluster, or none.
         raise ServiceError(

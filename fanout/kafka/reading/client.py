@@ -24,9 +24,19 @@ from aiokafka.protocol.offset import OffsetRequest
 from fanout.kafka.partitions import by_topic, numbers_by_topic, partition_rows
 from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, error_of, raise_for_code
+from fanout.kafka.protocol.error_codes import (
+    MOVED_COORDINATOR,
+    check_complete,
+    error_of,
+    raise_for_code,
+)
 from fanout.kafka.protocol.metadata import fetch_metadata
-from fanout.kafka.reading.transport import AbortedTransaction, Fetched, FetchRefused
+from fanout.kafka.reading.transport import (
+    AbortedTransaction,
+    Fetched,
+    FetchRefused,
+    Throttled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -108,6 +118,10 @@ class _Client:
     def cluster_id(self) -> str:
         return self._cluster_id
 
+    @property
+    def throttled(self) -> int:
+        return self._connections.throttled
+
     async def topics(self) -> Mapping[str, Sequence[int] | Exception]:
         return await self._metadata(None)
 
@@ -133,6 +147,7 @@ class _Client:
                 for partition, code, _, offset in partition_rows(response):
                     raise_for_code(code, partition)
                     found[partition] = offset if offset >= 0 else None
+                check_complete(partitions, found, "a look-up of offsets")
             except KafkaError:
                 # The next attempt refreshes the leaders first.
                 for partition in partitions:
@@ -150,6 +165,8 @@ class _Client:
         for partition, offset, _, code in partition_rows(response):
             raise_for_code(code, partition)
             found[partition] = offset if offset >= 0 else None
+        # A partition that is missing must not count as one without a committed offset.
+        check_complete(partitions, found, "a look-up of committed offsets")
         return found
 
     async def commit(
@@ -161,6 +178,7 @@ class _Client:
         errors = {
             partition: error_of(code, partition) for partition, code in partition_rows(response)
         }
+        check_complete(offsets, errors, "a commit")
         return {partition: error for partition, error in errors.items() if error is not None}
 
     async def fetch(
@@ -184,7 +202,13 @@ class _Client:
         except KafkaError:
             self._leave_replicas(fetches)
             raise
-        return {row[0]: self._answer(broker, *row) for row in partition_rows(response)}
+        answers: dict[Partition, FetchAnswer] = {}
+        if response.throttle_time_ms > 0:
+            # An answer to a fetch beyond a quota has no topics (KIP-219).
+            throttled = Throttled(response.throttle_time_ms / 1000)
+            answers.update(dict.fromkeys(fetches, throttled))
+        answers.update((row[0], self._answer(broker, *row)) for row in partition_rows(response))
+        return answers
 
     def _answer(self, broker: int, partition: Partition, code: int, *fields: Any) -> FetchAnswer:
         error = error_of(code, partition)
@@ -202,7 +226,7 @@ class _Client:
 
     async def _metadata(self, topics: list[str] | None) -> dict[str, Sequence[int] | Exception]:
         response = await fetch_metadata(self._connections, topics, cluster_id=self._cluster_id)
-        self._cluster_id = response.cluster_id
+        self._cluster_id = response.cluster_id or self._cluster_id
         if topics is None:
             self._leaders.clear()
         topic_numbers: dict[str, Sequence[int] | Exception] = {}
@@ -260,7 +284,8 @@ def read_fetched(
             raise AssertionError("aiokafka reads a version of the answer that is not known here")
     answer = Fetched(
         high_watermark=high_watermark,
-        last_stable_offset=last_stable_offset,
+        # Some brokers leave it out where no transaction is open.
+        last_stable_offset=last_stable_offset if last_stable_offset >= 0 else high_watermark,
         log_start_offset=start if start >= 0 else None,
         aborted=[AbortedTransaction(producer_id, offset) for producer_id, offset in aborted or ()],
         batches=batches or b"",

@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaConnectionError
 from fanout.core.cancellation import cancelled_by_us
 from fanout.errors import MalformedEventError
 from fanout.kafka.reading.leaders import Leaders
-from fanout.kafka.reading.transport import Fetched, FetchRefused, PartitionFetch
+from fanout.kafka.reading.transport import Fetched, FetchRefused, PartitionFetch, Throttled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -43,6 +43,9 @@ _FEW: Final = 16
 # seconds, so that records gather there. An event of one record takes as much processor time as
 # hundreds of records in a large event. A consumer that collects records sets more.
 _POLL_SECONDS: Final = 0.005
+
+# While a broker throttles, readers whose patience ends are answered this often, in seconds.
+_THROTTLE_STEP: Final = 0.25
 
 # The least bytes that a partition requests, however many partitions there are.
 _LEAST_BYTES: Final = 16 * 1024
@@ -155,7 +158,7 @@ class Fetcher:
         *,
         patience: float,
         urgent: bool,
-    ) -> Fetched:
+    ) -> Fetched | Throttled:
         """Wait for the records from an offset; one call at a time for a subscribed partition.
 
         Args:
@@ -165,6 +168,9 @@ class Fetcher:
             patience: Seconds after which an answer without records is returned too.
             urgent: Whether the request is sent without a pause. False where the reader has read to
                 the end of the partition, as the last answer named it.
+
+        Returns:
+            The records; `Throttled` where a quota keeps them back for longer than the patience.
 
         Raises:
             KafkaError: If the broker refuses, or the partition has no leader.
@@ -179,8 +185,8 @@ class Fetcher:
             match await self._wait(
                 broker, _PendingFetch(partition, request, empty_at, urgent, loop.create_future())
             ):
-                case Fetched() as fetched:
-                    return fetched
+                case Fetched() | Throttled() as answer:
+                    return answer
                 case FetchRefused(error):
                     # One metadata request too many costs less than a list of all the errors that
                     # stale metadata causes.
@@ -235,6 +241,7 @@ class _Broker:
         # The subscribed partitions whose readers do not wait, the latest last, and since when.
         self._held: dict[Partition, float] = {}
         self._all_fetched_at = -_SELDOM
+        self._throttled_until = 0.0
 
     def __str__(self) -> str:
         return f"broker {self._number}"
@@ -269,6 +276,10 @@ class _Broker:
         """Send one request, and distribute its answers."""
         now = asyncio.get_running_loop().time
         began = now()
+        if (left := self._throttled_until - began) > 0:
+            await asyncio.sleep(min(left, _THROTTLE_STEP))
+            self._hand_out_throttled()
+            return
         answered = await self._request()
         waited = now() - began
         if answered:
@@ -343,6 +354,9 @@ class _Broker:
             answer: FetchAnswer | None = answers.get(pending.partition) or FetchRefused(
                 MalformedEventError(f"{self} has sent no answer for {pending.partition}")
             )
+            if isinstance(answer, Throttled):
+                self._throttled_until = max(self._throttled_until, now + answer.seconds)
+                continue
             if pending.answer.done():
                 continue
             if isinstance(answer, Fetched) and not answer.batches and now < pending.empty_at:
@@ -359,3 +373,11 @@ class _Broker:
             pending.answer.set_result(answer)
             answered += 1
         return answered
+
+    def _hand_out_throttled(self) -> None:
+        """Answer the fetches whose patience ends while the broker throttles."""
+        now = asyncio.get_running_loop().time()
+        for pending in tuple(self._pending.values()):
+            if now >= pending.empty_at and not pending.answer.done():
+                self.withdraw(pending)
+                pending.answer.set_result(Throttled(max(0.0, self._throttled_until - now)))

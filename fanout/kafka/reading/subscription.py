@@ -10,7 +10,7 @@ from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.kafka.reading.columns import KAFKA_LAYOUT
 from fanout.kafka.reading.records import decode_fetched
-from fanout.kafka.reading.transport import OffsetSpec
+from fanout.kafka.reading.transport import OffsetSpec, Throttled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -148,14 +148,19 @@ class _Subscription:
             if not isinstance(self._position, Cursor):
                 yield self._batch(self._reader.layout.no_records, self._offset)
             with self._reader.fetcher.subscribed(self._partition):
-                if self._stopped:
-                    # There is nothing to deliver, but a partition that ends before its reader is an
-                    # error: a topic that was created anew must not count as read.
-                    await self._fetch(0.0)
-                patience, urgent = 0.0, True  # the first fetch returns at once, also empty
-                while not self._stopped:
+                # The first fetch returns at once, also empty. It is made where nothing is to be
+                # delivered too: a partition that ends before its reader is an error, as a topic
+                # that was created anew must not count as read.
+                patience, urgent, answered = 0.0, True, False
+                while not (answered and self._stopped):
                     fetched = await self._fetch(patience, urgent=urgent)
                     patience = HEARTBEAT
+                    if isinstance(fetched, Throttled):
+                        yield self._batch(self._reader.layout.no_records, self._offset)
+                        continue
+                    answered = True
+                    if self._stopped:
+                        break
                     end, size = self._reader.end_of(fetched), len(fetched.batches)
                     parts = self._decode(fetched)
                     del fetched
@@ -174,7 +179,7 @@ class _Subscription:
         """Whether the position is at the stop; the last offset before it may have no record."""
         return self._stop is not None and self._offset >= self._stop
 
-    async def _fetch(self, patience: float, *, urgent: bool = True) -> Fetched:
+    async def _fetch(self, patience: float, *, urgent: bool) -> Fetched | Throttled:
         fetcher = self._reader.fetcher
         max_bytes = fetcher.allowance
         await self._reserve_at_least(max_bytes)

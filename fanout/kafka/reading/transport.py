@@ -90,7 +90,19 @@ class FetchRefused:
     error: Exception
 
 
-FetchAnswer: TypeAlias = Fetched | FetchRefused
+@final
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """The answer of a broker that returned nothing for a partition because of a quota (KIP-219).
+
+    Args:
+        seconds: For how long the broker accepts no other fetch.
+    """
+
+    seconds: float
+
+
+FetchAnswer: TypeAlias = Fetched | FetchRefused | Throttled
 
 
 class KafkaTransport(Protocol):
@@ -99,6 +111,10 @@ class KafkaTransport(Protocol):
     @property
     def cluster_id(self) -> str:
         """The id of the cluster; if a later answer has another id, the call raises ServiceError."""
+
+    @property
+    def throttled(self) -> int:
+        """How many answers came by which brokers slow this client down, for a quota."""
 
     async def topics(self) -> Mapping[str, Sequence[int] | Exception]:
         """List all visible topics, internal ones included, with the numbers of their partitions.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
+    from fanout.core.backoff import FullJitter
     from fanout.kafka.share.acquired import AcquiredRecords, Rows
     from fanout.kafka.share.dead_letters import DeadLetters
     from fanout.kafka.share.dedup import Dedup
@@ -63,6 +64,7 @@ class SharedState:
         topic_ids: The ids of the topics.
         dedup: The records that the stream has.
         dead_letters: Writes rejected records to a topic; None if there is none.
+        jitter: The waits before `decode` is called again.
         counts: The counts of records.
         fetching: Set while members may fetch records.
         log_limit: Bounds the lines about acknowledgements that are not confirmed.
@@ -73,6 +75,7 @@ class SharedState:
     topic_ids: TopicIds
     dedup: Dedup
     dead_letters: DeadLetters | None
+    jitter: FullJitter
     counts: MemberCounts = field(default_factory=MemberCounts)
     fetching: asyncio.Event = field(default_factory=asyncio.Event)
     log_limit: LogLimit = field(default_factory=lambda: LogLimit(_summarize))

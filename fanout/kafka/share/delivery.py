@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
@@ -11,12 +12,13 @@ from confluent_kafka import AcknowledgeType
 
 from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Range
+from fanout.core.retry_later import until_ready
 from fanout.errors import BadRecordError
 from fanout.kafka.share.acknowledgements import Acknowledgements
 from fanout.kafka.share.acquired import AcquiredRecords
 from fanout.kafka.share.decode import decode, take_rows
 from fanout.kafka.share.dedup import DuplicateAction
-from fanout.kafka.share.locks import is_stale, lock_deadline
+from fanout.kafka.share.locks import acknowledge_within, is_stale, lock_deadline
 from fanout.kafka.share.offset_ranges import describe_ranges
 
 if TYPE_CHECKING:
@@ -26,11 +28,16 @@ if TYPE_CHECKING:
 
     from fanout.core.events import Split
     from fanout.core.source import Reserve
+    from fanout.core.user_decode import UserDecode
+    from fanout.errors import RetryLaterError
     from fanout.kafka.share.acknowledgements import SharedState
     from fanout.kafka.share.acquired import Rows
+    from fanout.kafka.share.decode import DecodedRows
     from fanout.kafka.share.locks import ExpiredRecords
     from fanout.kafka.share.member import Member
     from fanout.kafka.share.offset_ranges import OffsetRange
+
+log = logging.getLogger(__name__)
 
 # Bytes that are reserved before a poll. A member holds them while no records come, so they are few;
 # larger polls reserve the rest when they are there.
@@ -215,8 +222,9 @@ class MemberDelivery:
         """Apply the user's `decode`, if there is one, and accept the rows that it leaves out."""
         if self._decode is None or not len(rows):
             return take_rows(acquired.records, rows), rows
-        find_bad = self._shared.options.on_bad_record == "dead_letter"
-        decoded = decode(self._decode, acquired, rows, find_bad=find_bad)
+        decoded = await self._decode_when_ready(self._decode, acquired, rows)
+        if decoded is None:
+            return self._decode.no_records, rows[:0]
         if decoded.bad:
             await self._reject(acquired, np.array([*decoded.bad]), [*decoded.bad.values()])
         kept = np.concatenate([np.empty(0, np.int64), *decoded.rows])
@@ -224,6 +232,36 @@ class MemberDelivery:
         await self._acknowledgements.send(acquired, left_out, AcknowledgeType.ACCEPT)
         whole = pa.Table.from_batches(decoded.batches, self._decode.schema).combine_chunks()
         return (whole.to_batches() or [self._decode.no_records])[0], kept
+
+    async def _decode_when_ready(
+        self, function: UserDecode, acquired: AcquiredRecords, rows: Rows
+    ) -> DecodedRows | None:
+        """Call the user's `decode` until it does not ask to be called later.
+
+        Nothing is polled meanwhile: each delivery counts towards the limit after which the broker
+        drops a record. Returns None where the wait has left too little of the locks; the records
+        are released then, and come again.
+        """
+        find_bad = self._shared.options.on_bad_record == "dead_letter"
+
+        async def attempt() -> DecodedRows:
+            return decode(function, acquired, rows, find_bad=find_bad)
+
+        decoded = await until_ready(attempt, self._shared.jitter, self._log_wait)
+        latest = acquired.lock_deadline - acknowledge_within(self._shared.lock_seconds)
+        if asyncio.get_running_loop().time() <= latest:
+            return decoded
+        self._shared.dedup.forget_delivered(acquired.ranges(rows))
+        await self._release_pending()
+        return None
+
+    def _log_wait(self, cause: RetryLaterError, delay: float) -> None:
+        log.warning(
+            "%s waits until its records can be decoded, again in %.1f s: %s",
+            self._split,
+            delay,
+            type(cause.__cause__ or cause).__name__,
+        )
 
     async def _handle_bad(self, acquired: AcquiredRecords, rows: Rows, reasons: list[str]) -> None:
         if self._shared.options.on_bad_record == "dead_letter":

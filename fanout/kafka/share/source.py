@@ -118,7 +118,9 @@ class KafkaShareSource(ShareOptions):
                     lambda: stack.enter_async_context(open_dead_letters(self, connections, topic)),
                 )
             lock_seconds = int(settings[_LOCK_DURATION]) / 1000
-            shared = SharedState(self, lock_seconds, ids, Dedup(lock_seconds), dead_letters)
+            shared = SharedState(
+                self, lock_seconds, ids, Dedup(lock_seconds), dead_letters, jitter=jitter
+            )
             stack.callback(shared.log_limit.close)
             identity = f"kafka-share:{cluster}:{self.group_id}"
             lending = GroupLending(identity, shared)

@@ -147,23 +147,24 @@ async def _configs(connections: Connections, name: str) -> Mapping[str, str]:
     response = await connections.send_to_any(DescribeConfigsRequest([(_TOPIC, name, [*_CONFIGS])]))
     ((code, _, _, _, entries),) = response.resources
     raise_for_code(code, f"grant the principal DESCRIBE_CONFIGS on the topic {name}")
-    found: dict[str, Any] = {key: value for key, value, *_ in entries}
-    return found
+    return {key: value for key, value, *_ in entries if value is not None}
 
 
 def _check(topic: ShuffleTopic, replicas: int, configs: Mapping[str, str]) -> None:
-    if "compact" in configs["cleanup.policy"]:
+    # Compatible brokers do not report all of them.
+    for_ever = str(_FOR_EVER)
+    if "compact" in configs.get("cleanup.policy", ""):
         raise ServiceError(
             f"the topic {topic.name!r} is compacted, so that records and watermarks are deleted: "
             f"set its cleanup.policy to delete, or use another topic"
         )
-    kept, wanted = int(configs["retention.ms"]), topic.retention_millis
+    kept, wanted = int(configs.get("retention.ms", for_ever)), topic.retention_millis
     if kept != _FOR_EVER and (wanted == _FOR_EVER or kept < wanted):
         raise ServiceError(
             f"the topic {topic.name!r} keeps records for {kept} ms (retention.ms), less than "
             f"retention={topic.retention}: raise it, or lower retention"
         )
-    if (size := int(configs["retention.bytes"])) != _FOR_EVER:
+    if (size := int(configs.get("retention.bytes", for_ever))) != _FOR_EVER:
         raise ServiceError(
             f"the topic {topic.name!r} keeps {size} bytes of a partition (retention.bytes), and "
             f"deletes older records before their time: set it to -1, or use another topic"

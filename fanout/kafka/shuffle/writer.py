@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 import pyarrow as pa
 
 from fanout.core.option_checks import whole
+from fanout.core.user_functions import drop_unawaited
 from fanout.errors import FanOutError, OptionError, StreamStateError
 from fanout.kafka.shuffle.announcements import Announcements, announcement_rows
 from fanout.kafka.shuffle.commit_mode import AtLeastOnceMode, ExactlyOnceMode
@@ -302,6 +303,7 @@ def _column(records: pa.RecordBatch, chosen: ColumnChoice) -> pa.Array:
     if not isinstance(chosen, str):
         column = chosen(records)
         if not isinstance(column, pa.Array):
+            drop_unawaited(column)
             raise OptionError(
                 f"a function of rows must return an Arrow array, not {type(column).__name__}"
             )

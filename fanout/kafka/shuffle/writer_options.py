@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 from fanout.core.option_checks import number, whole
+from fanout.core.user_functions import check_function
 from fanout.errors import OptionError
 from fanout.kafka.shuffle.frames import MAX_GENERATION, MAX_PRODUCERS
 from fanout.kafka.writing.write_options import WriteOptions
@@ -126,10 +127,9 @@ class ShuffleWriterOptions(ShuffleProducerOptions):
     def __post_init__(self) -> None:
         for name in ("key", "value", "timestamp"):
             value = getattr(self, name)
-            if not (
-                isinstance(value, str) or callable(value) or (name, value) == ("timestamp", None)
-            ):
-                raise OptionError(f"{name}={value!r} must name a column, or be a function of rows")
+            if not (isinstance(value, str) or (name, value) == ("timestamp", None)):
+                kind = "the name of a column, or a function of rows"
+                check_function(f"{name}={value!r}", value, kind)
         self.check_producer(has_times=self.timestamp is not None)
         idle = self.idle_after
         if idle is not None and not _LEAST_IDLE <= number("idle_after", idle) < math.inf:

@@ -50,7 +50,12 @@ from aiokafka.protocol.transaction import (
 
 from fanout.kafka.partitions import Partition, by_topic
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, raise_for_code, raise_if_refused
+from fanout.kafka.protocol.error_codes import (
+    MOVED_COORDINATOR,
+    check_complete,
+    raise_for_code,
+    raise_if_refused,
+)
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
     DescribeTransactionsRequest,
@@ -176,6 +181,12 @@ class TransactionCalls:
                 if code in _NOT_OPEN:
                     return False
                 _check(code, transactional_id, group, topic)
+        answered = (
+            Partition(topic, number)
+            for topic, partitions in response.errors
+            for number, _ in partitions
+        )
+        check_complete(offsets, answered, f"setting offsets of {group}")
         return True
 
     async def offsets(self, group: str) -> dict[Partition, int]:
@@ -280,8 +291,8 @@ class TransactionCalls:
                 counts[topic] = len(partitions)
         return counts
 
-    async def max_timeout(self) -> float:
-        """Return the longest timeout that a broker allows, in seconds."""
+    async def max_timeout(self) -> float | None:
+        """Return the longest timeout that a broker allows, in seconds; None if it does not say."""
         response = await fetch_metadata(self._connections, [])
         if not response.brokers:
             raise NodeNotReadyError("the broker is just starting, and lists no brokers")
@@ -290,8 +301,8 @@ class TransactionCalls:
         response = await self._connections.send(broker, request)
         ((code, _, _, _, entries),) = response.resources
         raise_for_code(code, _MAX_TIMEOUT)
-        ((_, value, *_),) = entries
-        return int(value) / 1000
+        values = [value for name, value, *_ in entries if name == _MAX_TIMEOUT]
+        return int(values[0]) / 1000 if values and values[0] else None
 
 
 def _has_moved(response: Any) -> bool:

@@ -95,8 +95,8 @@ class Transactions:
     async def max_timeout(self) -> float:
         """Return the longest timeout of a transaction that a broker allows, in seconds.
 
-        Without permission to read its configuration (DESCRIBE_CONFIGS on the cluster), that is
-        Kafka's default, 15 minutes.
+        Without permission to read its configuration (DESCRIBE_CONFIGS on the cluster), or where a
+        compatible broker does not report it, that is Kafka's default, 15 minutes.
 
         Raises:
             ServiceError: No broker answers.
@@ -104,7 +104,7 @@ class Transactions:
 
         async def call() -> float:
             try:
-                return await self._calls.max_timeout()
+                return await self._calls.max_timeout() or _DEFAULT_MAX_TIMEOUT
             except ClusterAuthorizationFailedError:
                 return _DEFAULT_MAX_TIMEOUT
 

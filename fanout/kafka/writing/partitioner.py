@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from fanout.core.user_functions import drop_unawaited
 from fanout.errors import UnwritableRecordError
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def checked(partitioner: Partitioner) -> Partitioner:
         try:
             partitions = pa.array(found).cast(pa.int32())
         except (pa.ArrowException, TypeError) as error:
+            drop_unawaited(found)
             raise UnwritableRecordError(
                 f"the partitioner must return an array of partitions: {error}"
             ) from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka import errors as kafka
 
 from fanout.errors import FanOutError, FencedError, ServiceError, UnwritableRecordError
+from fanout.kafka.protocol.error_codes import InvalidRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,10 @@ _UNWRITABLE: Final[Mapping[type[Exception], str]] = {
     **dict.fromkeys(
         TOO_LARGE,
         "a record is too large for it: raise its max.message.bytes, or write a smaller one",
+    ),
+    InvalidRecordError: (
+        "the topic does not take such a record: a compacted one takes none without a key, and some "
+        "brokers check records against a schema"
     ),
     kafka.InvalidTimestampError: (
         "the timestamp of a record is further from the broker's clock than the topic allows: see "

@@ -13,7 +13,12 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, InitProduce
 
 from fanout.kafka.partitions import Partition, numbers_by_topic
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, error_of, raise_for_code
+from fanout.kafka.protocol.error_codes import (
+    MOVED_COORDINATOR,
+    check_complete,
+    error_of,
+    raise_for_code,
+)
 from fanout.kafka.transactions.commit_token import Incarnation
 
 if TYPE_CHECKING:
@@ -127,7 +132,9 @@ class OpenTransaction:
             numbers_by_topic(partitions),
         )
         response = await self._coordinators.send(mode.transactional_id, request)
-        errors = [error_of(code, partition) for partition, code in _rows(response)]
+        rows = dict(_rows(response))
+        check_complete(partitions, rows, "adding partitions to a transaction")
+        errors = [error_of(code, partition) for partition, code in rows.items()]
         # If one partition fails, none is added, and the errors of the others say only that.
         errors.sort(key=lambda error: isinstance(error, OperationNotAttempted))
         for error in errors:

@@ -45,7 +45,7 @@ class TopicMetadata:
         """
         names = sorted(set(topics))
         response = await fetch_metadata(self._connections, names, cluster_id=self.cluster_id)
-        self.cluster_id = response.cluster_id
+        self.cluster_id = response.cluster_id or self.cluster_id
         for code, topic, _, partitions in response.topics:
             self._leaders[topic] = {number: leader for _, number, leader, *_ in partitions}
             if partitions:

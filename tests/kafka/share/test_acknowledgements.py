@@ -42,7 +42,7 @@ async def test_unconfirmed_acknowledgements_have_ten_lines_a_minute_and_one_for_
 ) -> None:
     caplog.set_level(logging.WARNING, "fanout")
     any_: Any = None
-    shared = SharedState(any_, 30.0, any_, Dedup(30.0), None)
+    shared = SharedState(any_, 30.0, any_, Dedup(30.0), None, any_)
     sending = Acknowledgements(cast("Any", RefusingMember()), shared, lambda: None)
     for _ in range(500):
         acquired = acquired_records()

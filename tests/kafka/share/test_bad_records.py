@@ -13,6 +13,7 @@ from fanout.errors import (
     DecodeFailedError,
     FanOutError,
     OptionError,
+    RetryLaterError,
     ServiceError,
     SplitFailedError,
 )
@@ -272,3 +273,42 @@ async def test_a_topic_for_bad_records_has_to_exist(kafka_broker: KafkaBroker) -
     with pytest.raises(ServiceError, match="there is no topic nowhere"):
         async with group.open(dead_letter_topic="nowhere"):
             pass
+
+
+@pytest.mark.parametrize("outage", ["within the locks", "beyond them"])
+async def test_an_outage_in_decode_rejects_nothing_and_wastes_no_delivery(
+    kafka_broker: KafkaBroker, outage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = await new_group(kafka_broker)
+    await asyncio.to_thread(group.topic.write, [{"value": b"%d" % n} for n in range(20)])
+    dead = await new_topic(kafka_broker)
+    attempts = 0
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+
+    def decode(records: pa.RecordBatch) -> pa.RecordBatch:
+        nonlocal attempts
+        attempts += bool(records.num_rows)
+        if records.num_rows and not over.is_set():
+            raise RetryLaterError("the registry does not answer")
+        return records
+
+    options: dict[str, Any] = {
+        "decode": decode,
+        "on_bad_record": "dead_letter",
+        "dead_letter_topic": dead.name,
+        "group_settings": LONG if outage == "within the locks" else BRIEF,
+    }
+    async with group.open(**options) as stream:
+        reading = asyncio.create_task(anext(stream))
+        await until(stream, lambda counts: attempts > 3 and counts.acquired)
+        expire = loop.time() + 3.0
+        await until(stream, lambda _: outage == "within the locks" or loop.time() > expire)
+        over.set()
+        batch = await reading
+        assert sorted(offsets(batch)) == [*range(20)]
+        assert deliveries(batch) <= ({1} if outage == "within the locks" else {2, 3})
+        await stream.acknowledge(batch)
+        counts = lent(stream)
+    assert (counts.accepted, counts.rejected, counts.expired) == (20, 0, 0)
+    assert "waits until its records can be decoded" in caplog.text

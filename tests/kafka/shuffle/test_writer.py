@@ -463,7 +463,7 @@ async def test_a_wrong_number_of_partitions_is_refused(topic: Topic) -> None:
         ({"generation": -1}, "generation=-1 must be from 0"),
         ({"out_of_orderness": -1}, "out_of_orderness=-1 must be 0 seconds or more"),
         ({"out_of_orderness": 1, "timestamp": None}, "pass timestamp="),
-        ({"key": 3}, "key=3 must name a column"),
+        ({"key": 3}, "key=3 must be the name of a column"),
         ({"idle_after": 0.01}, "idle_after=0.01 must be at least 0.1 seconds"),
         ({"delivery_guarantee": "none"}, "delivery_guarantee='none' is not understood"),
         ({"partition_count": 0}, "partition_count=0 must be at least 1"),

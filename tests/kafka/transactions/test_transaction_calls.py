@@ -237,7 +237,7 @@ def test_an_outcome_that_cannot_be_found_out_in_time_is_an_error() -> None:
     assert 295 <= Hanging().run(lambda t: commit(t, lasts=300.0)) < 310
 
 
-@pytest.mark.parametrize("code", [1, 42, 106])
+@pytest.mark.parametrize("code", [1, 42, 107])
 def test_an_error_that_stays_is_raised_at_once(code: int) -> None:
     for script, call in (
         (Scripted(begun(code)), lambda t: t.begin("id", 1.0)),

@@ -358,3 +358,14 @@ async def test_what_is_not_permitted_is_named(cluster: Secured) -> None:
         operation = AclOperation.WRITE if "WRITE" in says else AclOperation.READ
         await asyncio.to_thread(grant, broker, permission(user, kind, name, operation))
     await attempt()
+
+
+async def test_a_compacted_topic_takes_no_record_without_a_key(kafka_broker: KafkaBroker) -> None:
+    topic = await new_topic(kafka_broker, configs={"cleanup.policy": "compact"})
+
+    async def write() -> None:
+        async with writing(kafka_broker) as writer:
+            await writer.write([{"topic": topic.name, "value": b"no key"}])
+
+    with pytest.raises(UnwritableRecordError, match="a compacted one takes none without a key"):
+        await write()

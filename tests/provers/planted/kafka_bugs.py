@@ -25,6 +25,7 @@ from tests.provers.planted.edits import (
     called,
     constant,
     drop,
+    has,
     member,
     node,
     on,
@@ -224,6 +225,15 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
             on(
                 node(ast.DictComp, generators=[node(ast.comprehension, ifs=[])]),
                 lambda _: ast.Dict([], []),
+            ),
+        ),
+    ),
+    "a broker that throttles is asked again at once": (
+        Edit(
+            _Broker._round,
+            on(
+                node(ast.If, test=has(node(ast.Attribute, attr="_throttled_until"))),
+                with_test(_NO),
             ),
         ),
     ),

@@ -15,6 +15,9 @@ import pytest
 from fanout.core import callables
 from fanout.core.fan_out import FanOut
 from fanout.core.positions import Timestamp
+from fanout.core.user_decode import UserDecode
+from fanout.errors import RetryLaterError
+from fanout.kafka.reading.client import _Client
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
 from fanout.landing import columns, object_errors
@@ -101,6 +104,11 @@ def _last_alone(_: ast.expr) -> ast.expr:
     return ast.parse("(last,)", mode="eval").body
 
 
+def _catches_nothing(handler: ast.ExceptHandler) -> ast.ExceptHandler:
+    handler.type = ast.Tuple([], ast.Load())
+    return handler
+
+
 def _of_the_first(last: ast.Attribute) -> ast.Attribute:
     last.value = ast.parse("pending[0]", mode="eval").body
     return last
@@ -112,6 +120,7 @@ _MIXED: Final = (
 _FILES: Final = "tests/spark/hadoop/test_write_once.py"
 _FUNCTION: Final = node(ast.AsyncFunctionDef)
 _HSYNC: Final = node(ast.If, body=[node(ast.Expr, value=_method("hsync"))])
+_LATER: Final = node(ast.ExceptHandler, type=node(ast.Name, id=RetryLaterError.__name__))
 _LAST_POSITIONS: Final = node(ast.Attribute, value=node(ast.Name, id="last"), attr="positions")
 
 TESTED_BUGS: Final[dict[str, TestedBug]] = {
@@ -230,6 +239,23 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         ),
         "tests/spark/test_arrow_types.py"
         "::test_a_type_that_spark_does_not_read_is_refused_with_its_column",
+    ),
+    "an answer that a quota keeps back is taken for damage": TestedBug(
+        (
+            Edit(
+                _Client.fetch,
+                on(
+                    node(ast.If, test=has(_attribute("throttle_time_ms"))),
+                    with_test(constant(value=False)),
+                ),
+            ),
+        ),
+        "tests/kafka/test_throttling.py::test_an_answer_without_topics_is_throttled",
+    ),
+    "records are bad while what decode needs is unavailable": TestedBug(
+        (Edit(UserDecode.__call__, on(_LATER, _catches_nothing)),),
+        "tests/core/test_batch_decoder.py"
+        "::test_an_outage_in_decode_loses_nothing_and_leaves_nothing_out",
     ),
     "rows that a crash of the server took are not missed": TestedBug(
         (

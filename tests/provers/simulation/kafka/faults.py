@@ -26,6 +26,7 @@ class KafkaFaultSite(Enum):
     ANSWER = "what a fetch answers about one partition"
     CALL = "a listing, or a look-up of offsets"
     COMMIT = "a commit of the group's offsets"
+    QUOTA = "a quota of a client, which a fetch exceeds"
 
 
 @final
@@ -62,6 +63,8 @@ class KafkaFaultKind(StrEnum):
     COMMIT_REFUSED_PARTLY = "commit refused partly"
     COMMIT_HANGS = "commit hangs"
     COMMIT_UNHEARD = "commit unheard"
+    # A broker answers without topics, and reads no request for a while.
+    FETCH_THROTTLED = "fetch throttled"
 
 
 @final
@@ -177,6 +180,7 @@ KAFKA_FAULTS: Final[Mapping[KafkaFaultKind, KafkaFaultTraits]] = MappingProxyTyp
         ),
         KafkaFaultKind.COMMIT_HANGS: KafkaFaultTraits(KafkaFaultSite.COMMIT, seconds=(0.1, 120)),
         KafkaFaultKind.COMMIT_UNHEARD: KafkaFaultTraits(KafkaFaultSite.COMMIT),
+        KafkaFaultKind.FETCH_THROTTLED: KafkaFaultTraits(KafkaFaultSite.QUOTA, seconds=(0.05, 60)),
     }
 )
 

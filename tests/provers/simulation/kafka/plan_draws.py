@@ -35,6 +35,8 @@ _BROKEN = 0.1
 _SHUFFLED = 0.3
 # The share of these in which a producer may be silent for too long.
 _TIMED = 0.4
+# The share in which the client has a quota.
+_THROTTLED = 0.1
 _MOST: Final = 60
 _OF_A_PARTITION: Final = {KafkaFaultSite.LOG, KafkaFaultSite.LEADERS, KafkaFaultSite.ANSWER}
 _OF_A_TOPIC: Final = {
@@ -102,6 +104,7 @@ def draw_kafka_plan(seed: int) -> KafkaPlan:
         fatal = [kind for kind in KafkaFaultKind if KAFKA_FAULTS[kind].fatal]
         kind = faults.choice(fatal)
         cluster_faults.append(draw_cluster_fault(faults, kind, names, plan.seconds))
+    cluster_faults += _draw_throttles(stream_of(seed, "kafka quotas"), plan.seconds)
     if plan.producers:
         cluster_faults = [replace(f, amount=_whole(f, partitions)) for f in cluster_faults]
     return replace(
@@ -123,6 +126,15 @@ def _with_shuffle(plan: KafkaPlan, random: Random) -> KafkaPlan:
         producer_timeout=random.choice((10.0, 30.0)) if happens(random, _TIMED) else None,
         on_silent_producer=random.choices(("leave_out", "fail"), (80, 20))[0],
     )
+
+
+def _draw_throttles(random: Random, seconds: float) -> list[KafkaFault]:
+    """Draw when a client exceeds its quota: in few plans, and there often."""
+    if not happens(random, _THROTTLED):
+        return []
+    kind = KafkaFaultKind.FETCH_THROTTLED
+    times = random.choice((1, 3, 10))
+    return [draw_cluster_fault(random, kind, (), seconds) for _ in range(times)]
 
 
 def _whole(fault: KafkaFault, partitions: int) -> int:
@@ -166,6 +178,7 @@ def draw_cluster_faults(
     kinds = [
         kind
         for kind, traits in KAFKA_FAULTS.items()
+        if traits.site is not KafkaFaultSite.QUOTA
         if happens(random, 0.4) and not traits.fatal and (lossy or not traits.lossy)
         if kind not in but
     ]

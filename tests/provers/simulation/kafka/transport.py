@@ -12,7 +12,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from fanout.kafka.reading.transport import Fetched, FetchRefused
+from fanout.kafka.reading.transport import Fetched, FetchRefused, Throttled
 from tests.provers.simulation.kafka.faults import KafkaFaultKind, KafkaFaultSite
 from tests.provers.simulation.kafka.moments import KafkaSometimes
 
@@ -55,6 +55,8 @@ class KafkaSimTransport:
         self._sent_responses = sent_responses
         self._witness = witness
         self._leaders: dict[Partition, int] = {}
+        self.throttled = 0
+        self._quiet_until: defaultdict[int, float] = defaultdict(float)
 
     @property
     def cluster_id(self) -> str:
@@ -145,6 +147,12 @@ class KafkaSimTransport:
         self, broker: int, wanted: Mapping[Partition, PartitionFetch], max_wait: float
     ) -> Mapping[Partition, FetchAnswer]:
         service, sent_responses = self._service, self._sent_responses
+        self._witness.asks_broker(broker, self._quiet_until[broker])
+        throttle = service.strike(KafkaFaultSite.QUOTA)
+        if throttle is not None:
+            self.throttled += 1
+            self._quiet_until[broker] = service.now + throttle.seconds
+            return dict.fromkeys(wanted, Throttled(throttle.seconds))
         fault = service.strike(KafkaFaultSite.REQUEST)
         began = service.now
         with service.counted("Fetch", sent_responses):
@@ -266,4 +274,4 @@ class KafkaSimTransport:
 
 
 def _has_content(answers: Mapping[Partition, FetchAnswer]) -> bool:
-    return any(isinstance(answer, FetchRefused) or answer.batches for answer in answers.values())
+    return any(not isinstance(answer, Fetched) or answer.batches for answer in answers.values())

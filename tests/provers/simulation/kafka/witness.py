@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ("KafkaWitness",)
 
 _MOST_WRONGS: Final = 5
+_RESOLUTION: Final = 1e-6  # of the clock, in seconds
 
 
 @final
@@ -103,6 +104,17 @@ class KafkaWitness:
         asking = sum(self._asking.values())
         if len(self._asking) > 1 and asking > self._pacing.max_bytes_in_flight:
             self._wrong(f"unbounded: {asking} bytes are asked for at once")
+
+    def asks_broker(self, broker: int, quiet_until: float) -> None:
+        """Check that a broker is not asked before its throttle is over.
+
+        Args:
+            broker: The broker.
+            quiet_until: When it reads requests again.
+        """
+        left = quiet_until - self._now
+        if left > _RESOLUTION:
+            self._wrong(f"broke a rule: broker {broker} is asked {left:.3f} s before it reads")
 
     def over(self, wanted: Mapping[Partition, PartitionFetch]) -> None:
         """Record that a fetch is answered, or has failed."""

@@ -1,0 +1,445 @@
+"""Answers of brokers that are valid and rare, to each request that the library sends.
+
+Codes and fields are those of Kafka's protocol guide, and of Errors.java of Kafka 4.3. The lines of
+`ANSWERS` in tests/kafka/faults.py list the requests.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import UTC, datetime
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pytest
+from aiokafka import errors as kafka
+from aiokafka.protocol.admin import DescribeConfigsResponse_v0
+from aiokafka.protocol.commit import OffsetCommitResponse_v2, OffsetFetchResponse_v3
+from aiokafka.protocol.coordination import FindCoordinatorResponse_v1
+from aiokafka.protocol.fetch import FetchResponse_v11
+from aiokafka.protocol.metadata import MetadataResponse_v5
+from aiokafka.protocol.offset import OffsetResponse_v3
+from aiokafka.protocol.produce import ProduceResponse_v7
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnResponse_v0,
+    AddPartitionsToTxnResponse_v0,
+    InitProducerIdResponse_v0,
+    TxnOffsetCommitResponse_v0,
+)
+
+from fanout.core.backoff import Backoff, FullJitter
+from fanout.core.events import Split
+from fanout.core.policy import Fatal
+from fanout.core.positions import Committed
+from fanout.errors import ServiceError, UnwritableRecordError
+from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.partitions import Partition
+from fanout.kafka.policy import judge
+from fanout.kafka.protocol.error_codes import RETRIABLE, error_of
+from fanout.kafka.reading.client import start_client
+from fanout.kafka.reading.offsets import OffsetResolver
+from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
+from fanout.kafka.shuffle.topic import ShuffleTopic, _check, _configs
+from fanout.kafka.transactions.calls import TransactionCalls
+from fanout.kafka.transactions.commit_token import Incarnation
+from fanout.kafka.transactions.transactions import Transactions
+from fanout.kafka.writing.policy import final_error
+from fanout.kafka.writing.produce_requests import ProduceBatch, ProduceRequests
+from fanout.kafka.writing.producer_id import (
+    Idempotent,
+    OpenTransaction,
+    ProducerId,
+    Transactional,
+    obtain_producer_id,
+)
+from fanout.kafka.writing.producer_options import ProducerOptions
+from fanout.kafka.writing.row_batches import COLUMNS, prepare_rows
+from fanout.kafka.writing.topic_metadata import TopicMetadata
+from tests.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from fanout.kafka.reading.transport import KafkaTransport
+
+_WRITTEN: Final = pa.schema([(name, COLUMNS[name]) for name in ("topic", "partition", "value")])
+ONE, TWO = Partition("t", 0), Partition("t", 1)
+OURS: Final = Incarnation(7, 3)
+JITTER: Final = FullJitter(Backoff(base=0.02, cap=2.0), Random(7))
+
+
+class Answering:
+    """Connections whose requests get answers by their names, in turn; the last one for ever."""
+
+    throttled = 0
+
+    def __init__(self, **answers: Any) -> None:
+        self._answers = {
+            name: list(given) if isinstance(given, list) else [given]
+            for name, given in answers.items()
+        }
+        self.sent: defaultdict[str, int] = defaultdict(int)
+        self.brokers: dict[int, Any] = {}
+
+    def set_brokers(self, brokers: Any) -> None:
+        self.brokers = brokers
+
+    def add_broker(self, broker: int, server: Any) -> None: ...
+
+    async def send_to_any(self, request: Any) -> Any:
+        return await self.send(0, request)
+
+    async def send(self, _broker: int, request: Any, *_: object, **__: object) -> Any:
+        name = type(request).__name__.removesuffix("Request")
+        self.sent[name] += 1
+        if name == "FindCoordinator" and name not in self._answers:
+            return FindCoordinatorResponse_v1(0, 0, "", 1, "a", 1)
+        if name == "Metadata" and name not in self._answers:
+            return metadata()
+        answers = self._answers[name]
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+def metadata(
+    *rows: tuple[int, int, int], code: int = 0, cluster: str | None = "one", brokers: Any = None
+) -> Any:
+    """Return metadata of the topic `t`: the code, number and leader of partitions."""
+    known = [(1, "a", 1, None)] if brokers is None else brokers
+    partitions: Any = [
+        (error, number, leader, [1], [1], [])
+        for error, number, leader in rows or ((0, 0, 1), (0, 1, 1))
+    ]
+    return MetadataResponse_v5(0, known, cluster, 1, [(code, "t", False, partitions)])
+
+
+async def client(**answers: Any) -> tuple[KafkaTransport, Answering]:
+    connections: Any = Answering(**answers)
+    return await start_client(connections, ConsumerOptions()), connections
+
+
+def offsets(*rows: tuple[int, int, int]) -> Any:
+    """Return an answer to ListOffsets: the number, code and offset of partitions."""
+    return OffsetResponse_v3(0, [("t", [(n, code, -1, offset) for n, code, offset in rows])])
+
+
+def committed(*rows: tuple[int, int, int], code: int = 0) -> Any:
+    """Return an answer to OffsetFetch: the number, offset and code of partitions."""
+    return OffsetFetchResponse_v3(0, [("t", [(n, offset, "", c) for n, offset, c in rows])], code)
+
+
+@pytest.mark.parametrize("code", RETRIABLE)
+def test_an_error_that_passes_by_itself_ends_neither_reading_nor_writing(code: int) -> None:
+    error = error_of(code, "t-0")
+    assert error is not None
+    assert error.retriable
+    assert final_error(error) is None
+    for first in (True, False):
+        assert not isinstance(judge(error, first=first), Fatal)
+
+
+def test_an_error_that_aiokafka_does_not_know_has_its_name() -> None:
+    assert "code 78, OFFSET_NOT_AVAILABLE" in str(error_of(78, "t-0"))
+    assert "code 99" in str(error_of(99, "t-0"))
+
+
+# ListOffsets
+
+
+@pytest.mark.parametrize("code", [3, 5, 6, 7, 9, 13, 14, 56, 72, 74, 75, 78, 103])
+@in_virtual_time
+async def test_a_leader_that_cannot_tell_offsets_yet_is_asked_again_when_a_stream_opens(
+    code: int,
+) -> None:
+    """A new leader answers 78 until it knows what its followers have."""
+    transport, connections = await client(Offset=[offsets((0, code, -1)), offsets((0, 0, 5))])
+    resolver = OffsetResolver(transport, None, JITTER)
+    assert await resolver.resolve("start", "latest", [Split("t-0")]) == {ONE: 5}
+    assert connections.sent["Offset"] == 2
+
+
+async def test_an_offset_of_a_time_that_no_record_has_is_none() -> None:
+    transport, _ = await client(Offset=offsets((0, 0, -1)))
+    assert await transport.offsets({ONE: 1_000}) == {ONE: None}
+
+
+async def test_a_look_up_that_leaves_a_partition_out_is_an_error_that_passes() -> None:
+    transport, _ = await client(Offset=[offsets((0, 0, 5)), offsets((0, 0, 5), (1, 0, 6))])
+    wanted = {ONE: OffsetSpec.LATEST, TWO: OffsetSpec.LATEST}
+    with pytest.raises(kafka.KafkaProtocolError, match="nothing about t-1") as caught:
+        await transport.offsets(wanted)
+    assert caught.value.retriable
+    assert await transport.offsets(wanted) == {ONE: 5, TWO: 6}
+
+
+# OffsetFetch and OffsetCommit
+
+
+@in_virtual_time
+async def test_committed_offsets_that_are_left_out_are_not_taken_for_none() -> None:
+    """A reader would begin at its reset, and skip or repeat records."""
+    transport, _ = await client(
+        OffsetFetch=[committed((0, 7, 0)), committed((0, 7, 0), (1, 9, 0))],
+        Offset=offsets((0, 0, 100), (1, 0, 100)),
+    )
+    resolver = OffsetResolver(transport, "g", JITTER)
+    splits = [Split("t-0"), Split("t-1")]
+    found = await resolver.resolve("start", Committed(reset="latest"), splits)
+    assert found == {ONE: 7, TWO: 9}
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 88])
+@pytest.mark.parametrize("rows", ["all", "none", "refused"])
+@in_virtual_time
+async def test_a_group_that_is_loading_or_moves_is_asked_again(code: int, rows: str) -> None:
+    """An answer that is refused as a whole may have no partitions at all."""
+    failed = {
+        "all": committed((0, -1, 0), code=code),
+        "none": committed(code=code),
+        "refused": committed((0, -1, code)),
+    }[rows]
+    transport, _ = await client(
+        OffsetFetch=[failed, failed, committed((0, 7, 0))], Offset=offsets((0, 0, 100))
+    )
+    resolver = OffsetResolver(transport, "g", JITTER)
+    found = await resolver.resolve("start", Committed(reset="latest"), [Split("t-0")])
+    assert found == {ONE: 7}
+
+
+async def test_no_committed_offset_is_none() -> None:
+    transport, _ = await client(OffsetFetch=committed((0, -1, 0)))
+    assert await transport.committed("g", [ONE]) == {ONE: None}
+
+
+async def test_a_commit_that_leaves_a_partition_out_is_not_taken_for_done() -> None:
+    answer = OffsetCommitResponse_v2([("t", [(0, 0)])])
+    transport, _ = await client(OffsetCommit=answer)
+    assert await transport.commit("g", {ONE: 1}) == {}
+    with pytest.raises(kafka.KafkaProtocolError, match="nothing about t-1"):
+        await transport.commit("g", {ONE: 1, TWO: 2})
+
+
+@pytest.mark.parametrize("code", [12, 22, 25, 27, 28, 69, 113])
+async def test_a_commit_that_a_group_refuses_is_told_of_its_partition_alone(code: int) -> None:
+    """A group with members refuses commits without one."""
+    answer = OffsetCommitResponse_v2([("t", [(0, 0), (1, code)])])
+    transport, _ = await client(OffsetCommit=answer)
+    assert list(await transport.commit("g", {ONE: 1, TWO: 2})) == [TWO]
+
+
+# Metadata
+
+
+@pytest.mark.parametrize("code", [5, 9, 72])
+async def test_a_partition_without_a_leader_is_listed_and_led_by_nobody(code: int) -> None:
+    transport, _ = await client(Metadata=metadata((0, 0, 1), (code, 1, -1)))
+    assert await transport.describe(["t"]) == {"t": [0, 1]}
+    assert (transport.leader(ONE), transport.leader(TWO)) == (1, None)
+    with pytest.raises(kafka.LeaderNotAvailableError):
+        await transport.offsets({TWO: OffsetSpec.LATEST})
+
+
+async def test_a_broker_that_just_starts_lists_no_brokers_and_loses_none_of_ours() -> None:
+    transport, connections = await client(Metadata=[metadata(), metadata(brokers=[])])
+    await transport.describe(["t"])
+    assert list(connections.brokers) == [1]
+
+
+async def test_a_broker_that_does_not_name_its_cluster_is_not_another_cluster() -> None:
+    transport, _ = await client(
+        Metadata=[metadata(), metadata(cluster=None), metadata(cluster=""), metadata(cluster="two")]
+    )
+    for _ in range(2):
+        await transport.describe(["t"])
+        assert transport.cluster_id == "one"
+    with pytest.raises(ServiceError, match="the brokers belong to the cluster two now"):
+        await transport.describe(["t"])
+
+
+async def test_a_writer_knows_its_cluster_though_a_broker_does_not_name_it() -> None:
+    connections: Any = Answering(Metadata=[metadata(), metadata(cluster=None), metadata()])
+    topics = TopicMetadata(connections)
+    for _ in range(3):
+        await topics.refresh(["t"])
+        assert topics.cluster_id == "one"
+
+
+# Fetch
+
+
+async def fetched(*fields: Any) -> Any:
+    transport, _ = await client(Fetch=FetchResponse_v11(0, 0, 0, [("t", [(0, *fields)])]))
+    return (await transport.fetch(1, {ONE: PartitionFetch(3, 100)}, max_wait=0.0))[ONE]
+
+
+async def test_a_partition_without_records_and_aborted_transactions_is_empty() -> None:
+    answer = await fetched(0, 9, 9, 0, None, -1, None)
+    assert answer == Fetched(9, 9, 0, [], b"")
+
+
+async def test_a_broker_that_reports_no_last_stable_offset_has_no_open_transaction() -> None:
+    answer = await fetched(0, 9, -1, -1, [], -1, b"records")
+    assert (answer.high_watermark, answer.last_stable_offset) == (9, 9)
+    assert answer.log_start_offset is None
+
+
+async def test_a_replica_that_a_leader_names_is_read_next() -> None:
+    transport, _ = await client(
+        Fetch=FetchResponse_v11(0, 0, 0, [("t", [(0, 0, 9, 9, 0, None, 2, b"")])])
+    )
+    await transport.describe(["t"])
+    await transport.fetch(1, {ONE: PartitionFetch(3, 100)}, max_wait=0.0)
+    assert transport.leader(ONE) == 2
+
+
+@pytest.mark.parametrize("code", [3, 5, 6, 9, 13, 56, 72, 74, 75, 78, 100, 103, 106])
+async def test_a_refusal_of_a_fetch_that_passes_is_told_of_its_partition(code: int) -> None:
+    answer = await fetched(code, -1, -1, -1, None, -1, None)
+    assert isinstance(answer, FetchRefused)
+    assert isinstance(answer.error, kafka.KafkaError)
+    assert answer.error.retriable
+
+
+@pytest.mark.parametrize("code", [70, 71, 106])
+async def test_an_answer_that_is_refused_as_a_whole_passes(code: int) -> None:
+    transport, _ = await client(Fetch=FetchResponse_v11(0, code, 0, []))
+    with pytest.raises(kafka.KafkaError) as caught:
+        await transport.fetch(1, {ONE: PartitionFetch(3, 100)}, max_wait=0.0)
+    assert caught.value.retriable
+
+
+# Produce
+
+
+ROWS: Final = prepare_rows(
+    pa.RecordBatch.from_pylist([{"topic": "t", "partition": 0, "value": b"v"}], _WRITTEN),
+    datetime(2026, 1, 1, tzinfo=UTC),
+)
+
+
+async def produced(*rows: Any, attempts: int = 1) -> Any:
+    """Send one batch as often as is wanted, and return the last error."""
+    connections: Any = Answering(Produce=ProduceResponse_v7([("t", list(rows))], 0))
+    requests = ProduceRequests(
+        connections,
+        options=ProducerOptions(),
+        producer=ProducerId(7, 0),
+        transaction=None,
+        written={},
+    )
+    batch = ProduceBatch(ROWS, 100, deadline=0.0)
+    for _ in range(attempts):
+        answers = await requests.send(1, {ONE: batch})
+    return answers[ONE], batch
+
+
+def row(code: int, offset: int = -1, number: int = 0) -> Any:
+    return (number, code, offset, -1, -1)
+
+
+async def test_a_batch_that_has_arrived_before_counts_as_written() -> None:
+    error, batch = await produced(row(46), attempts=2)
+    assert (error, batch.first_offset) == (None, None)
+    error, _ = await produced(row(46))
+    assert isinstance(error, kafka.DuplicateSequenceNumber)  # another one has written it
+
+
+async def test_an_answer_about_no_partition_or_another_one_confirms_nothing() -> None:
+    for rows in ((), (row(0, 5, number=3),)):
+        error, batch = await produced(*rows)
+        assert isinstance(error, kafka.KafkaConnectionError)
+        assert batch.first_offset is None
+
+
+@pytest.mark.parametrize("code", [3, 5, 6, 7, 13, 19, 20, 51, 56, 89])
+async def test_a_batch_that_cannot_be_written_for_now_is_sent_again(code: int) -> None:
+    error, _ = await produced(row(code))
+    assert final_error(error) is None
+
+
+async def test_a_record_that_a_topic_does_not_take_is_named_as_such() -> None:
+    error, _ = await produced(row(87))
+    final = final_error(error)
+    assert isinstance(final, UnwritableRecordError)
+    assert "a compacted one takes none without a key" in str(final)
+
+
+# InitProducerId, AddPartitionsToTxn, TxnOffsetCommit
+
+
+@pytest.mark.parametrize("code", [7, 14, 15, 16, 51])
+async def test_a_producer_id_that_is_not_assigned_yet_is_asked_for_again(code: int) -> None:
+    connections: Any = Answering(InitProducerId=InitProducerIdResponse_v0(0, code, -1, -1))
+    with pytest.raises(kafka.KafkaError) as caught:
+        await obtain_producer_id(connections, Idempotent())
+    assert caught.value.retriable
+
+
+async def test_partitions_that_are_left_out_are_not_part_of_a_transaction() -> None:
+    """A broker that does not check would keep their records out of every commit."""
+    for added in ([], [("t", [(0, 0)])]):
+        connections: Any = Answering(AddPartitionsToTxn=AddPartitionsToTxnResponse_v0(0, added))
+        transaction = OpenTransaction(connections, Transactional("id", OURS))
+        with pytest.raises(kafka.KafkaProtocolError, match="nothing about") as caught:
+            await transaction.add([ONE, TWO])
+        assert caught.value.retriable
+
+
+@in_virtual_time
+async def test_offsets_that_are_left_out_are_set_again() -> None:
+    """The transaction would commit without them, and its records would be read again."""
+    connections: Any = Answering(
+        AddOffsetsToTxn=AddOffsetsToTxnResponse_v0(0, 0),
+        TxnOffsetCommit=[
+            TxnOffsetCommitResponse_v0(0, []),
+            TxnOffsetCommitResponse_v0(0, [("t", [(0, 0)])]),
+            TxnOffsetCommitResponse_v0(0, [("t", [(0, 0), (1, 0)])]),
+        ],
+    )
+    transactions = Transactions(TransactionCalls(connections), jitter=JITTER, patience=60.0)
+    await transactions.store_offsets("id", OURS, "g", {ONE: 1, TWO: 2})
+    assert connections.sent["TxnOffsetCommit"] == 3
+
+
+# FindCoordinator
+
+
+@pytest.mark.parametrize("code", [14, 15])
+@in_virtual_time
+async def test_a_coordinator_that_is_being_elected_is_looked_for_again(code: int) -> None:
+    none = FindCoordinatorResponse_v1(0, code, "", -1, "", -1)
+    transport, connections = await client(
+        FindCoordinator=[none, none, FindCoordinatorResponse_v1(0, 0, "", 1, "a", 1)],
+        OffsetFetch=committed((0, 7, 0)),
+    )
+    resolver = OffsetResolver(transport, "g", JITTER)
+    assert await resolver.resolve("start", "committed", [Split("t-0")]) == {ONE: 7}
+    assert connections.sent["FindCoordinator"] == 3
+
+
+# DescribeConfigs
+
+
+@pytest.mark.parametrize(
+    ("entries", "seconds"),
+    [
+        ([("transaction.max.timeout.ms", "60000", True, True, False)], 60.0),
+        ([("transaction.max.timeout.ms", None, True, True, False)], 900.0),
+        ([], 900.0),
+    ],
+)
+@in_virtual_time
+async def test_a_setting_that_a_broker_does_not_report_has_its_default(
+    entries: Any, seconds: float
+) -> None:
+    answer = DescribeConfigsResponse_v0(0, [(0, "", 4, "1", entries)])
+    connections: Any = Answering(DescribeConfigs=answer)
+    transactions = Transactions(TransactionCalls(connections), jitter=JITTER, patience=60.0)
+    assert await transactions.max_timeout() == seconds
+
+
+async def test_a_topic_whose_retention_is_not_reported_can_be_shuffled_in() -> None:
+    entries = [("retention.ms", None, False, False, False)]
+    connections: Any = Answering(
+        DescribeConfigs=DescribeConfigsResponse_v0(0, [(0, "", 2, "t", entries)])
+    )
+    topic = ShuffleTopic(name="t", partition_count=2, replication_factor=1, retention=None)
+    _check(topic, 1, await _configs(connections, "t"))
