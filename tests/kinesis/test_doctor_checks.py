@@ -151,7 +151,7 @@ def test_a_stream_is_warned_before_its_shards_are_too_many(listed: int, status: 
     found = shard_count(listed, 3)
     assert (found.status, found.detail) == (
         status,
-        f"3 open, {listed - 3} closed; 10,000 are read at most",
+        f"3 open, {listed - 3} closed; 50,000 are read at most",
     )
 
 

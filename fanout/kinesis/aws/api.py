@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
-# A longer listing is treated as a fault, so that it cannot exhaust memory. A stream has at most 50
-# consumers (AWS API reference, RegisterStreamConsumer).
-MAX_SHARDS: Final = 10_000
+# A longer listing is treated as a fault, so that it cannot exhaust memory. An account may open
+# 20,000 shards (developer guide, "Quotas and limits"), and closed ones are listed for as long as
+# their records are kept. A stream has at most 50 consumers (AWS API reference,
+# RegisterStreamConsumer).
+MAX_SHARDS: Final = 50_000
 MAX_CONSUMERS: Final = 1_000
 
 MAX_HASH_KEY: Final = 2**128 - 1

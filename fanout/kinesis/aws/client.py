@@ -24,6 +24,7 @@ from fanout.kinesis.aws.api import (
     UnreadRecords,
 )
 from fanout.kinesis.aws.credentials import hide_signed_headers
+from fanout.kinesis.aws.local_endpoint import go_past_proxies
 from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.options import HTTP_2, HTTP_VERSIONS, check_endpoint
@@ -85,6 +86,8 @@ async def open_kinesis_client(
             )
         # The environment and the profile may set an endpoint too.
         check_endpoint(control.meta.endpoint_url, insecure=insecure)
+        go_past_proxies(control)
+        go_past_proxies(reading)
         deliver_raw_bodies(reading)
         if http_version == HTTP_2:
             with naming_extras("http_version=2"):
