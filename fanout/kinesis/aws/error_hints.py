@@ -43,6 +43,9 @@ BAD_CREDENTIALS: Final = frozenset(
     }
 )
 
+TAKEN_OVER: Final = "ResourceInUseException"
+"""How the service ends a live subscription that another one takes over."""
+
 _SUBSCRIBE: Final = "SubscribeToShard"
 _PUT: Final = "PutRecords"
 # Calls whose resource is a consumer in the Service Authorization Reference of Kinesis Data Streams;
