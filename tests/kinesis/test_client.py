@@ -487,6 +487,17 @@ async def test_describe_stream_tells_the_services_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "on_demand"),
+    [({}, False), ({"StreamMode": "PROVISIONED"}, False), ({"StreamMode": "ON_DEMAND"}, True)],
+)
+async def test_the_mode_of_a_stream_is_told(mode: dict[str, str], on_demand: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    summary = SUMMARY["StreamDescriptionSummary"] | {"StreamModeDetails": mode}
+    answer = answering({"StreamDescriptionSummary": summary})
+    async with connected(Service(DescribeStreamSummary=answer)) as kinesis:
+        assert (await kinesis.describe_stream()).on_demand is on_demand
+
+
+@pytest.mark.parametrize(
     ("encryption", "key_id"),
     [
         ({"EncryptionType": "NONE", "KeyId": "alias/old"}, None),

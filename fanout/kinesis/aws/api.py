@@ -43,6 +43,7 @@ class StreamDescription:
         consumers: The number of registered consumers; None if the service does not send it.
         key_id: The KMS key that encrypts the records, as its ARN, its id or an alias; None if
             they are not encrypted.
+        on_demand: Whether the service scales it, and bills its GB instead of its shards.
     """
 
     name: str
@@ -54,6 +55,7 @@ class StreamDescription:
     open_shards: int
     consumers: int | None
     key_id: str | None
+    on_demand: bool = False
 
 
 @final

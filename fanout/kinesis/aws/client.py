@@ -178,6 +178,7 @@ class _AioKinesisClient:
             open_shards=summary["OpenShardCount"],
             consumers=summary.get("ConsumerCount"),
             key_id=summary.get("KeyId") if summary.get("EncryptionType") == "KMS" else None,
+            on_demand=summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND",
         )
 
     async def list_shards(self) -> list[ShardDescription]:

@@ -160,7 +160,7 @@ async def probe_consumer(
         findings.append(consumer_state(name, consumer))
     if stream is not None:
         quota = consumer_quota(stream, exists=consumer is not None)
-        findings += [quota, price(stream.open_shards)]
+        findings += [quota, price(stream)]
     return findings
 
 
