@@ -16,6 +16,7 @@ from botocore.exceptions import (
     ClientError,
     CredentialRetrievalError,
     EndpointConnectionError,
+    HTTPClientError,
     ParamValidationError,
     ProxyConnectionError,
     SSLError,
@@ -172,6 +173,15 @@ def test_a_limit_of_this_machine_is_not_told_as_a_fault_of_the_service(error: Ex
     assert isinstance(told, SetupError)
     assert "a limit of this machine or container, not a fault of the service" in str(told)
     assert "endpoint_url" not in str(told)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "no"), IsADirectoryError(21, "no")])
+def test_a_file_that_the_configuration_names_is_told_as_such(error: OSError) -> None:
+    for raised in (error, HTTPClientError(error=error)):
+        told = explain(raised, "it failed")
+        assert isinstance(told, SetupError)
+        assert "AWS_CA_BUNDLE" in str(told)
+        assert "the region" not in str(told)
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ParamValidationError(report="no")], ids=repr)

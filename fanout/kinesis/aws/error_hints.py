@@ -77,6 +77,9 @@ _TLS: Final = (
     "check that the endpoint is the right one, and that this machine trusts its certificate: a "
     "proxy that opens TLS has one of its own, which AWS_CA_BUNDLE names"
 )
+_NO_FILE: Final = (
+    "check the files that the AWS configuration of this machine names, such as AWS_CA_BUNDLE"
+)
 _LOCAL_LIMIT: Final = (
     "a limit of this machine or container, not a fault of the service: see `ulimit -a`, the "
     "limits of the unit or container, and its memory"
@@ -147,9 +150,9 @@ def hint_of(error: BaseException) -> str:
 
 
 def _hint_without_code(error: BaseException) -> str:
+    if hint := _hint_of_machine(error):
+        return hint
     match error:
-        case _ if is_local_limit(error):
-            return _LOCAL_LIMIT
         case NoCredentialsError() | PartialCredentialsError():
             return _NO_CREDENTIALS
         case CredentialRetrievalError():
@@ -162,16 +165,19 @@ def _hint_without_code(error: BaseException) -> str:
             return ""
 
 
-def is_local_limit(error: BaseException) -> bool:
-    """Return whether this machine or process ran out of files, threads or memory."""
+def _hint_of_machine(error: BaseException) -> str:
+    """Return what to do about this machine; empty where it is not the reason."""
+    inner = error.kwargs.get("error") if isinstance(error, HTTPClientError) else None
+    if isinstance(inner or error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return _NO_FILE
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, MemoryError) or getattr(seen, "errno", None) in _LOCAL_ERRNOS:
-            return True
+            return _LOCAL_LIMIT
         if isinstance(seen, RuntimeError) and _NO_THREAD in str(seen):
-            return True
+            return _LOCAL_LIMIT
         seen = seen.__cause__ or seen.__context__
-    return False
+    return ""
 
 
 def _hint_of_proxy(error: ProxyConnectionError) -> str:
@@ -257,7 +263,7 @@ def explain(error: Exception, doing: str) -> FanOutError:
     if hint := hint_of(error):
         text = f"{text} ({hint})"
     match error:
-        case _ if is_local_limit(error):
+        case _ if _hint_of_machine(error):
             kind = SetupError
         case NoCredentialsError() | PartialCredentialsError():
             kind = SetupError
