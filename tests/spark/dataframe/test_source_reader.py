@@ -328,7 +328,7 @@ def test_a_planner_stops_quietly_in_the_moment_in_which_its_landing_ends(
         closed.set()
         go_on.wait(10)
 
-    monkeypatch.setattr(landing_thread.asyncio, "run", run)
+    monkeypatch.setattr(asyncio, "run", run)
     put(source, 1, 3)
     reader = planner()
     reader.prepareForTriggerAvailableNow()
