@@ -23,7 +23,7 @@ from fanout.kinesis.aws.api import (
     StreamDescription,
     UnreadRecords,
 )
-from fanout.kinesis.aws.credentials import hide_signed_headers
+from fanout.kinesis.aws.credentials import hide_secrets
 from fanout.kinesis.aws.local_endpoint import go_past_proxies
 from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
 from fanout.kinesis.aws.session import open_session
@@ -94,8 +94,8 @@ async def open_kinesis_client(
                 from fanout.kinesis.aws.http2_transport import subscribe_over_http2  # noqa: PLC0415 - an optional extra
             await clients.enter_async_context(subscribe_over_http2(reading, _CONNECT_TIMEOUT))
         reading.meta.events.register("before-send.kinesis.PutRecords", _send_large_body_in_parts)
-        hide_signed_headers(control)
-        hide_signed_headers(reading)
+        hide_secrets(control)
+        hide_secrets(reading)
         yield _AioKinesisClient(stream, control, reading, await session.get_credentials())
 
 
