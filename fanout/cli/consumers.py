@@ -133,19 +133,25 @@ def cost(
     stream: Stream,
     *,
     shard_hour_price: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0,
             max=_MOST,
-            help="The price of a consumer on a shard for an hour (us-east-1 list).",
+            help="The price of a consumer on a shard for an hour. Left out, it is 0.015, the list "
+            "price of us-east-1, and 0 for a stream in on-demand mode.",
+            show_default=False,
         ),
-    ] = 0.015,
+    ] = None,
     gb_price: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=0, max=_MOST, help="The price of a GB that a consumer retrieves (us-east-1 list)."
+            min=0,
+            max=_MOST,
+            help="The price of a GB that a consumer retrieves. Left out, it is 0.013, the list "
+            "price of us-east-1, and 0.05 for a stream in on-demand mode.",
+            show_default=False,
         ),
-    ] = 0.013,
+    ] = None,
     gb_per_month: Annotated[
         float,
         typer.Option(

@@ -14,6 +14,7 @@ from fanout.demo.plan import Kind
 from fanout.demo.records import SentRecord, digest
 from fanout.demo.service import STREAM, ActionResult
 from fanout.demo.sources import KinesisSettings
+from fanout.kinesis.aws.local_endpoint import go_past_proxies
 from fanout.testing.faults import CutConnection, RaiseInStream, Stall
 from fanout.testing.kinesis.credentials import REGION
 from fanout.testing.kinesis.process import KinesisProcess
@@ -68,6 +69,7 @@ class KinesisService:
         async with session.client(
             "kinesis", **self._server.client_options, config=config
         ) as client:
+            go_past_proxies(client)
             yield KinesisStream(self._server, client, STREAM)
 
     def faults(self) -> Mapping[str, int]:

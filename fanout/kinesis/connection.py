@@ -12,7 +12,7 @@ from fanout.core.source import Capabilities, Terms
 from fanout.core.statistics import Origin
 from fanout.core.subscription import Tap
 from fanout.kinesis.aws.credential_refresh import CredentialRefresh
-from fanout.kinesis.aws.error_hints import hint_of, name_of
+from fanout.kinesis.aws.error_hints import TAKEN_OVER, hint_of, name_of
 from fanout.kinesis.closed_shards import ClosedShards, MeasuredEvents
 from fanout.kinesis.policy import KinesisRemedy, judge
 from fanout.kinesis.reading.deaggregation import Deaggregator
@@ -21,6 +21,7 @@ from fanout.kinesis.reading.recovery import Recovery
 from fanout.kinesis.reading.subscription import DamagedFrames, EnhancedFanOut
 from fanout.kinesis.shards import ShardCatalog
 from fanout.kinesis.starting_position import describe_position, resolve_start
+from fanout.kinesis.takeovers import Takeovers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -77,6 +78,7 @@ class KinesisConnection:
         )
         self._damaged_frames = DamagedFrames(options.on_bad_frame)
         self._deaggregator = Deaggregator(options.on_bad_aggregate)
+        self._takeovers = Takeovers(stream.name, consumer or "")
         self._discovers = False
         self._listing = asyncio.Lock()
         self._reader: EnhancedFanOut | Poller
@@ -182,6 +184,8 @@ class KinesisConnection:
             split: The shard; None in a listing.
             position: The position of the shard's reader; None in a listing.
         """
+        if split is not None and phase is Phase.STREAM and name_of(error) == TAKEN_OVER:
+            self._takeovers.count(split.id)
         hint = hint_of(error)
         match judge(error, phase, first=phase not in self._worked):
             case KinesisRemedy.REFRESH:

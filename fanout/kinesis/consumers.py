@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 # A twelfth of 8,760 hours, as in AWS's own price lists.
 HOURS_PER_MONTH: Final = 730
 
+# List prices of us-east-1, of a stream in on-demand mode: nothing for a consumer on a shard, and so
+# much for a GB that a consumer retrieves.
+_ON_DEMAND_SHARD_HOUR: Final = 0.0
+_ON_DEMAND_GB: Final = 0.05
+
 _POLLING: Final = Backoff(base=1.0, cap=5.0)
 
 
@@ -32,6 +37,8 @@ _POLLING: Final = Backoff(base=1.0, cap=5.0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPrice:
     """The monthly price of a stream's consumers; the defaults are list prices of us-east-1.
+
+    They are those of a stream with provisioned shards.
 
     Args:
         consumers: The consumers that are registered and not being deleted.
@@ -152,9 +159,11 @@ class StreamConsumers:
         return failed
 
     async def price(
-        self, *, shard_hour_price: float, gb_price: float, gb_per_month: float
+        self, *, shard_hour_price: float | None, gb_price: float | None, gb_per_month: float
     ) -> ConsumerPrice:
         """Estimate the monthly price; the arguments are those of ConsumerPrice.
+
+        A price that is None is the list price of us-east-1 for the mode of the stream.
 
         Raises:
             ServiceError: If the shards or the consumers may not be listed.
@@ -162,13 +171,25 @@ class StreamConsumers:
         with explained(f"the shards of {self.stream.name!r} cannot be listed"):
             shards = await self._client.list_shards()
         closed = {parent for shard in shards for parent in shard.parents}
-        return ConsumerPrice(
+        listed = list_price(self.stream)
+        return replace(
+            listed,
             consumers=sum(consumer.status != "DELETING" for consumer in await self.describe_all()),
             shards=sum(shard.shard_id not in closed for shard in shards),
-            shard_hour_price=shard_hour_price,
-            gb_price=gb_price,
+            shard_hour_price=(
+                listed.shard_hour_price if shard_hour_price is None else shard_hour_price
+            ),
+            gb_price=listed.gb_price if gb_price is None else gb_price,
             gb_per_month=gb_per_month,
         )
+
+
+def list_price(stream: StreamDescription) -> ConsumerPrice:
+    """Return the list price of one consumer in us-east-1, by the mode of its stream."""
+    one = ConsumerPrice(consumers=1, shards=stream.open_shards)
+    if not stream.on_demand:
+        return one
+    return replace(one, shard_hour_price=_ON_DEMAND_SHARD_HOUR, gb_price=_ON_DEMAND_GB)
 
 
 @asynccontextmanager

@@ -78,6 +78,10 @@ class KinesisOptions(SourceOptions):
     Args:
         stream: The stream's name or ARN; or a sequence of several streams. Then the shards are
             named like `"orders/shardId-000000000000"`.
+        shards: The shards to read, by id, and from then on their children; None for all. So several
+            readers divide a stream. The child of a merge has two parents, and is read where the one
+            with the lower id is. Where several streams are read, an id may have the name of one and
+            a slash before it, and is otherwise that of a shard of each of them.
         consumer: The enhanced fan-out consumer: an ARN is used as it is; a name is registered on
             each stream unless it exists. It may be left out where `mode` is `"polling"`, which uses
             none: `consumer`, `tags` and `deregister` then have no effect.
@@ -139,6 +143,7 @@ class KinesisOptions(SourceOptions):
     """
 
     stream: str | Sequence[str]
+    shards: str | Sequence[str] | None = None
     consumer: str | None = None
     mode: Literal["efo", "polling"] = "efo"
     start: _Start | Mapping[str, _Start | Cursor] | PerSplit | Chooser = field(
@@ -179,6 +184,8 @@ class KinesisOptions(SourceOptions):
         )
         object.__setattr__(self, "event_time", event_time)
         self._check_names()
+        if self.shards is not None:
+            object.__setattr__(self, "shards", _check_shards(self.shards, self.stream_names))
         _ = self.role  # checks its options
         self._check_lifecycle()
         self._check_numbers()
@@ -295,6 +302,28 @@ class KinesisOptions(SourceOptions):
                     f"{option} is for a consumer that is registered here; {self.consumer} exists "
                     f"already, so name the consumer instead, or leave {option} out"
                 )
+
+
+def _check_shards(shards: str | Sequence[str], streams: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids of chosen shards, each once.
+
+    Args:
+        shards: One, or several.
+        streams: The names of the streams that are read.
+    """
+    several = (shards,) if isinstance(shards, str) else tuple(dict.fromkeys(shards))
+    if not several:
+        raise OptionError("shards is empty; name at least one, or leave it out for all")
+    for shard in several:
+        stream, slash, id_ = str(shard).rpartition("/")
+        if not isinstance(shard, str) or not NAME.fullmatch(id_):
+            raise OptionError(f"shards={shard!r} must be the id of a shard: shardId-000000000000")
+        if slash and (len(streams) == 1 or stream not in streams):
+            raise OptionError(
+                f"shards={shard!r} must be a shard of {' or '.join(streams)}; the name of a stream "
+                f"is before it only where several are read"
+            )
+    return several
 
 
 def streams_of(text: str) -> str | list[str]:

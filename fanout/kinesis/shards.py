@@ -39,7 +39,7 @@ class ShardCatalog:
 
     @property
     def known(self) -> Mapping[str, ShardDescription]:
-        """The last description of each shard that was ever listed, of 10,000 at most."""
+        """The last description of each shard that was ever listed, of MAX_SHARDS at most."""
         return self._known
 
     async def refresh(self) -> Sequence[Split]:

@@ -15,6 +15,7 @@ from fanout.core.positions import Latest
 from fanout.errors import ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import code_of, explained
+from fanout.kinesis.chosen_shards import ChosenConnection, ShardChoice
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.open_files import check_open_files
 from fanout.kinesis.options import KinesisOptions
@@ -55,7 +56,7 @@ class KinesisSource(KinesisOptions):
     @asynccontextmanager
     async def connect(
         self, *, available_now: bool = False
-    ) -> AsyncIterator[KinesisConnection | StreamsConnection]:
+    ) -> AsyncIterator[KinesisConnection | StreamsConnection | ChosenConnection]:
         """Connect, check that each stream exists, and ensure that its consumer is ACTIVE.
 
         In polling no consumer is needed or described.
@@ -75,6 +76,15 @@ class KinesisSource(KinesisOptions):
                 endpoint does not answer.
         """
         del available_now
+        async with self._connect() as connection:
+            chosen = self.shards
+            yield (
+                connection if chosen is None else ChosenConnection(connection, ShardChoice(chosen))
+            )
+
+    @asynccontextmanager
+    async def _connect(self) -> AsyncIterator[KinesisConnection | StreamsConnection]:
+        """Connect to all shards."""
         async with AsyncExitStack() as stack:
             if isinstance(self.stream, str):
                 yield await stack.enter_async_context(_open_stream(self))
@@ -91,6 +101,7 @@ class KinesisSource(KinesisOptions):
         return replace(
             self,
             stream=stream,
+            shards=None,
             start=Latest(),
             decode=None,
             on_bad_record="fail",
@@ -142,7 +153,8 @@ async def open_kinesis_connection(
     """
     jitter = FullJitter(_CONSUMER_POLLING, random)
     stream = await _usable_stream(client, options.only_stream, jitter)
-    check_open_files(stream.open_shards)
+    chosen = stream.open_shards if options.shards is None else len(options.shards)
+    check_open_files(min(chosen, stream.open_shards))
     async with AsyncExitStack() as stack:
         registration = None
         if options.mode == "efo" and options.consumer is not None:

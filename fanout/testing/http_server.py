@@ -32,6 +32,7 @@ _BACKLOG = 1024
 _HTTP2_PREFACE = b"PRI"
 # And with this a client of TLS.
 _TLS_HANDSHAKE = b"\x16"
+_SENT_ONCE = frozenset({"date", "server"})
 
 
 class _RequestHandler(MotoRequestHandler):
@@ -42,6 +43,19 @@ class _RequestHandler(MotoRequestHandler):
         environ: dict[str, Any] = super().make_environ()
         add_caller(environ, SocketCaller(self.connection, cast("HttpServer", self.server).watch))
         return environ
+
+    def send_response_only(self, code: int, message: str | None = None) -> None:
+        """Begin an answer."""
+        self._sent: set[str] = set()
+        super().send_response_only(code, message)
+
+    def send_header(self, keyword: str, value: str) -> None:
+        """Send a header; one that both http.server and moto have goes out once."""
+        name = keyword.lower()
+        if name in _SENT_ONCE and name in self._sent:
+            return
+        self._sent.add(name)
+        super().send_header(keyword, value)
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 (werkzeug's signature)
         _logger.debug("%s: %s", type, message % args if args else message)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import boto3
 import pytest
 from typer.testing import CliRunner
 
@@ -160,6 +162,19 @@ def test_cost_counts_consumers_open_shards_and_gigabytes(shell: Shell) -> None:
         "per_consumer": 45.85,  # 3 x 730 x 0.015 + 1000 x 0.013
         "total": 91.7,
     }
+
+
+def test_cost_of_a_stream_in_on_demand_mode_is_that_of_its_gigabytes(shell: Shell) -> None:
+    with closing(boto3.client("kinesis", **shell.server.client_options)) as kinesis:
+        arn = kinesis.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"][
+            "StreamARN"
+        ]
+        kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    shell.json("register", "orders", "a")
+    answer = shell.json("cost", "orders", "--gb-per-month", "1000")
+    assert (answer["shard_hour_price"], answer["gb_price"]) == (0.0, 0.05)
+    assert answer["total"] == 50.0
+    assert shell.json("cost", "orders", "--gb-price", "1")["gb_price"] == 1.0
 
 
 def test_cost_takes_the_prices_of_another_region(shell: Shell) -> None:

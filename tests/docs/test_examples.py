@@ -10,7 +10,8 @@ import re
 import shlex
 import signal
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from typer.testing import CliRunner
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _, ASYNCIO = python_blocks("README.md")
-PRINTED, RESUME = python_blocks("asyncio.md")
+PRINTED, RESUME, COPIES = python_blocks("asyncio.md")
 DECODE, _, DEAD_LETTERS = python_blocks("decoding.md")
 SEVERAL, POLLING = python_blocks("kinesis.md")
 _, STOP_ASYNCIO = python_blocks("operations.md")
@@ -103,6 +104,45 @@ async def test_the_resume_example_ends_on_an_idle_stream(
     async with asyncio.timeout(30):
         await defined_by(RESUME)["main"]()
     assert "0 records of 0 batches" in capsys.readouterr().out
+
+
+def test_the_example_of_several_copies_divides_shards_and_partitions() -> None:
+    example: dict[str, Any] = {}
+    exec(COPIES, example)  # noqa: S102 - the page is ours
+    assert example["orders"](1).shards == ("shardId-000000000002",)
+    cluster = Cluster("127.0.0.1:9092", security=PLAINTEXT)
+    one, other = (example["clicks"](cluster, copy, 2).selection.partitions for copy in range(2))
+    assert len(one | other) == len(one) + len(other) == 12
+
+
+OPTIONS: Final = re.compile(r"\| option \| default \| \|\n(.+?)\n\n", re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("name", "opening"), [("asyncio.md", fanout.open), ("landing.md", fanout.land)]
+)
+def test_the_table_of_a_function_has_its_options(name: str, opening: Callable[..., Any]) -> None:
+    (table,) = OPTIONS.findall(page(name))
+    listed = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", table, re.MULTILINE))
+    options = {
+        option: parameter.default
+        for option, parameter in inspect.signature(opening).parameters.items()
+        if parameter.default is not parameter.empty or option == "resume"
+    }
+    assert [*listed] == [*options]
+    for option, default in options.items():
+        shown = listed[option].strip("`").replace(",", "")
+        match default:
+            case str():
+                assert shown == f'"{default}"'
+            case timedelta():
+                assert shown == f"{default.days} days"
+            case int() if shown.endswith(" MiB"):
+                assert default == int(shown.removesuffix(" MiB")) << 20
+            case float():
+                assert float(shown.removesuffix(" s")) == default
+            case _:
+                assert shown == str(default)
 
 
 async def test_the_decode_example_sets_bad_records_aside(

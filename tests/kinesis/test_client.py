@@ -487,6 +487,17 @@ async def test_describe_stream_tells_the_services_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "on_demand"),
+    [({}, False), ({"StreamMode": "PROVISIONED"}, False), ({"StreamMode": "ON_DEMAND"}, True)],
+)
+async def test_the_mode_of_a_stream_is_told(mode: dict[str, str], on_demand: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    summary = SUMMARY["StreamDescriptionSummary"] | {"StreamModeDetails": mode}
+    answer = answering({"StreamDescriptionSummary": summary})
+    async with connected(Service(DescribeStreamSummary=answer)) as kinesis:
+        assert (await kinesis.describe_stream()).on_demand is on_demand
+
+
+@pytest.mark.parametrize(
     ("encryption", "key_id"),
     [
         ({"EncryptionType": "NONE", "KeyId": "alias/old"}, None),
@@ -577,10 +588,16 @@ async def test_a_page_token_that_comes_twice_is_a_service_error() -> None:
             await kinesis.list_shards()
 
 
+async def test_as_many_shards_are_listed_as_an_account_may_open() -> None:
+    page = {"Shards": [shard(number) for number in range(20_000)]}
+    async with connected(Service(ListShards=answering(page))) as kinesis:
+        assert len(await kinesis.list_shards()) == 20_000
+
+
 async def test_a_listing_beyond_the_limit_is_a_service_error() -> None:
     page = {"Shards": [shard(number) for number in range(MAX_SHARDS + 1)], "NextToken": "more"}
     async with connected(Service(ListShards=answering(page))) as kinesis:
-        with pytest.raises(ServiceError, match="more than 10000 shards"):
+        with pytest.raises(ServiceError, match="more than 50000 shards"):
             await kinesis.list_shards()
 
 

@@ -380,7 +380,7 @@ async def test_a_key_of_ones_own_is_tried_by_a_subscription(stream: Stream) -> N
 async def test_open_and_closed_shards_are_counted(stream: Stream) -> None:
     stream.server.split_shard("orders", FIRST)
     found = await examine(stream)
-    assert found["shards"].detail == "2 open, 1 closed; 10,000 are read at most"
+    assert found["shards"].detail == "2 open, 1 closed; 50,000 are read at most"
     assert "on 2 open shards" in found["price"].detail
 
 

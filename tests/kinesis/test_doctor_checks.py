@@ -16,6 +16,7 @@ from fanout.kinesis.doctor.checks import (
     encryption,
     memory,
     open_files,
+    price,
     shard_count,
     stream_state,
 )
@@ -151,8 +152,15 @@ def test_a_stream_is_warned_before_its_shards_are_too_many(listed: int, status: 
     found = shard_count(listed, 3)
     assert (found.status, found.detail) == (
         status,
-        f"3 open, {listed - 3} closed; 10,000 are read at most",
+        f"3 open, {listed - 3} closed; 50,000 are read at most",
     )
+
+
+def test_the_price_is_that_of_the_streams_mode() -> None:
+    assert "$43.80 a month on 4 open shards, and $0.013" in price(STREAM).detail
+    on_demand = price(replace(STREAM, on_demand=True)).detail
+    assert "nothing until it reads, and $0.05 for each GB" in on_demand
+    assert "open shards" not in on_demand
 
 
 def test_a_containers_memory_is_what_there_is(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from hyperframe.frame import DataFrame
 
 from fanout.errors import OptionError, SetupError
 from fanout.kinesis import KinesisSource
+from fanout.kinesis.aws import local_endpoint
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.testing.certificate import LocalCertificate
 from fanout.testing.fast_mode import fast
@@ -340,6 +341,13 @@ async def proxying(status: bytes, heads: list[bytes]) -> AsyncIterator[str]:
         yield f"http://user:canary@127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
+@pytest.fixture
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat the server of the test as one on another machine, which a proxy may lead to."""
+    monkeypatch.setattr(local_endpoint, "is_loopback", lambda _: False)
+
+
+@pytest.mark.usefixtures("_elsewhere")
 async def test_a_proxy_is_asked_for_a_tunnel(
     certificate: LocalCertificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +365,7 @@ async def test_a_proxy_is_asked_for_a_tunnel(
     assert b"\r\nProxy-Authorization: Basic " in head
 
 
+@pytest.mark.usefixtures("_elsewhere")
 async def test_a_proxy_that_refuses_is_named_without_its_password(
     certificate: LocalCertificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +381,7 @@ async def test_a_proxy_that_refuses_is_named_without_its_password(
     assert "canary" not in str(raised.value)
 
 
+@pytest.mark.usefixtures("_elsewhere")
 async def test_a_proxy_that_speaks_tls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "https://127.0.0.1:1")
     async with connected("https://localhost:1") as client:

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import json
 import logging
 import socket
+import subprocess
+import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
@@ -22,6 +27,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FIRST = "shardId-000000000000"
+STRICT_READER = """
+import asyncio
+import fanout
+from fanout.kinesis import KinesisSource
+from fanout.testing import KinesisServer
+
+async def read(url):
+    source = KinesisSource(
+        stream="orders", consumer="etl", start="TRIM_HORIZON", endpoint_url=url, region="us-east-1"
+    )
+    async with fanout.open(source) as stream:
+        async for batch in stream:
+            print(batch.num_records, "record")
+            return
+
+import os
+os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing")
+with KinesisServer() as server:
+    server.create_stream("orders")
+    server.put_records("orders", [("key", b"1")])
+    asyncio.run(read(server.endpoint_url))
+"""
 SILENT = KinesisRules(heartbeat=600, takeover_after=0, call_interval=0)
 
 
@@ -216,3 +243,35 @@ def test_moto_does_not_look_for_its_parts_again(
 ) -> None:
     monkeypatch.setattr("moto.backends.list_of_moto_modules", lambda: pytest.fail("it does"))
     assert kinesis.client.list_streams()["StreamNames"] == ["orders"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["Kinesis_20131202.ListShards", "Kinesis_20131202.Nonsense", "DynamoDB_20120810.ListTables"],
+)
+def test_an_answer_has_each_header_once(target: str) -> None:
+    with (
+        KinesisServer() as server,
+        closing(HTTPConnection(urlsplit(server.endpoint_url).netloc)) as connection,
+    ):
+        connection.request(
+            "POST",
+            "/",
+            body=json.dumps({"StreamName": "orders"} if "Kinesis" in target else {}),
+            headers={"X-Amz-Target": target, "Content-Type": "application/x-amz-json-1.1"},
+        )
+        names = [name.lower() for name, _ in connection.getresponse().getheaders()]
+    assert sorted(names) == sorted(set(names))
+    assert {"date", "server"} <= set(names)
+
+
+def test_a_strict_client_reads_from_the_server() -> None:
+    # Under -X dev aiohttp refuses what is no valid answer, such as a header that comes twice.
+    reader = subprocess.run(  # noqa: S603 - our own interpreter and program
+        [sys.executable, "-X", "dev", "-W", "error", "-c", STRICT_READER],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (reader.stdout, reader.returncode) == ("1 record\n", 0), reader.stderr

@@ -29,8 +29,8 @@ _NOTABLE_SKEW: Final = 60_000  # milliseconds
 _SHOWN: Final = ("metadata.version", "transaction.version", "share.version")
 _REACH: Final = "check the address, and the protocol and the credentials that are given for it"
 _ADVERTISED: Final = (
-    "clients must reach the address that a broker advertises: correct advertised.listeners of this "
-    "broker, or open the network and the name service to it"
+    "clients use the address that a broker advertises: if it is wrong, correct its "
+    "advertised.listeners; if nothing answers there, open the network and the name service to it"
 )
 
 

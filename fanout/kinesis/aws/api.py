@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
-# A longer listing is treated as a fault, so that it cannot exhaust memory. A stream has at most 50
-# consumers (AWS API reference, RegisterStreamConsumer).
-MAX_SHARDS: Final = 10_000
+# A longer listing is treated as a fault, so that it cannot exhaust memory. An account may open
+# 20,000 shards (developer guide, "Quotas and limits"), and closed ones are listed for as long as
+# their records are kept. A stream has at most 50 consumers (AWS API reference,
+# RegisterStreamConsumer).
+MAX_SHARDS: Final = 50_000
 MAX_CONSUMERS: Final = 1_000
 
 MAX_HASH_KEY: Final = 2**128 - 1
@@ -41,6 +43,7 @@ class StreamDescription:
         consumers: The number of registered consumers; None if the service does not send it.
         key_id: The KMS key that encrypts the records, as its ARN, its id or an alias; None if
             they are not encrypted.
+        on_demand: Whether the service scales it, and bills its GB instead of its shards.
     """
 
     name: str
@@ -52,6 +55,7 @@ class StreamDescription:
     open_shards: int
     consumers: int | None
     key_id: str | None
+    on_demand: bool = False
 
 
 @final

@@ -23,7 +23,8 @@ from fanout.kinesis.aws.api import (
     StreamDescription,
     UnreadRecords,
 )
-from fanout.kinesis.aws.credentials import hide_signed_headers
+from fanout.kinesis.aws.credentials import hide_secrets
+from fanout.kinesis.aws.local_endpoint import go_past_proxies
 from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.options import HTTP_2, HTTP_VERSIONS, check_endpoint
@@ -85,14 +86,16 @@ async def open_kinesis_client(
             )
         # The environment and the profile may set an endpoint too.
         check_endpoint(control.meta.endpoint_url, insecure=insecure)
+        go_past_proxies(control)
+        go_past_proxies(reading)
         deliver_raw_bodies(reading)
         if http_version == HTTP_2:
             with naming_extras("http_version=2"):
                 from fanout.kinesis.aws.http2_transport import subscribe_over_http2  # noqa: PLC0415 - an optional extra
             await clients.enter_async_context(subscribe_over_http2(reading, _CONNECT_TIMEOUT))
         reading.meta.events.register("before-send.kinesis.PutRecords", _send_large_body_in_parts)
-        hide_signed_headers(control)
-        hide_signed_headers(reading)
+        hide_secrets(control)
+        hide_secrets(reading)
         yield _AioKinesisClient(stream, control, reading, await session.get_credentials())
 
 
@@ -175,6 +178,7 @@ class _AioKinesisClient:
             open_shards=summary["OpenShardCount"],
             consumers=summary.get("ConsumerCount"),
             key_id=summary.get("KeyId") if summary.get("EncryptionType") == "KMS" else None,
+            on_demand=summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND",
         )
 
     async def list_shards(self) -> list[ShardDescription]:

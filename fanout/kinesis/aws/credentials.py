@@ -19,7 +19,11 @@ from aiobotocore.credentials import (
     AioDeferredRefreshableCredentials,
 )
 from aiobotocore.session import AioSession
-from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
+from botocore.exceptions import (
+    CredentialRetrievalError,
+    NoCredentialsError,
+    ProxyConnectionError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -158,7 +162,7 @@ async def assume_role(
     @asynccontextmanager
     async def client(service: str, **options: Any) -> AsyncIterator[Any]:
         async with session.client(service, region_name=region, **options) as opened:
-            hide_signed_headers(opened)
+            hide_secrets(opened)
             yield opened
 
     fetcher = AioAssumeRoleCredentialFetcher(
@@ -177,12 +181,21 @@ def inner_session(session: aioboto3.Session) -> Any:
     return session._session  # noqa: SLF001  # no public name exists
 
 
-def hide_signed_headers(client: Any) -> None:
-    """Remove the signed headers from the errors of a client, and of no other of its session."""
+def hide_secrets(client: Any) -> None:
+    """Remove secrets from the errors of a client, and of no other of its session."""
     client.meta.events.register("after-call", _hide_signed_headers)
+    service = client.meta.service_model.service_id.hyphenize()
+    # Before the handler that raises the error.
+    client.meta.events.register_first(f"needs-retry.{service}", _hide_proxy)
 
 
 def _hide_signed_headers(parsed: dict[str, Any], **_: object) -> None:
     error = parsed.get("Error", {})
     if "Message" in error:
         error["Message"] = error["Message"].partition(_SIGNED_HEADERS)[0].rstrip()
+
+
+def _hide_proxy(caught_exception: BaseException | None, **_: object) -> None:
+    """Keep the error below one of a proxy out of tracebacks: it has the proxy's password."""
+    if isinstance(caught_exception, ProxyConnectionError):
+        caught_exception.__suppress_context__ = True

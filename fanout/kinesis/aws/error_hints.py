@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +14,12 @@ from botocore.exceptions import (
     EndpointConnectionError,
     HTTPClientError,
     NoCredentialsError,
+    ParamValidationError,
     PartialCredentialsError,
+    ProxyConnectionError,
+    SSLError,
 )
+from botocore.parsers import ResponseParserError
 
 from fanout.core.error_text import text_of
 from fanout.errors import FanOutError, RemoteError, ServiceError, SetupError
@@ -38,9 +43,9 @@ BAD_CREDENTIALS: Final = frozenset(
     }
 )
 
-_NOT_FOUND: Final = "ResourceNotFoundException"
-# Calls whose only resource is a stream.
-_STREAM_CALLS: Final = frozenset({"DescribeStreamSummary", "ListShards", "PutRecords"})
+TAKEN_OVER: Final = "ResourceInUseException"
+"""How the service ends a live subscription that another one takes over."""
+
 _SUBSCRIBE: Final = "SubscribeToShard"
 _PUT: Final = "PutRecords"
 # Calls whose resource is a consumer in the Service Authorization Reference of Kinesis Data Streams;
@@ -48,18 +53,46 @@ _PUT: Final = "PutRecords"
 _CONSUMER_CALLS: Final = frozenset(
     {_SUBSCRIBE, "DescribeStreamConsumer", "DeregisterStreamConsumer"}
 )
+# Calls that name a consumer, perhaps by its name.
+_NAMES_CONSUMER: Final = frozenset({"DescribeStreamConsumer", "RegisterStreamConsumer"})
+_SHARD_CALLS: Final = frozenset({"GetShardIterator", "GetRecords"})
+# The service says so only of a resource of another account.
+_OTHER_ACCOUNT: Final = "no resource-based policy allows"
+
 _CREDENTIALS: Final = "check that the credentials are valid and this machine's clock is right"
+_NO_CREDENTIALS: Final = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role"
+_STREAM_GONE: Final = (
+    "check the stream's name, its region and its account; it may have been deleted"
+)
+_CONSUMER_GONE: Final = "no consumer of the stream has that name or ARN; it may be deregistered"
+_SHARD_GONE: Final = (
+    "the stream or the shard is gone; check that the shard is within the retention period"
+)
+_ANY_GONE: Final = (
+    "the stream, its consumer or the shard is gone; check that the consumer is still "
+    "registered and that the shard is within the retention period"
+)
 _KMS: Final = "the KMS key of the stream"
+_TLS: Final = (
+    "check that the endpoint is the right one, and that this machine trusts its certificate: a "
+    "proxy that opens TLS has one of its own, which AWS_CA_BUNDLE names"
+)
+_NO_FILE: Final = (
+    "check the files that the AWS configuration of this machine names, such as AWS_CA_BUNDLE"
+)
+_LOCAL_LIMIT: Final = (
+    "a limit of this machine or container, not a fault of the service: see `ulimit -a`, the "
+    "limits of the unit or container, and its memory"
+)
+_LOCAL_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_NO_THREAD: Final = "can't start new thread"
+_PAGES_EXPIRED: Final = "the listing took longer than its pages are kept; try again"
+
+# What a code means whichever call it answers. InvalidArgumentException and ValidationException are
+# not here: only their own sentence says which parameter is refused.
 _HINTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(BAD_CREDENTIALS, _CREDENTIALS),
-    _NOT_FOUND: (
-        "the stream, its consumer or the shard is gone; check that the consumer is still "
-        "registered and that the shard is within the retention period"
-    ),
-    "InvalidArgumentException": (
-        "the position does not belong to this shard, or its records have expired; start again from "
-        "TRIM_HORIZON or a timestamp"
-    ),
+    "ExpiredNextTokenException": _PAGES_EXPIRED,
     "OptInRequired": "the account has no subscription to Kinesis; check it and its payments",
     "KMSAccessDeniedException": (
         f"grant kms:Decrypt on {_KMS} through kinesis, in the reader's policy and, for a key of "
@@ -69,11 +102,21 @@ _HINTS: Final[Mapping[str, str]] = {
     "KMSInvalidStateException": (
         f"{_KMS} cannot be used in its state; if its deletion is pending, cancel that and enable it"
     ),
-    "KMSNotFoundException": (
-        f"{_KMS} does not exist; without it the records cannot be read, so check the key that the "
-        "stream names"
-    ),
+    "KMSNotFoundException": f"{_KMS} does not exist; check the key that the stream names",
     "KMSOptInRequired": f"the account that has {_KMS} has no subscription to KMS",
+}
+_PUT_DENIED: Final = "grant kinesis:PutRecords and kinesis:ListShards on the stream"
+# What a code means as the answer to one call, before what it means in general.
+_HINTS_OF_CALL: Final[Mapping[tuple[str, str], str]] = {
+    **{(_PUT, code): _PUT_DENIED for code in ACCESS_DENIED},
+    (_PUT, "KMSAccessDeniedException"): (
+        f"grant kms:GenerateDataKey on {_KMS} through kinesis, in the writer's policy and, for a "
+        "key of another account, in the key's"
+    ),
+    **{
+        (call, "ResourceInUseException"): "the stream must be ACTIVE for this call; wait for it"
+        for call in ("ListShards", "ListStreamConsumers", "RegisterStreamConsumer")
+    },
 }
 
 
@@ -93,38 +136,97 @@ def name_of(error: BaseException) -> str:
     return code_of(error) or type(error).__name__
 
 
-_PUT_HINTS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(ACCESS_DENIED, "grant kinesis:PutRecords and kinesis:ListShards on the stream"),
-    "KMSAccessDeniedException": (
-        f"grant kms:GenerateDataKey on {_KMS} through kinesis, in the writer's policy and, for a "
-        "key of another account, in the key's"
-    ),
-}
-
-
 def hint_of(error: BaseException) -> str:
     """Return what the user can do about an error, as a clause; empty if nothing is known."""
-    code = code_of(error) or ""
     match error:
-        case NoCredentialsError() | PartialCredentialsError() | CredentialRetrievalError():
-            return _CREDENTIALS
         case ClientError() if error.operation_name.startswith("AssumeRole"):
-            return (
-                "check role_arn, and that the role trusts the credentials in use; its trust policy "
-                "may ask for an external_id"
-            )
-        case ClientError() if error.operation_name == _PUT and code in _PUT_HINTS:
-            return _PUT_HINTS[code]
-        case ClientError() | RemoteError() if code in ACCESS_DENIED:
-            return _grant(error.operation_name if isinstance(error, ClientError) else _SUBSCRIBE)
-        case ClientError() if code == _NOT_FOUND and error.operation_name in _STREAM_CALLS:
-            return "check the stream's name, its region and its account; it may have been deleted"
+            return _hint_of_role(error.operation_name, code_of(error) or "")
+        case ClientError():
+            return _hint_of_call(error.operation_name, code_of(error) or "", str(error))
+        case RemoteError():
+            return _hint_of_call(_SUBSCRIBE, error.code, str(error))
         case _:
-            return _HINTS.get(code, "")
+            return _hint_without_code(error)
+
+
+def _hint_without_code(error: BaseException) -> str:
+    if hint := _hint_of_machine(error):
+        return hint
+    match error:
+        case NoCredentialsError() | PartialCredentialsError():
+            return _NO_CREDENTIALS
+        case CredentialRetrievalError():
+            return "check the source of the credentials that it names"
+        case SSLError():
+            return _TLS
+        case ProxyConnectionError():
+            return _hint_of_proxy(error)
+        case _:
+            return ""
+
+
+def _hint_of_machine(error: BaseException) -> str:
+    """Return what to do about this machine; empty where it is not the reason."""
+    inner = error.kwargs.get("error") if isinstance(error, HTTPClientError) else None
+    if isinstance(inner or error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return _NO_FILE
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MemoryError) or getattr(seen, "errno", None) in _LOCAL_ERRNOS:
+            return _LOCAL_LIMIT
+        if isinstance(seen, RuntimeError) and _NO_THREAD in str(seen):
+            return _LOCAL_LIMIT
+        seen = seen.__cause__ or seen.__context__
+    return ""
+
+
+def _hint_of_proxy(error: ProxyConnectionError) -> str:
+    refused = error.kwargs.get("error")
+    match refused:
+        case aiohttp.ClientHttpProxyError(status=status):
+            host = refused.request_info.url.host
+            return (
+                f"it answers {status} to a connection to {host}: allow that host there, or name "
+                f"it in NO_PROXY"
+            )
+        case ConnectionRefusedError(errno=None):  # by HTTP/2: the proxy's own answer
+            return f"{refused}: allow that host there, or name it in NO_PROXY"
+        case _:
+            return "check HTTPS_PROXY and HTTP_PROXY, or name the endpoint's host in NO_PROXY"
+
+
+def _hint_of_role(operation: str, code: str) -> str:
+    if code in ACCESS_DENIED and operation == "AssumeRole":
+        return (
+            "check role_arn, and that the role trusts the credentials in use; its trust policy "
+            "may ask for an external_id"
+        )
+    if code in ACCESS_DENIED:
+        return "check that the role's trust policy allows the identity of this machine's token"
+    return _CREDENTIALS if code in BAD_CREDENTIALS else ""
+
+
+def _hint_of_call(operation: str, code: str, text: str) -> str:
+    if code in ACCESS_DENIED and _OTHER_ACCOUNT in text:
+        return _grant_across_accounts(operation)
+    if code == "ResourceNotFoundException":
+        return _gone(operation)
+    if hint := _HINTS_OF_CALL.get((operation, code)):
+        return hint
+    return _grant(operation) if code in ACCESS_DENIED else _HINTS.get(code, "")
+
+
+def _gone(operation: str) -> str:
+    """Say what a call has named that does not exist."""
+    if operation == _SUBSCRIBE:
+        return _ANY_GONE
+    if operation in _SHARD_CALLS:
+        return _SHARD_GONE
+    return _CONSUMER_GONE if operation in _CONSUMER_CALLS else _STREAM_GONE
 
 
 def _grant(operation: str) -> str:
-    resource = "consumer" if operation in _CONSUMER_CALLS else "stream"
+    resource = _resource(operation)
     tagging = ""
     if operation == "RegisterStreamConsumer":
         tagging = " (with tags, also kinesis:TagResource on the consumer)"
@@ -134,32 +236,54 @@ def _grant(operation: str) -> str:
     )
 
 
+def _grant_across_accounts(operation: str) -> str:
+    resource = _resource(operation)
+    policy = f"a resource policy of the {resource} must allow kinesis:{operation}"
+    if operation not in _NAMES_CONSUMER:
+        return f"the stream belongs to another account: {policy}"
+    return (
+        f"the stream belongs to another account: its owner registers the consumer, and {policy}; "
+        f"give the consumer's ARN, since one that is given by name may have to be registered"
+    )
+
+
+def _resource(operation: str) -> str:
+    return "consumer" if operation in _CONSUMER_CALLS else "stream"
+
+
 def explain(error: Exception, doing: str) -> FanOutError:
-    """Turn an error of the service or the network into one sentence for the user.
+    """Turn an error of the service, the network or this machine into one sentence for the user.
 
     Args:
         error: The error of a call.
         doing: The purpose of the call, as a clause: `"the stream 'orders' cannot be described"`.
     """
+    kind: type[FanOutError] = ServiceError
+    text = text_of(error)
+    if hint := hint_of(error):
+        text = f"{text} ({hint})"
     match error:
+        case _ if _hint_of_machine(error):
+            kind = SetupError
         case NoCredentialsError() | PartialCredentialsError():
-            return SetupError(
-                f"{doing}: no AWS credentials were found; set AWS_ACCESS_KEY_ID and "
-                f"AWS_SECRET_ACCESS_KEY, a profile, or a role"
-            )
+            kind = SetupError
+            text = f"no AWS credentials were found; {_NO_CREDENTIALS}"
+        case ClientError() | RemoteError() | ResponseParserError():
+            pass
+        case ProxyConnectionError() | SSLError():
+            pass
         case EndpointConnectionError() | HTTPClientError() | aiohttp.ClientError() | OSError():
-            return ServiceError(
-                f"{doing}: the endpoint does not answer ({text_of(error)}); check the region, "
-                f"endpoint_url and the network"
+            text = (
+                f"the endpoint does not answer ({text}); check the region, endpoint_url and the "
+                f"network"
             )
-        case BotoCoreError():
-            return SetupError(
-                f"{doing}: {text_of(error)} (check the AWS configuration of this machine)"
-            )
+        case BotoCoreError() if not isinstance(error, ParamValidationError):
+            kind = SetupError
+            text = text if hint else f"{text} (check the AWS configuration of this machine)"
         case _:
-            hint = hint_of(error)
-            text = f"{doing}: {text_of(error)}"
-            return ServiceError(f"{text} ({hint})" if hint else text)
+            kind = FanOutError
+            text = f"{type(error).__name__}: {text} (an unexpected error; please report it)"
+    return kind(f"{doing}: {text}")
 
 
 @contextmanager

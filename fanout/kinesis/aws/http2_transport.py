@@ -219,4 +219,4 @@ async def _ask_proxy(connected: socket.socket, headers: dict[str, str], target: 
         head += byte
     status = head.partition(b"\r\n")[0].decode("latin-1")
     if status.split(" ")[1:2] != [_OK]:
-        raise ConnectionRefusedError(f"it answers {status!r}")
+        raise ConnectionRefusedError(f"it answers {status!r} to a connection to {target}")

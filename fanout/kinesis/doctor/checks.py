@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from fanout.core.findings import Finding, fine, problem, unknown, warning
 from fanout.core.lander_plan import LANDERS_APART, lander_cores, lander_count
 from fanout.kinesis.aws.api import MAX_SHARDS
-from fanout.kinesis.consumers import ConsumerPrice
+from fanout.kinesis.consumers import list_price
 from fanout.kinesis.open_files import open_files_needed
 from fanout.kinesis.options import HTTP_2
 
@@ -195,13 +195,19 @@ def landers(options: KinesisOptions, number: int, open_shards: int) -> list[Find
     return [count, calls, lander_cores(number)]
 
 
-def price(shards: int) -> Finding:
+def price(stream: StreamDescription) -> Finding:
     """Return the price of one consumer."""
-    estimate = ConsumerPrice(consumers=1, shards=shards)
+    estimate = list_price(stream)
+    if stream.on_demand:
+        return fine(
+            "price",
+            f"a consumer costs nothing until it reads, and ${estimate.gb_price} for each GB, as "
+            f"the stream is in on-demand mode (list price of us-east-1)",
+        )
     return fine(
         "price",
-        f"a consumer costs ${estimate.per_consumer:,.2f} a month on {shards} open shards, and "
-        f"${estimate.gb_price} for each GB (list prices of us-east-1)",
+        f"a consumer costs ${estimate.per_consumer:,.2f} a month on {stream.open_shards} open "
+        f"shards, and ${estimate.gb_price} for each GB (list prices of us-east-1)",
     )
 
 

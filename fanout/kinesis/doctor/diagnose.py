@@ -100,7 +100,7 @@ async def _diagnose_stream(
         try:
             client, method, region = await stack.enter_async_context(_opened(options))
         except FanOutError as error:
-            return [problem("credentials", str(error), "check this machine's AWS configuration")]
+            return [problem("credentials", str(error), "")]  # it says what to do
         described = await probe("DescribeStreamSummary", client.describe_stream())
         caller = _caller(f"from {method}, for {region}", described)
         findings = [caller, *_clock(described), described.finding]

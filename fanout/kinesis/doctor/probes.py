@@ -14,7 +14,7 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.error_text import text_of
 from fanout.core.events import Split
 from fanout.core.findings import Finding, fine, problem, unknown
-from fanout.core.policy import Fatal, Phase
+from fanout.core.policy import Phase, Retry
 from fanout.core.positions import Timestamp
 from fanout.errors import FanOutError
 from fanout.kinesis.aws.api import NO_TAGS
@@ -93,8 +93,8 @@ def _failure(check: str, error: Exception) -> Finding:
         return problem(check, why, hint)
     if code_of(error) is None and not isinstance(error, FanOutError):
         return problem(check, why, "check the region, the endpoint and the network")
-    if isinstance(judge(error, Phase.DISCOVER), Fatal):
-        return problem(check, why, "no reader gets further; please report it")
+    if not isinstance(judge(error, Phase.DISCOVER), Retry):
+        return problem(check, why, "no reader gets further; see what the service refuses")
     return unknown(check, why, "try again in a minute")
 
 
@@ -160,7 +160,7 @@ async def probe_consumer(
         findings.append(consumer_state(name, consumer))
     if stream is not None:
         quota = consumer_quota(stream, exists=consumer is not None)
-        findings += [quota, price(stream.open_shards)]
+        findings += [quota, price(stream)]
     return findings
 
 

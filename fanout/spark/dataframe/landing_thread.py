@@ -183,7 +183,8 @@ class LandingThread:
         """
         loop, task = self._loop, self._task
         if loop is not None and task is not None and self._thread.is_alive():
-            loop.call_soon_threadsafe(task.cancel)
+            with suppress(RuntimeError):  # the loop has closed in this moment
+                loop.call_soon_threadsafe(task.cancel)
             self._thread.join(_STOP_SECONDS)
         return not self._thread.is_alive()
 

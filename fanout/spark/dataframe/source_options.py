@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _COMMON: Final = ("source", "failOnDataLoss", "insecure", "maxBytesInFlight")
 _KINESIS: Final = (
     "stream",
+    "shards",
     "consumer",
     "mode",
     "startingPosition",
@@ -189,6 +190,8 @@ def _kinesis_source(given: GivenOptions, fields: dict[str, Any]) -> Source:
     ):
         if (value := given.word(name, *words)) is not None:
             fields[_keyword(name)] = value
+    if (shards := given.text("shards")) is not None:
+        fields["shards"] = shards.split(",")
     if (start := given.text("startingPosition")) is not None:
         fields["start"] = _kinesis_start(given, start)
     return KinesisSource(

@@ -20,6 +20,9 @@ from fanout.errors import RetryLaterError
 from fanout.kafka.reading.client import _Client
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
+from fanout.kinesis.aws.error_hints import _hint_of_call
+from fanout.kinesis.chosen_shards import ShardChoice
+from fanout.kinesis.connection import KinesisConnection
 from fanout.landing import columns, object_errors
 from fanout.landing.retention import Retention
 from fanout.landing.segment_filler import SegmentFiller
@@ -193,6 +196,42 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         ),
         "tests/kinesis/test_several_streams.py"
         "::test_positions_that_a_stream_resumed_from_are_acknowledged_by_their_old_names",
+    ),
+    "two readers of chosen shards have the child of a merge": TestedBug(
+        (
+            Edit(
+                ShardChoice._continues,
+                on(node(ast.IfExp), with_test(constant(value=True))),
+            ),
+        ),
+        "tests/kinesis/test_chosen_shards.py"
+        "::test_a_choice_follows_the_older_parent_alone_or_either",
+    ),
+    "a code gets the advice of another call": TestedBug(
+        (
+            Edit(
+                _hint_of_call,
+                on(
+                    node(ast.If, test=has(node(ast.Name, id="_HINTS_OF_CALL"))),
+                    with_test(constant(value=False)),
+                ),
+            ),
+        ),
+        "tests/kinesis/test_error_hints.py"
+        "::test_each_documented_error_of_each_call_has_its_own_advice",
+    ),
+    "copies of a reader are not warned of": TestedBug(
+        (
+            Edit(
+                KinesisConnection.verdict,
+                on(
+                    node(ast.If, test=has(node(ast.Name, id="TAKEN_OVER"))),
+                    with_test(constant(value=False)),
+                ),
+            ),
+        ),
+        "tests/kinesis/test_chosen_shards.py"
+        "::test_copies_that_take_a_shard_from_each_other_are_warned_of_once",
     ),
     "rows of two batches have one id": TestedBug(
         (Edit(RowIds._next, on(node(ast.Constant, value=b" %d %s"), constant(b"%d %s"))),),

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from tests.spark.harness import eventually, fanout_threads
 from tests.spark.manual import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from pathlib import Path
 
 ALL = ReadAllAvailable()
@@ -319,6 +320,34 @@ def test_what_is_available_is_landed_without_pauses(
         eventually(lambda: fake.asked == 4, "4 entries")
     finally:
         assert thread.stop()
+
+
+def test_a_planner_stops_quietly_in_the_moment_in_which_its_landing_ends(
+    planner: Callable[[], SourceStreamReader],
+    source: ManualSource,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed, go_on = threading.Event(), threading.Event()
+
+    def run(landing: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner() as runner:
+            runner.run(landing)
+        closed.set()
+        go_on.wait(10)
+
+    monkeypatch.setattr(asyncio, "run", run)
+    put(source, 1, 3)
+    reader = planner()
+    reader.prepareForTriggerAvailableNow()
+    read(reader, reader.initialOffset(), 3)
+    assert closed.wait(10)
+    landing = reader._thread
+    assert landing is not None
+    with monkeypatch.context() as impatient:
+        impatient.setattr(landing_thread, "_STOP_SECONDS", 0.0)
+        assert not landing.stop()  # Spark has it called by a signal, and would show what it raises
+    go_on.set()
+    assert landing.stop()
 
 
 def test_a_query_that_lands_keeps_no_log_of_all_files(

@@ -1,0 +1,180 @@
+"""Read chosen shards of Kinesis, and the shards that replace them after a reshard."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self, final
+
+from fanout.core.events import End
+from fanout.core.findings import named
+from fanout.core.policy import Finish
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+
+    from fanout.core.backoff import Pacing
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.events import Batch, Split
+    from fanout.core.policy import Phase, Verdict
+    from fanout.core.positions import Position
+    from fanout.core.source import Capabilities, Connection, Reserve
+
+
+@final
+class ShardChoice:
+    """Know which shards are chosen: those that are named, and their children from then on.
+
+    Of readers that divide a stream, one has the child of a merge: the reader of the parent whose id
+    is lower.
+
+    Args:
+        names: The ids of shards. Where several streams are read, one names a shard of each of them,
+            unless the name of a stream and a slash are before it.
+        any_parent: Whether the child of a merge is chosen with either of its parents, for a reader
+            that divides nothing.
+    """
+
+    def __init__(self, names: Iterable[str], *, any_parent: bool = False) -> None:
+        self._names = frozenset(names)
+        self._any_parent = any_parent
+        self._ids: set[str] = set()
+        self._checked = False
+
+    def __contains__(self, split: Split) -> bool:
+        return self._has(split.id)
+
+    def _has(self, split_id: str) -> bool:
+        return split_id in self._ids or bool({split_id, split_id.rpartition("/")[2]} & self._names)
+
+    def of(self, listed: Sequence[Split]) -> list[Split]:
+        """Return the chosen shards of a listing.
+
+        Raises:
+            OptionError: The first listing lacks a shard that is named; later it may have expired.
+        """
+        if not self._checked:
+            self._check(listed)
+            self._checked = True
+        self.learn(listed)
+        return [split for split in listed if split in self]
+
+    def learn(self, splits: Sequence[Split]) -> None:
+        """Take in shards; those that continue chosen ones are chosen, however far down."""
+        left = [split for split in splits if split not in self]
+        while chosen := [split for split in left if self._continues(split)]:
+            self._ids.update(split.id for split in chosen)
+            left = [split for split in left if split not in self]
+
+    def _continues(self, split: Split) -> bool:
+        parents = split.parents if self._any_parent else sorted(split.parents)[:1]
+        return any(self._has(parent) for parent in parents)
+
+    def _check(self, listed: Iterable[Split]) -> None:
+        """Check that each shard that is named is listed, or has been a parent of one that is."""
+        ids = {split.id for split in listed}
+        known = ids.union(*(split.parents for split in listed))
+        unknown = self._names - known - {id_.rpartition("/")[2] for id_ in known}
+        if unknown:
+            raise OptionError(
+                f"shards={min(unknown)!r} is no shard of the stream, or has expired; it has "
+                f"{named(ids)}"
+            )
+
+
+@final
+class ChosenConnection:
+    """A connection of Kinesis that reads chosen shards alone.
+
+    Args:
+        connection: The connection to all shards.
+        choice: The chosen ones.
+    """
+
+    def __init__(self, connection: Connection, choice: ShardChoice) -> None:
+        self._connection = connection
+        self._choice = choice
+        self._all = connection.capabilities
+        self.capabilities: Capabilities = replace(self._all, reads=self._reads, adopt=self._adopt)
+
+    @property
+    def identity(self) -> str:
+        """The identity of the stream: the positions of its shards are the same in every choice."""
+        return self._connection.identity
+
+    @property
+    def pacing(self) -> Pacing:
+        """The pacing of calls."""
+        return self._connection.pacing
+
+    async def splits(self) -> Sequence[Split]:
+        """List the shards that are read.
+
+        Raises:
+            OptionError: The first listing lacks a shard that is named.
+            Exception: As for all shards.
+        """
+        return self._choice.of(await self._connection.splits())
+
+    async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
+        """Turn the start into a position for each shard that is read."""
+        return await self._connection.resolve(splits)
+
+    @asynccontextmanager
+    async def subscribe(
+        self, split: Split, position: Position, reserve: Reserve
+    ) -> AsyncIterator[AsyncIterator[Batch | End]]:
+        """Open one subscription to a shard; its end names those of its children that are read."""
+        async with self._connection.subscribe(split, position, reserve) as events:
+            yield _ChosenEvents(events, self._choice)
+
+    async def verdict(
+        self,
+        error: Exception,
+        phase: Phase,
+        split: Split | None = None,
+        position: Position | None = None,
+    ) -> Verdict:
+        """Judge an error; see `KinesisConnection.verdict`."""
+        verdict = await self._connection.verdict(error, phase, split, position)
+        if isinstance(verdict, Finish):
+            return replace(verdict, children=_chosen(self._choice, verdict.children))
+        return verdict
+
+    def _reads(self, split: Split) -> bool:
+        return self._all.reads(split) and split in self._choice
+
+    async def _adopt(self, checkpoint: Checkpoint, splits: Sequence[Split]) -> Checkpoint | None:
+        """Continue stored positions, and find out which of them are those of chosen shards."""
+        adopted: Checkpoint | None
+        if self._all.adopt is not None:
+            adopted = await self._all.adopt(checkpoint, splits)
+        else:
+            adopted = checkpoint if checkpoint.source == self.identity else None
+        if adopted is not None:
+            self._choice.learn([state.split for state in adopted.splits.values()])
+        return adopted
+
+
+@final
+class _ChosenEvents:
+    """Pass the events of a shard on; its end names those of its children that are read."""
+
+    def __init__(self, events: AsyncIterator[Batch | End], choice: ShardChoice) -> None:
+        self._events = events
+        self._choice = choice
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch | End:
+        event = await anext(self._events)
+        if isinstance(event, End):
+            return replace(event, children=_chosen(self._choice, event.children))
+        return event
+
+
+def _chosen(choice: ShardChoice, children: tuple[Split, ...]) -> tuple[Split, ...]:
+    choice.learn(children)
+    return tuple(child for child in children if child in choice)
