@@ -8,10 +8,11 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from aiobotocore.config import AioConfig
+from botocore.exceptions import ClientError
 from botocore.handlers import enable_millisecond_timestamp_precision
 
 from fanout._exports import naming_extras
-from fanout.errors import ServiceError
+from fanout.errors import MalformedEventError, ServiceError
 from fanout.kinesis.aws.api import (
     MAX_CONSUMERS,
     MAX_SHARDS,
@@ -24,6 +25,7 @@ from fanout.kinesis.aws.api import (
     UnreadRecords,
 )
 from fanout.kinesis.aws.credentials import hide_signed_headers
+from fanout.kinesis.aws.error_hints import code_of
 from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.options import HTTP_2, HTTP_VERSIONS, check_endpoint
@@ -234,7 +236,10 @@ class _AioKinesisClient:
         response = await self._reading.get_shard_iterator(
             StreamARN=stream_arn, ShardId=shard_id, **position
         )
-        return str(response["ShardIterator"])
+        try:
+            return str(response["ShardIterator"])
+        except KeyError as error:
+            raise MalformedEventError("an answer of GetShardIterator has no iterator") from error
 
     async def put_records(self, records: Sequence[Mapping[str, Any]]) -> list[PutResult]:
         response = await self._reading.put_records(**self._stream, Records=records)
@@ -266,7 +271,7 @@ class _AioKinesisClient:
 async def _all_pages(
     page: Callable[[Mapping[str, str]], Awaitable[Any]], key: str, limit: int
 ) -> list[Any]:
-    """Return the entries of all pages of a listing.
+    """Return the entries of all pages of a listing; it begins anew once if its token expires.
 
     Args:
         page: Makes the call, with nothing or with the NextToken of the page before.
@@ -276,12 +281,25 @@ async def _all_pages(
     Raises:
         ServiceError: If there are more, or a page token came twice.
     """
+    try:
+        return await _pages(page, key, limit)
+    except ClientError as error:
+        # A token is valid for 5 minutes.
+        if code_of(error) != "ExpiredNextTokenException":
+            raise
+    return await _pages(page, key, limit)
+
+
+async def _pages(
+    page: Callable[[Mapping[str, str]], Awaitable[Any]], key: str, limit: int
+) -> list[Any]:
     found: list[Any] = []
     seen: set[str] = set()
     token: dict[str, str] = {}
     while True:
         response = await page(token)
-        found.extend(response[key])
+        # A page may have no entries and still be followed by others.
+        found.extend(response.get(key) or ())
         if len(found) > limit:
             raise ServiceError(f"the stream lists more than {limit} {key.lower()}")
         following = response.get("NextToken")
