@@ -824,6 +824,31 @@ async def test_a_role_is_assumed_again_when_its_credentials_expire(
     assert all("ROLETWO" in each for each in service.authorizations)
 
 
+async def test_retries_of_the_environment_do_not_reach_the_client_of_a_role(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    throttled = "<ErrorResponse><Error><Code>Throttling</Code></Error></ErrorResponse>"
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    answers = iter([(throttled, 400), (role_credentials("ROLE", later), 200)])
+
+    async def sts(_request: web.Request) -> web.Response:
+        text, status = next(answers)
+        return web.Response(text=text, status=status, content_type="text/xml")
+
+    def refuse(_client: object) -> None:
+        raise AssertionError("the client follows the environment")
+
+    monkeypatch.setattr("aiobotocore.retries.adaptive.register_retry_handler", refuse)
+    monkeypatch.setenv("AWS_RETRY_MODE", "adaptive")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    service = Service(ListShards=answering({"Shards": []}))
+    async with serving(sts) as sts_url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts_url)
+        async with connected(service, role=AssumedRole(arn=ROLE)) as kinesis:
+            await kinesis.list_shards()
+    assert "ROLE" in service.authorizations[0]
+
+
 async def test_a_role_that_may_not_be_assumed_fails_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

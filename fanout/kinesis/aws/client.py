@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from aiobotocore.config import AioConfig
 from botocore.exceptions import ClientError
 from botocore.handlers import enable_millisecond_timestamp_precision
 
@@ -26,6 +25,7 @@ from fanout.kinesis.aws.api import (
 )
 from fanout.kinesis.aws.credentials import hide_signed_headers
 from fanout.kinesis.aws.error_hints import code_of
+from fanout.kinesis.aws.pinned_config import pinned_config
 from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.options import HTTP_2, HTTP_VERSIONS, check_endpoint
@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     import aioboto3
+    from aiobotocore.config import AioConfig
 
     from fanout.kinesis.aws.api import KinesisWritingClient
     from fanout.kinesis.aws.credentials import RenewableCredentials
     from fanout.kinesis.aws.role import AssumedRole
 
 _CONNECT_TIMEOUT = 15.0
+_ATTEMPTS: Final = 3
 _LARGE_BODY: Final = 1 << 20  # aiohttp warns from here on
 
 
@@ -112,16 +114,16 @@ def _exact_timestamps(session: aioboto3.Session) -> Iterator[None]:
 def _control_config() -> AioConfig:
     # The service allows few of these calls a second; calls beyond botocore's pool of 10
     # connections wait.
-    return AioConfig(connect_timeout=_CONNECT_TIMEOUT, retries={"mode": "standard"})
+    return pinned_config(attempts=_ATTEMPTS, connect_timeout=_CONNECT_TIMEOUT)
 
 
 def _reading_config() -> AioConfig:
-    return AioConfig(
+    return pinned_config(
+        # A retry inside botocore would ignore the calls a second that a shard allows.
+        attempts=1,
         connect_timeout=_CONNECT_TIMEOUT,
         # The subscriber measures the service's silence: it knows whether the consumer is slow.
         read_timeout=None,
-        # A retry inside botocore would ignore the calls a second that a shard allows.
-        retries={"total_max_attempts": 1},
         # Every subscription holds a connection, and a call beyond the pool would wait for ever. A
         # listing beyond this number is refused, so the pool is never smaller than the number of
         # shards, also after a reshard. Unused connections allocate nothing.
