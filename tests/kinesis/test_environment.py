@@ -96,7 +96,7 @@ ENDPOINTS = [
 MACHINE = [
     Case("parameter_validation", profile="parameter_validation = false"),
     Case(None, profile="tcp_keepalive = true"),
-    Case("user_agent_appid", {"AWS_SDK_UA_APP_ID": "an app, of more than fifty characters: ü" * 2}),
+    Case("user_agent_appid", {"AWS_SDK_UA_APP_ID": "an app: more than fifty characters" * 2}),
     Case("data_path", {"AWS_DATA_PATH": "/nowhere"}),
     Case("config_file", {"AWS_CONFIG_FILE": "/nowhere"}),
     Case("credentials_file", {"AWS_SHARED_CREDENTIALS_FILE": "/nowhere"}),
