@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
@@ -120,14 +121,8 @@ class Lineage:
             self._relist.clear()
             try:
                 splits = await self._connection.splits()
-            except Exception as error:
-                prefer_cancellation(error)
-                retries.refused()
-                verdict = await self._connection.verdict(error, Phase.DISCOVER)
-                if not isinstance(verdict, Retry) or retries.failed(error, verdict):
-                    raise listing_failure(error, verdict) from error
-                delay = retries.wait(verdict.pace)
-                log.warning("cannot list the splits, again in %.1f s: %s", delay, text_of(error))
+            except Exception as error:  # noqa: BLE001 - the connection judges it
+                delay = await delay_after_failure(self._connection, error, retries)
                 continue
             retries.progressed(moved=True)
             delay = interval
@@ -136,6 +131,30 @@ class Lineage:
             if not hurried:
                 self._progress.forget_expired(self._listed)
             changed()
+
+
+async def delay_after_failure(
+    connection: Connection, error: Exception, retries: Retries, *, longest: float = math.inf
+) -> float:
+    """Return the seconds until the splits are listed again, after a listing that failed.
+
+    Args:
+        connection: The service.
+        error: Why it failed.
+        retries: The failures before.
+        longest: The most seconds that there are left; with none a failure is final.
+
+    Raises:
+        ServiceError: If the service refuses for good.
+    """
+    prefer_cancellation(error)
+    retries.refused()
+    verdict = await connection.verdict(error, Phase.DISCOVER)
+    if not isinstance(verdict, Retry) or retries.failed(error, verdict) or longest <= 0:
+        raise listing_failure(error, verdict) from error
+    delay = min(retries.wait(verdict.pace), longest)
+    log.warning("cannot list the splits, again in %.1f s: %s", delay, text_of(error))
+    return delay
 
 
 def listing_failure(error: Exception, verdict: Verdict) -> ServiceError:

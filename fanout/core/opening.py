@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.backoff import FullJitter
+from fanout.core.backoff import FullJitter, Retries
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.event_time import CarriedWatermarks, EventTime
 from fanout.core.fan_out import FanOut
 from fanout.core.lifecycle_log import LifecycleLog
-from fanout.core.lineage import Lineage, listing_failure
-from fanout.core.policy import Phase
+from fanout.core.lineage import Lineage, delay_after_failure
 from fanout.core.positions import Cursor
 from fanout.core.progress import Progress
 from fanout.core.subscribers import Subscribers
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.source import Connection, Source
     from fanout.core.statistics import OnResubscribe
+
+# Seconds. A service that throttles, as many readers begin together, has room within them.
+_LISTING_TIMEOUT: Final = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +174,8 @@ async def open_lineage(
     """
     checkpoint = None if resume is None else Checkpoint.from_json(resume)
     async with source.connect(available_now=available_now) as connection:
-        splits = await _listed(connection)
+        jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
+        splits = await _listed(connection, jitter)
         if checkpoint is None:
             progress = await _resolved(source, connection, splits)
         else:
@@ -179,7 +183,6 @@ async def open_lineage(
             progress = _resumed(source, connection, adopted)
         lifecycle = LifecycleLog(connection.identity, connection.capabilities)
         progress.on_gap_measured = lifecycle.measured
-        jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
         lineage = Lineage(connection, progress, jitter=jitter, listed=splits, lifecycle=lifecycle)
         lifecycle.started(progress, stored=not (first or checkpoint is None))
         yield Opened(connection, progress, lineage, lifecycle, jitter, checkpoint)
@@ -204,17 +207,25 @@ async def resolve_start(source: Source) -> str:
     Cancellation: the connection is closed, and nothing is stored.
     """
     async with source.connect() as connection:
-        progress = await _resolved(source, connection, await _listed(connection))
+        jitter = FullJitter(connection.pacing.backoff, Random())  # noqa: S311 - jitter
+        progress = await _resolved(source, connection, await _listed(connection, jitter))
         return progress.acknowledged().to_json()
 
 
-async def _listed(connection: Connection) -> Sequence[Split]:
-    try:
-        return await connection.splits()
-    except FanOutError:
-        raise
-    except Exception as error:
-        raise listing_failure(error, await connection.verdict(error, Phase.DISCOVER)) from error
+async def _listed(connection: Connection, jitter: FullJitter) -> Sequence[Split]:
+    """List the splits; while the service refuses for now, for a minute."""
+    time = asyncio.get_running_loop().time
+    deadline = time() + _LISTING_TIMEOUT
+    retries = Retries(replace(connection.pacing, max_retries=None), jitter)
+    while True:
+        try:
+            return await connection.splits()
+        except FanOutError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the connection judges it
+            left = deadline - time()
+            delay = await delay_after_failure(connection, error, retries, longest=left)
+        await asyncio.sleep(delay)
 
 
 async def _resolved(source: Source, connection: Connection, splits: Sequence[Split]) -> Progress:

@@ -8,13 +8,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
 import aioboto3
-from aiobotocore.config import AioConfig
 
 from fanout.demo.plan import Kind
 from fanout.demo.records import SentRecord, digest
 from fanout.demo.service import STREAM, ActionResult
 from fanout.demo.sources import KinesisSettings
 from fanout.kinesis.aws.local_endpoint import go_past_proxies
+from fanout.kinesis.aws.pinned_config import pinned_config
 from fanout.testing.faults import CutConnection, RaiseInStream, Stall
 from fanout.testing.kinesis.credentials import REGION
 from fanout.testing.kinesis.process import KinesisProcess
@@ -64,7 +64,7 @@ class KinesisService:
     async def connect(self) -> AsyncIterator[KinesisStream]:
         """Connect to the stream; see `DemoService.connect`."""
         # A call that is repeated after an error could store its records twice.
-        config = AioConfig(retries={"total_max_attempts": 1})
+        config = pinned_config(attempts=1)
         session: Any = aioboto3.Session()
         async with session.client(
             "kinesis", **self._server.client_options, config=config

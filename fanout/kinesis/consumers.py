@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
@@ -13,6 +14,7 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import code_of, explained
+from fanout.kinesis.control_calls import until_answered
 from fanout.kinesis.registration import ConsumerRegistration, deregister_consumer
 
 if TYPE_CHECKING:
@@ -73,11 +75,14 @@ class StreamConsumers:
     Args:
         client: The calls of the stream.
         stream: The stream, as it was described just now.
+        jitter: The waits between two calls.
     """
 
-    def __init__(self, client: KinesisClient, stream: StreamDescription) -> None:
+    def __init__(
+        self, client: KinesisClient, stream: StreamDescription, jitter: FullJitter
+    ) -> None:
         self._client = client
-        self._jitter = FullJitter(_POLLING, Random())  # noqa: S311 - jitter, no secret
+        self._jitter = jitter
         self.stream = stream
 
     async def describe_all(self) -> list[ConsumerDescription]:
@@ -87,7 +92,8 @@ class StreamConsumers:
             ServiceError: If they may not be listed.
         """
         with explained(f"the consumers of {self.stream.name!r} cannot be listed"):
-            found = await self._client.list_consumers(self.stream.arn)
+            call = partial(self._client.list_consumers, self.stream.arn)
+            found = await until_answered(call, self._jitter)
         return sorted(found, key=lambda consumer: consumer.created)
 
     async def older_than(self, age: timedelta) -> list[ConsumerDescription]:
@@ -117,12 +123,13 @@ class StreamConsumers:
             ServiceError: If no consumer has that name or ARN, or it may not be described.
         """
         if consumer.startswith("arn:"):
-            call = self._client.describe_consumer(arn=consumer)
+            named = {"arn": consumer}
         else:
-            call = self._client.describe_consumer(stream_arn=self.stream.arn, name=consumer)
+            named = {"stream_arn": self.stream.arn, "name": consumer}
+        call = partial(self._client.describe_consumer, **named)
         with explained(f"the consumer {consumer!r} cannot be described"):
             try:
-                return await call
+                return await until_answered(call, self._jitter)
             except ClientError as error:
                 if code_of(error) != "ResourceNotFoundException":
                     raise
@@ -169,7 +176,7 @@ class StreamConsumers:
             ServiceError: If the shards or the consumers may not be listed.
         """
         with explained(f"the shards of {self.stream.name!r} cannot be listed"):
-            shards = await self._client.list_shards()
+            shards = await until_answered(self._client.list_shards, self._jitter)
         closed = {parent for shard in shards for parent in shard.parents}
         listed = list_price(self.stream)
         return replace(
@@ -208,9 +215,10 @@ async def open_consumers(options: KinesisOptions) -> AsyncIterator[StreamConsume
         role=options.role,
         insecure=options.insecure,
     )
+    jitter = FullJitter(_POLLING, Random())  # noqa: S311 - jitter, no secret
     async with AsyncExitStack() as stack:
         with explained("Kinesis cannot be called"):
             client = await stack.enter_async_context(opening)
         with explained(f"the stream {options.only_stream!r} cannot be described"):
-            stream = await client.describe_stream()
-        yield StreamConsumers(client, stream)
+            stream = await until_answered(client.describe_stream, jitter)
+        yield StreamConsumers(client, stream, jitter)

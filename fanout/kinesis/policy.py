@@ -21,7 +21,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from fanout.core.policy import Fatal, Pace, PolicyRow, PolicyTable, Retry, kind_by_type
+from fanout.core.policy import Fatal, Pace, Phase, PolicyRow, PolicyTable, Retry, kind_by_type
 from fanout.errors import (
     DamagedFrameError,
     FanOutError,
@@ -36,8 +36,6 @@ from fanout.kinesis.aws.error_hints import ACCESS_DENIED, BAD_CREDENTIALS, code_
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from fanout.core.policy import Phase
 
 
 @final
@@ -102,19 +100,35 @@ _ROWS: Final[Mapping[_Kind, PolicyRow[KinesisRemedy]]] = {
     _Kind.UNEXPECTED: PolicyRow(Fatal("an unexpected error; please report it")),
 }
 
+THROTTLING: Final = frozenset(
+    {
+        "KMSThrottlingException",
+        "LimitExceededException",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        # STS says it so, which is asked for the credentials of a role within any call.
+        "Throttling",
+        "ThrottledException",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+"""What asks for fewer calls. The service, a KMS key or STS takes less than it is given."""
+
 _CODES: Final[Mapping[str, _Kind]] = {
+    **dict.fromkeys(THROTTLING, _Kind.PASSING),
     **dict.fromkeys(
         (
+            # STS could not reach the identity provider.
+            "IDPCommunicationError",
             "InternalFailure",
             "InternalFailureException",
-            "KMSThrottlingException",
-            "LimitExceededException",
-            "ProvisionedThroughputExceededException",
-            "RequestLimitExceeded",
             "RequestTimeout",
             "RequestTimeoutException",
             "ServiceUnavailable",
-            "ThrottlingException",
             # The listing took longer than the 5 minutes for which its page token holds.
             "ExpiredNextTokenException",
             # The poller replaces an iterator that has expired with age; this one was new.
@@ -169,6 +183,11 @@ def judge(error: Exception, phase: Phase, *, first: bool = True) -> Treatment:
             listing, no subscribe call, or no event.
     """
     return _TABLE.judge(error, phase, first=first)
+
+
+def passes(error: BaseException) -> bool:
+    """Return whether the service refuses a call for now: for its rate, or for its own failure."""
+    return isinstance(error, ClientError) and isinstance(judge(error, Phase.DISCOVER), Retry)
 
 
 def _kind_of(error: Exception) -> _Kind:

@@ -10,6 +10,7 @@ from tenacity import AsyncRetrying, retry_if_exception
 
 from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.aws.error_hints import code_of, explain
+from fanout.kinesis.policy import passes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 ACTIVATION_TIMEOUT: Final = 60.0
 # The limit that a consumer adds to closing a stream; Flink's is the same.
 DEREGISTRATION_TIMEOUT: Final = 10.0
-
-# Five consumers at a time may be CREATING, and five calls a second may register one (AWS API
-# reference, RegisterStreamConsumer); a consumer that was just registered may not be found at once.
-_NOT_YET = frozenset({"LimitExceededException", "ThrottlingException", "ResourceInUseException"})
 
 # 20 consumers, or 50 in the mode On-demand Advantage (AWS API reference, RegisterStreamConsumer).
 _QUOTA = (
@@ -233,4 +230,7 @@ async def deregister_consumer(client: KinesisClient, arn: str, *, jitter: FullJi
 
 
 def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, _NotActiveError) or code_of(error) in _NOT_YET
+    # Five consumers at a time may be CREATING, and five calls a second may register one (AWS API
+    # reference, RegisterStreamConsumer); a consumer that was just registered may not be found at
+    # once.
+    return isinstance(error, _NotActiveError) or passes(error)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
-from tenacity import AsyncRetrying, retry_if_exception
-
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.positions import Latest
 from fanout.errors import ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client
-from fanout.kinesis.aws.error_hints import code_of, explained
+from fanout.kinesis.aws.error_hints import explained
 from fanout.kinesis.chosen_shards import ChosenConnection, ShardChoice
 from fanout.kinesis.connection import KinesisConnection
+from fanout.kinesis.control_calls import until_answered
 from fanout.kinesis.open_files import check_open_files
 from fanout.kinesis.options import KinesisOptions
 from fanout.kinesis.reading.decode import SCHEMA, arrival, cursor_after
-from fanout.kinesis.registration import ACTIVATION_TIMEOUT, ConsumerRegistration
+from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.streams_connection import StreamsConnection
 
 if TYPE_CHECKING:
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
     from fanout.core.positions import Cursor
     from fanout.kinesis.aws.api import KinesisClient, StreamDescription
 
-# Twenty calls a second in an account may describe a stream (AWS API reference,
-# DescribeStreamSummary), and many landers or queries may begin together.
-_TOO_MANY_CALLS: Final = frozenset({"LimitExceededException", "ThrottlingException"})
 # The service creates a consumer within seconds; the user's backoff may be made for outages.
 _CONSUMER_POLLING: Final = Backoff(base=1.0, cap=5.0)
 
@@ -182,17 +177,9 @@ async def _check_same(client: KinesisClient, stream: StreamDescription, jitter: 
 
 
 async def _usable_stream(client: KinesisClient, name: str, jitter: FullJitter) -> StreamDescription:
-    """Describe a stream that can be read; while the service refuses for its rate, for a minute."""
-    time = asyncio.get_running_loop().time
-    deadline = time() + ACTIVATION_TIMEOUT
-    retrying = AsyncRetrying(
-        wait=jitter,
-        stop=lambda _: time() >= deadline,
-        retry=retry_if_exception(lambda error: code_of(error) in _TOO_MANY_CALLS),
-        reraise=True,
-    )
+    """Describe a stream that can be read."""
     with explained(f"the stream {name!r} cannot be described"):
-        stream: StreamDescription = await retrying(client.describe_stream)
+        stream = await until_answered(client.describe_stream, jitter)
     if stream.status not in {"ACTIVE", "UPDATING"}:
         raise ServiceError(f"the stream {name!r} is {stream.status}; it must be ACTIVE to be read")
     return stream

@@ -11,6 +11,7 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.write_statistics import WriterStatistics
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import explained
+from fanout.kinesis.control_calls import until_answered
 from fanout.kinesis.writing.entries import make_entries
 from fanout.kinesis.writing.sender import PutSender
 from fanout.kinesis.writing.shard_queues import OpenShards, ShardQueues
@@ -101,18 +102,19 @@ async def open_with(
 ) -> AsyncIterator[KinesisWriter]:
     """Open a writer with checked options; see `open_writer`."""
     arguments: Any = dict(options.client_options)
+    jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
     async with AsyncExitStack() as stack:
         with explained(f"the stream {options.stream!r} cannot be written to"):
             opening = open_kinesis_client(**arguments, session=session)
             client = await stack.enter_async_context(opening)
         with explained(f"the shards of {options.stream!r} cannot be listed"):
-            shards = OpenShards(await client.list_shards())
+            shards = OpenShards(await until_answered(client.list_shards, jitter))
         sender = PutSender(
             client,
             ShardQueues(shards, aggregate=options.aggregate),
             max_bytes=options.max_bytes_in_flight,
             delivery_timeout=options.delivery_timeout,
-            jitter=FullJitter(_WAITS, Random()),  # noqa: S311 - it spreads attempts
+            jitter=jitter,
         )
         await stack.enter_async_context(sender.running())
         yield KinesisWriter(sender, options)

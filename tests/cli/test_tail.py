@@ -112,6 +112,15 @@ def test_a_line_of_text_has_time_shard_key_and_value(
     assert fields == [SHARDS[1], "me", r"a\x1b\n\xff"]
 
 
+def test_a_record_without_a_key_is_shown(stream: Stream, capfd: pytest.CaptureFixture[str]) -> None:
+    stream.server.put_records(stream.name, [(None, b"1")], shard=SHARDS[0])
+    command = [stream.source, "--since", "earliest", "--max", "1"]
+    assert tail(*command).exit_code == 0
+    assert capfd.readouterr().out.removesuffix("\n").split("\t")[2:] == ["null", "1"]
+    assert tail(*command, "--json").exit_code == 0
+    assert json.loads(capfd.readouterr().out)["key"] is None
+
+
 def test_several_streams_are_told_apart(stream: Stream, capfd: pytest.CaptureFixture[str]) -> None:
     other = Stream(stream.server)
     stream.put(b"1", shard=0)

@@ -292,7 +292,7 @@ class ScriptedConnection:
                 return verdict
             case ThrottledError() | SubscriptionEndedError() | SubscriptionSilentError():
                 return Retry(Pace.FLOOR)
-            case MalformedEventError():
+            case MalformedEventError() | EOFError():
                 return Retry(limit=3)
             case FanOutError(retryable=True) | OSError():
                 return Retry()

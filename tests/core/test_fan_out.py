@@ -12,6 +12,7 @@ import pytest
 import fanout
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Batch, Split
+from fanout.core.opening import resolve_start
 from fanout.core.policy import Finish, Skip
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.core.statistics import SplitState
@@ -435,6 +436,38 @@ async def test_an_error_of_the_service_while_opening_is_explained_and_kept_as_th
         async with fanout.open(ScriptedSource(logs=[], listings=[refused])):
             pass
     assert reports.value.__cause__ is refused
+
+
+@in_virtual_time
+async def test_a_listing_that_fails_for_now_while_opening_is_tried_again() -> None:
+    failures = [OSError("no answer")] * 4
+    source = ScriptedSource(
+        logs=[Log(split=A, entries=(1,))], listings=[*failures, [A], *failures, [A]]
+    )
+    resume = await resolve_start(source)
+    assert source.listed == 5
+    async with fanout.open(source, resume=resume) as stream:
+        assert await take(stream, 1) == [("a", 1)]
+    assert asyncio.get_running_loop().time() < 60.0
+
+
+@in_virtual_time
+async def test_a_listing_that_fails_for_a_minute_while_opening_is_the_failure() -> None:
+    source = ScriptedSource(logs=[], listings=[OSError("no answer")])
+    with pytest.raises(ServiceError, match="the splits cannot be listed: no answer"):
+        async with fanout.open(source):
+            pass
+    assert 60.0 <= asyncio.get_running_loop().time() <= 61.0
+    assert source.listed > 3
+
+
+@in_virtual_time
+async def test_a_listing_that_fails_as_often_as_its_verdict_allows_ends_the_opening() -> None:
+    source = ScriptedSource(logs=[], listings=[EOFError("again")])
+    with pytest.raises(ServiceError, match="the splits cannot be listed: again"):
+        async with fanout.open(source):
+            pass
+    assert source.listed == 3
 
 
 @in_virtual_time

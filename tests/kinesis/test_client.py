@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from fanout.errors import OptionError, ServiceError, SetupError
+from fanout.errors import MalformedEventError, OptionError, ServiceError, SetupError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.aws.api import (
     MAX_CONSUMERS,
@@ -447,11 +447,7 @@ async def test_a_refused_subscription_is_asked_for_once() -> None:
 
 
 async def test_a_failing_control_call_is_retried_by_botocore() -> None:
-    answers = iter([failing("InternalFailure", 500), answering({"Shards": []})])
-
-    async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        return await next(answers)(request, body)
-
+    answer = in_turn(failing("InternalFailure", 500), answering({"Shards": []}))
     async with connected(Service(ListShards=answer)) as kinesis:
         assert await kinesis.list_shards() == []
 
@@ -579,6 +575,47 @@ async def test_list_shards_tells_parents_and_closed_shards() -> None:
                 hash_range=keys,
             ),
         ]
+
+
+@pytest.mark.parametrize("empty", [{"Shards": []}, {}], ids=["no entry", "no list"])
+async def test_a_page_without_shards_may_be_followed_by_others(empty: dict[str, Any]) -> None:
+    pages = (empty | {"NextToken": "1"}, {"Shards": [shard(0)], "NextToken": "2"}, empty)
+    async with connected(Service(ListShards=answering(*pages))) as kinesis:
+        assert [each.shard_id for each in await kinesis.list_shards()] == ["shardId-000000000000"]
+
+
+def in_turn(*answers: Answer) -> Answer:
+    remaining = iter(answers)
+
+    async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return await next(remaining)(request, body)
+
+    return answer
+
+
+async def test_a_listing_whose_page_token_expires_begins_anew() -> None:
+    begun = answering({"Shards": [shard(0)], "NextToken": "old"})
+    expired = failing("ExpiredNextTokenException")
+    pages = answering({"Shards": [shard(0)], "NextToken": "new"}, {"Shards": [shard(1)]})
+    service = Service(ListShards=in_turn(begun, expired, pages, pages))
+    async with connected(service) as kinesis:
+        shards = await kinesis.list_shards()
+    assert [each.shard_id[-1] for each in shards] == ["0", "1"]
+    assert [body.get("NextToken") for _, body in service.requests] == [None, "old", None, "new"]
+
+
+async def test_page_tokens_that_expire_twice_are_the_error_of_the_service() -> None:
+    begun = answering(*[{"Shards": [shard(0)], "NextToken": "old"}] * 2)
+    expired = failing("ExpiredNextTokenException")
+    async with connected(Service(ListShards=in_turn(begun, expired, begun, expired))) as kinesis:
+        with pytest.raises(ClientError, match="ExpiredNextTokenException"):
+            await kinesis.list_shards()
+
+
+async def test_an_answer_without_an_iterator_is_malformed() -> None:
+    async with connected(Service(GetShardIterator=answering({}))) as kinesis:
+        with pytest.raises(MalformedEventError, match="no iterator"):
+            await kinesis.get_shard_iterator(STREAM_ARN, "shardId-000000000000", LATEST)
 
 
 async def test_a_page_token_that_comes_twice_is_a_service_error() -> None:
@@ -802,6 +839,31 @@ async def test_a_role_is_assumed_again_when_its_credentials_expire(
             await kinesis.list_shards()
     assert asked == [ROLE, ROLE]
     assert all("ROLETWO" in each for each in service.authorizations)
+
+
+async def test_retries_of_the_environment_do_not_reach_the_client_of_a_role(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    throttled = "<ErrorResponse><Error><Code>Throttling</Code></Error></ErrorResponse>"
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    answers = iter([(throttled, 400), (role_credentials("ROLE", later), 200)])
+
+    async def sts(_request: web.Request) -> web.Response:
+        text, status = next(answers)
+        return web.Response(text=text, status=status, content_type="text/xml")
+
+    def refuse(_client: object) -> None:
+        raise AssertionError("the client follows the environment")
+
+    monkeypatch.setattr("aiobotocore.retries.adaptive.register_retry_handler", refuse)
+    monkeypatch.setenv("AWS_RETRY_MODE", "adaptive")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    service = Service(ListShards=answering({"Shards": []}))
+    async with serving(sts) as sts_url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts_url)
+        async with connected(service, role=AssumedRole(arn=ROLE)) as kinesis:
+            await kinesis.list_shards()
+    assert "ROLE" in service.authorizations[0]
 
 
 async def test_a_role_that_may_not_be_assumed_fails_at_once(

@@ -19,6 +19,7 @@ from aiohttp.test_utils import TestServer
 from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 
 from fanout.core.policy import Phase
+from fanout.kinesis.aws.pinned_config import pinned_config
 from fanout.kinesis.aws.role import AssumedRole
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.policy import KinesisRemedy, judge
@@ -91,7 +92,8 @@ async def test_the_files_of_botocore_are_read_once(
     monkeypatch.setattr("botocore.session.Session", refuse)  # what they are read with
     file.write("NEW")
     session, _ = await open_session(given, REGION, None)
-    async with session.client("kinesis", region_name=REGION):
+    config = pinned_config(attempts=1)
+    async with session.client("kinesis", region_name=REGION, config=config):
         assert await key_of(session) == "NEW"
 
 

@@ -74,7 +74,7 @@ def test_every_event_has_the_same_schema_and_is_valid(count: int) -> None:
         st.builds(
             record,
             Data=st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode()),
-            PartitionKey=st.text(max_size=3),
+            PartitionKey=st.none() | st.text(max_size=3),
             SequenceNumber=st.text("0123456789"),
             ApproximateArrivalTimestamp=st.none() | st.floats(0, 253_402_300_799),
         ),
@@ -185,12 +185,22 @@ def test_any_data_and_any_partition_key_survive(pairs: list[tuple[bytes, str]]) 
     )
 
 
+@pytest.mark.parametrize("many", [0, FEW_ROWS])
+def test_a_partition_key_that_is_not_there_is_null_and_an_empty_one_is_not(many: int) -> None:
+    absent = record()
+    del absent["PartitionKey"]
+    some = [absent, record(PartitionKey=None), record(PartitionKey="")]
+    rows = decode(event(*some, *[absent] * many)).records
+    rows.validate(full=True)
+    assert rows["partitionKey"].to_pylist() == [None, None, "", *[None] * many]
+
+
 def test_a_memoryview_is_decoded_like_bytes() -> None:
     payload = memoryview(json.dumps(event(record())).encode())
     assert decode_event(payload, stream="s", shard_id="x").records.num_rows == 1
 
 
-@pytest.mark.parametrize("name", ["Data", "PartitionKey", "SequenceNumber"])
+@pytest.mark.parametrize("name", ["Data", "SequenceNumber"])
 def test_a_missing_record_field_is_malformed_and_named(name: str) -> None:
     broken = record()
     del broken[name]
@@ -212,7 +222,8 @@ def test_a_missing_event_field_is_malformed_and_named(name: str) -> None:
         ("Data", "canary!"),
         ("Data", "canary"),
         ("Data", 5),
-        ("PartitionKey", None),
+        ("PartitionKey", 5),
+        ("SequenceNumber", None),
         ("SequenceNumber", 4968),
         ("ApproximateArrivalTimestamp", "canary"),
         ("ApproximateArrivalTimestamp", -1),

@@ -6,9 +6,11 @@ import asyncio
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import replace
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 from botocore.exceptions import (
     ClientError,
     EndpointConnectionError,
@@ -123,6 +125,26 @@ async def test_a_silent_subscription_is_opened_again(stream: Stream) -> None:
         await reader.has(6)
     assert reader.log == stream.log
     assert set(reader.kinds) == {"SubscriptionSilentError"}
+
+
+async def on_uvloop() -> None:
+    """Subscribe to a server whose loop is this one."""
+    assert type(asyncio.get_running_loop()).__module__ == "uvloop"
+    async with (
+        Http2Server(start_answers).running() as server,
+        connected(server.url) as client,
+        subscribing(client),
+    ):
+        pass
+
+
+@pytest.mark.usefixtures("aws")
+def test_the_transports_of_uvloop_are_spoken_over() -> None:
+    # A loop that cannot make a connection can be cancelled no more, so it has a thread of its own.
+    thread = Thread(target=lambda: uvloop.run(on_uvloop()), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 async def test_a_call_that_is_not_answered_is_made_again(stream: Stream) -> None:
@@ -347,7 +369,14 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_endpoint, "is_loopback", lambda _: False)
 
 
-@pytest.mark.usefixtures("_elsewhere")
+@pytest.fixture
+def _no_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the environment name a proxy for all hosts, and no other one."""
+    for name in ("NO_PROXY", "no_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("_elsewhere", "_no_exception")
 async def test_a_proxy_is_asked_for_a_tunnel(
     certificate: LocalCertificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,7 +394,7 @@ async def test_a_proxy_is_asked_for_a_tunnel(
     assert b"\r\nProxy-Authorization: Basic " in head
 
 
-@pytest.mark.usefixtures("_elsewhere")
+@pytest.mark.usefixtures("_elsewhere", "_no_exception")
 async def test_a_proxy_that_refuses_is_named_without_its_password(
     certificate: LocalCertificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,7 +410,7 @@ async def test_a_proxy_that_refuses_is_named_without_its_password(
     assert "canary" not in str(raised.value)
 
 
-@pytest.mark.usefixtures("_elsewhere")
+@pytest.mark.usefixtures("_elsewhere", "_no_exception")
 async def test_a_proxy_that_speaks_tls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "https://127.0.0.1:1")
     async with connected("https://localhost:1") as client:

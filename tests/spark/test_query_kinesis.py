@@ -79,6 +79,19 @@ def test_columns_are_those_that_people_know(
     assert abs(arrived - before) < timedelta(seconds=30)
 
 
+def test_a_key_that_the_producer_left_out_is_null(
+    start: Start, kinesis: KinesisServer, orders: KinesisSource
+) -> None:
+    found: dict[bytes, str | None] = {}
+
+    def handler(df: DataFrame, _: int) -> None:
+        found.update((bytes(row.data), row.partitionKey) for row in df.collect())
+
+    kinesis.put_records("orders", [(None, b"1"), ("ann", b"2"), (None, b"3")])
+    assert start(orders, handler, available_now=True).await_termination(30)
+    assert found == {b"1": None, b"2": "ann", b"3": None}
+
+
 def test_two_tasks_share_a_large_batch(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:

@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from aiobotocore.config import AioConfig
+from botocore.exceptions import ClientError
 from botocore.handlers import enable_millisecond_timestamp_precision
 
 from fanout._exports import naming_extras
-from fanout.errors import ServiceError
+from fanout.errors import MalformedEventError, ServiceError
 from fanout.kinesis.aws.api import (
     MAX_CONSUMERS,
     MAX_SHARDS,
@@ -24,7 +24,9 @@ from fanout.kinesis.aws.api import (
     UnreadRecords,
 )
 from fanout.kinesis.aws.credentials import hide_secrets
+from fanout.kinesis.aws.error_hints import code_of
 from fanout.kinesis.aws.local_endpoint import go_past_proxies
+from fanout.kinesis.aws.pinned_config import pinned_config
 from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.options import HTTP_2, HTTP_VERSIONS, check_endpoint
@@ -34,12 +36,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     import aioboto3
+    from aiobotocore.config import AioConfig
 
     from fanout.kinesis.aws.api import KinesisWritingClient
     from fanout.kinesis.aws.credentials import RenewableCredentials
     from fanout.kinesis.aws.role import AssumedRole
 
 _CONNECT_TIMEOUT = 15.0
+_ATTEMPTS: Final = 3
 _LARGE_BODY: Final = 1 << 20  # aiohttp warns from here on
 
 
@@ -113,16 +117,16 @@ def _exact_timestamps(session: aioboto3.Session) -> Iterator[None]:
 def _control_config() -> AioConfig:
     # The service allows few of these calls a second; calls beyond botocore's pool of 10
     # connections wait.
-    return AioConfig(connect_timeout=_CONNECT_TIMEOUT, retries={"mode": "standard"})
+    return pinned_config(attempts=_ATTEMPTS, connect_timeout=_CONNECT_TIMEOUT)
 
 
 def _reading_config() -> AioConfig:
-    return AioConfig(
+    return pinned_config(
+        # A retry inside botocore would ignore the calls a second that a shard allows.
+        attempts=1,
         connect_timeout=_CONNECT_TIMEOUT,
         # The subscriber measures the service's silence: it knows whether the consumer is slow.
         read_timeout=None,
-        # A retry inside botocore would ignore the calls a second that a shard allows.
-        retries={"total_max_attempts": 1},
         # Every subscription holds a connection, and a call beyond the pool would wait for ever. A
         # listing beyond this number is refused, so the pool is never smaller than the number of
         # shards, also after a reshard. Unused connections allocate nothing.
@@ -238,7 +242,10 @@ class _AioKinesisClient:
         response = await self._reading.get_shard_iterator(
             StreamARN=stream_arn, ShardId=shard_id, **position
         )
-        return str(response["ShardIterator"])
+        try:
+            return str(response["ShardIterator"])
+        except KeyError as error:
+            raise MalformedEventError("an answer of GetShardIterator has no iterator") from error
 
     async def put_records(self, records: Sequence[Mapping[str, Any]]) -> list[PutResult]:
         response = await self._reading.put_records(**self._stream, Records=records)
@@ -270,7 +277,7 @@ class _AioKinesisClient:
 async def _all_pages(
     page: Callable[[Mapping[str, str]], Awaitable[Any]], key: str, limit: int
 ) -> list[Any]:
-    """Return the entries of all pages of a listing.
+    """Return the entries of all pages of a listing; it begins anew once if its token expires.
 
     Args:
         page: Makes the call, with nothing or with the NextToken of the page before.
@@ -280,12 +287,25 @@ async def _all_pages(
     Raises:
         ServiceError: If there are more, or a page token came twice.
     """
+    try:
+        return await _pages(page, key, limit)
+    except ClientError as error:
+        # A token is valid for 5 minutes.
+        if code_of(error) != "ExpiredNextTokenException":
+            raise
+    return await _pages(page, key, limit)
+
+
+async def _pages(
+    page: Callable[[Mapping[str, str]], Awaitable[Any]], key: str, limit: int
+) -> list[Any]:
     found: list[Any] = []
     seen: set[str] = set()
     token: dict[str, str] = {}
     while True:
         response = await page(token)
-        found.extend(response[key])
+        # A page may have no entries and still be followed by others.
+        found.extend(response.get(key) or ())
         if len(found) > limit:
             raise ServiceError(f"the stream lists more than {limit} {key.lower()}")
         following = response.get("NextToken")

@@ -25,6 +25,8 @@ from botocore.exceptions import (
     ProxyConnectionError,
 )
 
+from fanout.kinesis.aws.pinned_config import pinned_config
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
     from fanout.kinesis.aws.role import AssumedRole
 
+# Many readers may assume a role together, and STS throttles.
+_ATTEMPTS: Final = 5
 # The service's message about a wrong signature goes on, from here, with every header that was
 # signed, the session token (X-Amz-Security-Token) among them.
 _SIGNED_HEADERS: Final = "The Canonical String for this request should have been"
@@ -161,7 +165,8 @@ async def assume_role(
 
     @asynccontextmanager
     async def client(service: str, **options: Any) -> AsyncIterator[Any]:
-        async with session.client(service, region_name=region, **options) as opened:
+        config = pinned_config(attempts=_ATTEMPTS)
+        async with session.client(service, region_name=region, config=config, **options) as opened:
             hide_secrets(opened)
             yield opened
 

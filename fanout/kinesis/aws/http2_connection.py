@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, cast, final
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -254,8 +254,8 @@ class Http2ClientConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to speak."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not an asyncio.Transport in every event loop: that of uvloop only has its methods.
+        self._transport = cast("asyncio.Transport", transport)
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(_CONNECTION_WINDOW - _DEFAULT_WINDOW)
         self._flush()

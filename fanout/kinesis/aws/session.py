@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from copy import copy
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -22,6 +23,7 @@ from fanout.kinesis.aws.credentials import (
     find_credentials,
     inner_session,
 )
+from fanout.kinesis.aws.pinned_config import pinned_config
 
 if TYPE_CHECKING:
     from fanout.kinesis.aws.role import AssumedRole
@@ -52,7 +54,7 @@ async def open_session(
         The session to make clients with, and the region to make them for.
 
     Raises:
-        SetupError: If there are no credentials, or no region.
+        SetupError: If there are no credentials, no region, or no CA bundle where one is named.
         ClientError: If the role may not be assumed.
     """
     loaded, known_region = await asyncio.to_thread(_load, session, region)
@@ -80,6 +82,11 @@ def _load(session: aioboto3.Session | None, region: str | None) -> tuple[aioboto
             "no AWS region is known: pass region=..., or set AWS_DEFAULT_REGION or the profile's"
         )
     _ = session.available_profiles  # reads the configuration
+    bundle = inner_session(session).get_config_variable("ca_bundle")
+    if bundle is not None and not Path(bundle).exists():
+        raise SetupError(
+            f"there is no CA bundle {bundle}: correct AWS_CA_BUNDLE, or ca_bundle of the profile"
+        )
     loader = inner_session(session).get_component("data_loader")
     if loader not in _LOADED:
         twin = botocore.session.Session()
@@ -87,7 +94,8 @@ def _load(session: aioboto3.Session | None, region: str | None) -> tuple[aioboto
         twin.set_credentials("unused", "unused")
         for service in ("kinesis", "sts"):
             # Unlike an asyncio session, a plain one makes clients in a thread that has no loop.
-            twin.create_client(service, region_name=region).close()
+            config = pinned_config(attempts=1)
+            twin.create_client(service, region_name=region, config=config).close()
         _LOADED.add(loader)
     return session, region
 

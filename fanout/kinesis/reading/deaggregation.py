@@ -193,20 +193,20 @@ class _Rows:
 
     hash_range: HashRange | None
     parents: list[int] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
     data: list[bytes] = field(default_factory=list)
     subs: list[int] = field(default_factory=list)
     belongs: list[bool] = field(default_factory=list)
     expanded: int = 0
 
-    def add_record(self, parent: int, key: str, data: bytes) -> None:
+    def add_record(self, parent: int, key: str | None, data: bytes) -> None:
         self.parents.append(parent)
         self.keys.append(key)
         self.data.append(data)
         self.subs.append(0)
         self.belongs.append(True)
 
-    def add_aggregate(self, parent: int, key: str, aggregate: Aggregate) -> None:
+    def add_aggregate(self, parent: int, key: str | None, aggregate: Aggregate) -> None:
         if self.expanded + aggregate.nbytes > _MAX_EXPANDED_BYTES:
             raise MalformedEventError(
                 f"makes the rows of its event take more than {_MAX_EXPANDED_BYTES} bytes"

@@ -139,8 +139,10 @@ class ShardEvent:
 # The structs below live for one call and cannot form cycles, so the collector need not track them.
 class _Record(msgspec.Struct, gc=False):
     Data: bytes
-    PartitionKey: str
     SequenceNumber: str
+    # A producer may leave it out where the service distributes the records:
+    # https://docs.aws.amazon.com/streams/latest/dev/service-managed-pk-considerations.html
+    PartitionKey: str | None = None
     ApproximateArrivalTimestamp: _Seconds | None = None
 
 

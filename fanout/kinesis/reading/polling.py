@@ -159,4 +159,5 @@ def _data_bytes(records: pa.RecordBatch) -> int:
     if not records.num_rows:
         return 0
     columns = (records.column(name) for name in ("data", "partitionKey"))
-    return sum(pc.sum(pc.binary_length(column)).as_py() for column in columns)
+    # Without `min_count` the sum of a column of nulls is null.
+    return sum(pc.sum(pc.binary_length(column), min_count=0).as_py() for column in columns)

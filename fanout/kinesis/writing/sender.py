@@ -12,7 +12,7 @@ from fanout.core.error_text import text_of
 from fanout.core.policy import Fatal, Phase, Retry
 from fanout.errors import FanOutError, RemoteError, WriteTimeoutError
 from fanout.kinesis.aws.error_hints import code_of, explain
-from fanout.kinesis.policy import KinesisRemedy, judge
+from fanout.kinesis.policy import THROTTLING, KinesisRemedy, judge
 from fanout.kinesis.writing.shard_queues import OpenShards
 
 if TYPE_CHECKING:
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 # Seconds for the answer to a call. An answer takes milliseconds; a call of 5 MiB over a slow line
 # takes longer.
 _CALL_TIMEOUT: Final = 30.0
-# The service, or the KMS key of the stream, takes less than it is given.
-_THROTTLING: Final = frozenset(
-    {
-        "KMSThrottlingException",
-        "LimitExceededException",
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "ThrottlingException",
-    }
-)
 
 
 @final
@@ -190,7 +180,7 @@ class PutSender:
             prefer_cancellation(error)
             await self._judge(error)
             failure = error
-            throttled = code_of(error) in _THROTTLING
+            throttled = code_of(error) in THROTTLING
         else:
             self._has_put = True
             refused = []
@@ -198,7 +188,7 @@ class PutSender:
                 if result.error_code is not None:
                     refused.append(put)
                     failure = RemoteError(result.error_code, result.message)
-                    throttled = throttled or result.error_code in _THROTTLING
+                    throttled = throttled or result.error_code in THROTTLING
                     continue
                 self._confirm(put)
                 if result.shard_id != shard:

@@ -102,25 +102,25 @@ def _encode_header(name: str, value: str) -> bytes:
 
 
 def encode_record(
-    arrival: int, data: bytes, key: str, number: int, encryption: str = "NONE"
+    arrival: int, data: bytes, key: str | None, number: int, encryption: str = "NONE"
 ) -> bytes:
     """Write a record as events and answers carry it.
 
     Args:
         arrival: When it arrived, in milliseconds since the Unix epoch.
         data: Its data in base64.
-        key: Its partition key.
+        key: Its partition key; None leaves it out.
         number: Its sequence number.
         encryption: How the stream was encrypted when it arrived, NONE or KMS.
     """
     return (
         b'{"ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","EncryptionType":"%b",'
-        b'"PartitionKey":%b,"SequenceNumber":"%d"}'
+        b'%b"SequenceNumber":"%d"}'
         % (
             *divmod(arrival, 1000),
             data,
             encryption.encode(),
-            json.dumps(key).encode(),
+            b"" if key is None else b'"PartitionKey":%b,' % json.dumps(key).encode(),
             number,
         )
     )

@@ -37,7 +37,7 @@ _models: Any = moto.kinesis.models
 class PutEntry(NamedTuple):
     """A checked record on its way in: `data` is in base64, `size` counts its bytes and the key."""
 
-    partition_key: str
+    partition_key: str | None
     hash_key: int | None
     data: bytes
     size: int
@@ -197,7 +197,12 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
                 consumer.end_all(refusal)
 
     def _shard_of(self, entry: PutEntry) -> Shard:
-        key = _hash(entry.partition_key) if entry.hash_key is None else entry.hash_key
+        if entry.hash_key is not None:
+            key = entry.hash_key
+        elif entry.partition_key is not None:
+            key = _hash(entry.partition_key.encode())
+        else:
+            key = _hash(entry.data)  # spread over the shards
         return self._open[bisect_right(self._starts, key) - 1]
 
     def _reshardable(self, shard_id: str) -> Shard:
@@ -256,6 +261,6 @@ class _PutMeter:
         return True
 
 
-def _hash(partition_key: str) -> int:
-    digest = hashlib.md5(partition_key.encode(), usedforsecurity=False).digest()
+def _hash(value: bytes) -> int:
+    digest = hashlib.md5(value, usedforsecurity=False).digest()
     return int.from_bytes(digest, "big")

@@ -136,13 +136,17 @@ class KinesisProcess(ClientSettings):
         return str(self._call("create_stream", stream=stream, shards=shards))
 
     def put_records(
-        self, stream: str, records: Iterable[tuple[str, bytes]], *, shard: str | None = None
+        self,
+        stream: str,
+        records: Iterable[tuple[str | None, bytes]],
+        *,
+        shard: str | None = None,
     ) -> list[tuple[str, str]]:
         """Store records, as `KinesisServer.put_records` does.
 
         Args:
             stream: the stream's name.
-            records: partition keys and data.
+            records: partition keys and data; a key of None is left out.
             shard: the open shard that takes all of them; None leaves it to the keys.
         """
         encoded = [

@@ -154,13 +154,18 @@ class KinesisServer(ClientSettings):
             return str(self._backend().create_stream(stream, shards).arn)
 
     def put_records(
-        self, stream: str, records: Iterable[tuple[str, bytes]], *, shard: str | None = None
+        self,
+        stream: str,
+        records: Iterable[tuple[str | None, bytes]],
+        *,
+        shard: str | None = None,
     ) -> list[tuple[str, str]]:
         """Store records; there is no limit to a call.
 
         Args:
             stream: the stream's name.
-            records: partition keys and data.
+            records: partition keys and data; a key of None is left out, as the service leaves it
+                out where it distributes the records itself and the producer gave none.
             shard: the open shard that takes all of them; None leaves it to the keys.
 
         Returns:
@@ -176,7 +181,7 @@ class KinesisServer(ClientSettings):
                 partition_key=key,
                 hash_key=hash_key,
                 data=binascii.b2a_base64(data, newline=False),
-                size=len(data) + len(key.encode()),
+                size=len(data) + len((key or "").encode()),
             )
             for key, data in records
         ]

@@ -91,12 +91,18 @@ class Shard:
         return self.closed_at is not None and self.closed_at < millis
 
     def append(
-        self, partition_key: str, data: bytes, size: int, now: int, *, encryption: str = "NONE"
+        self,
+        partition_key: str | None,
+        data: bytes,
+        size: int,
+        now: int,
+        *,
+        encryption: str = "NONE",
     ) -> int:
         """Store a record and return its sequence number; the caller notifies `changed`.
 
         Args:
-            partition_key: the record's key.
+            partition_key: the record's key; None for a record without one.
             data: the record's data in base64.
             size: bytes of data and key together.
             now: the wall clock in milliseconds; a clock that goes back is not followed.

@@ -27,6 +27,7 @@ _LAST_HASH_KEY: Final = (1 << 128) - 1
 # The partition key of every aggregated record of the Kinesis Producer Library, and of no other one.
 _KPL_KEY: Final = "a"
 # The service takes keys of up to 256 characters, of any script (API reference of PutRecord).
+_LEFT_OUT: Final = "key-0"
 _STRANGE_KEYS: Final = ("ключ", "鍵", "🔑" * 256, "k" * 256, '"\\', "\x00", "é" * 255)
 
 
@@ -97,10 +98,10 @@ class RecordDraws:
             form = "aggregated" if happens(random, 0.95) else "wrong checksum"
         if form == "plain":
             part = SubRecord(self._key(), random.randbytes(self._size()))
-            return SourceRecord(sequence, arrival, part.key, (part,), form)
+            return SourceRecord(sequence, arrival, _sent(part.key), (part,), form)
         key = _KPL_KEY if happens(random, 0.9) else self._key()  # another library
         parts = tuple(self._part(shard, key) for _ in range(random.randint(1, 5)))
-        return SourceRecord(sequence, arrival, key, parts, form)
+        return SourceRecord(sequence, arrival, _sent(key), parts, form)
 
     def _part(self, shard: SourceShard, outer_key: str) -> SubRecord:
         """Put a record into an aggregated one; after a reshard it may be of another shard."""
@@ -126,3 +127,8 @@ class RecordDraws:
         if self._large and happens(random, 0.01):
             return random.choice((1 << 20, largest))
         return 0 if happens(random, 0.05) else int(2 ** random.uniform(0, 9))
+
+
+def _sent(key: str) -> str | None:
+    """Return the key that a record is sent with; some producers leave it to the service."""
+    return None if key == _LEFT_OUT else key

@@ -52,7 +52,7 @@ class KinesisRow:
     Args:
         sequence: Its sequence number.
         sub: Its number within an aggregated record, else 0.
-        key: Its partition key.
+        key: Its partition key; None where the producer gave none.
         data: Its bytes.
         arrival: When it arrived, in milliseconds since the Unix epoch.
         foreign: Whether it is of another shard, by its hash key: a reader that knows the shard's
@@ -61,7 +61,7 @@ class KinesisRow:
 
     sequence: int
     sub: int
-    key: str
+    key: str | None
     data: bytes = field(repr=False)
     arrival: int
     foreign: bool = False
@@ -93,7 +93,7 @@ class SourceRecord:
     Args:
         sequence: Its sequence number.
         arrival: When it arrived, in milliseconds since the Unix epoch.
-        key: Its partition key.
+        key: Its partition key; None where the producer gave none.
         parts: What was put.
         form: Whether it is aggregated; such a record may have a checksum that is wrong, so that it
             is taken for a plain one, or a message that is.
@@ -101,7 +101,7 @@ class SourceRecord:
 
     sequence: int
     arrival: int
-    key: str
+    key: str | None
     parts: tuple[SubRecord, ...]
     form: Literal["plain", "aggregated", "wrong checksum", "broken"]
 
@@ -111,9 +111,9 @@ class SourceRecord:
         match self.form:
             case "broken":
                 return []
-            case "wrong checksum":
+            case "plain" | "wrong checksum":
                 return [KinesisRow(self.sequence, 0, self.key, self.data, self.arrival)]
-            case _:
+            case "aggregated":
                 return [
                     KinesisRow(self.sequence, sub, part.key, part.data, self.arrival, part.foreign)
                     for sub, part in enumerate(self.parts)
@@ -145,7 +145,7 @@ class SourceRecord:
     @cached_property
     def size(self) -> int:
         """The bytes of its data and its key, by which the service limits events."""
-        return len(self.data) + len(self.key.encode())
+        return len(self.data) + len((self.key or "").encode())
 
     @cached_property
     def encoded(self) -> bytes:

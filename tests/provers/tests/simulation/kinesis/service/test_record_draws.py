@@ -21,11 +21,17 @@ def test_records_come_in_the_order_of_their_numbers_and_within_their_shard() -> 
 
 
 def test_keys_have_up_to_256_characters_of_any_script() -> None:
-    keys = {record.key for _, record in RECORDS}
+    keys = {record.key for _, record in RECORDS if record.key is not None}
 
     assert max(map(len, keys)) == 256
     assert any(not key.isascii() for key in keys)
     assert "" not in keys
+
+
+def test_some_producers_give_no_key() -> None:
+    without = {record.form for _, record in RECORDS if record.key is None}
+
+    assert {"plain", "aggregated"} <= without
 
 
 def test_a_foreign_part_is_outside_of_a_shard_that_came_of_a_reshard() -> None:

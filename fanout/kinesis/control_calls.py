@@ -1,0 +1,44 @@
+"""Make the calls that describe and list, also while many readers begin together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tenacity import AsyncRetrying, retry_if_exception
+
+from fanout.kinesis.policy import passes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from fanout.core.backoff import FullJitter
+
+# Seconds. Twenty calls a second in an account may describe a stream (AWS API reference,
+# DescribeStreamSummary), and five calls a second may list the consumers of one.
+_TIMEOUT: Final = 60.0
+
+_T = TypeVar("_T")
+
+
+async def until_answered(call: Callable[[], Awaitable[_T]], jitter: FullJitter) -> _T:
+    """Make a call; while the service refuses for now, again for a minute.
+
+    Args:
+        call: The call.
+        jitter: The waits between two attempts.
+
+    Raises:
+        Exception: Any error of the service or the network that another attempt does not change, or
+            the last one.
+    """
+    time = asyncio.get_running_loop().time
+    deadline = time() + _TIMEOUT
+    retrying = AsyncRetrying(
+        wait=jitter,
+        stop=lambda _: time() >= deadline,
+        retry=retry_if_exception(passes),
+        reraise=True,
+    )
+    answer: _T = await retrying(call)
+    return answer
