@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from fanout.errors import BatchNotWrittenError, OptionError
 from fanout.spark.current_batch import batch_of_sink, check_sink_name
-from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause, has_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +91,8 @@ class TableSink(ABC):
             if has_gone(error):
                 raise
             raise BatchNotWrittenError(
-                f"batch {batch_id} was not written to {self._destination}: {first_line(error)}"
+                f"batch {batch_id} was not written to {self._destination}: "
+                f"{first_and_last_cause(error)}"
             ) from error
 
     def prepare(self, spark: SparkSession, loop: LoopThread) -> None:  # noqa: ARG002 - the protocol's
