@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 
 from fanout.errors import BatchNotWrittenError, OptionError, ServiceError, SetupError
 from fanout.spark.sink.worker_check import WorkerCheck, ask_workers, import_error
+from fanout.spark.tables.columns import check_kept
 from fanout.spark.tables.keyed_sink import KeyedSink
 from fanout.spark.tables.postgres_connection import is_conflict, quoted, transaction
 from fanout.spark.tables.postgres_copy import REPORT_SCHEMA, CopyTask, copy_rows
@@ -164,7 +165,8 @@ class PostgresSink(KeyedSink):
                 self._check_counts(
                     batch, sum(report.rows for report in copied), (total, without_key)
                 )
-                _check_altered(target, dict(zip(altering, altered, strict=True)))
+                kinds = {name: column.kind for name, column in target.columns.items()}
+                check_kept(target.name, kinds, dict(zip(altering, altered, strict=True)))
                 cursor.execute(target.insert([*types], staging, self._keys, self.latest_by))
             for table in staging:
                 cursor.execute(f"DROP TABLE {quoted(target.schema, table)}")
@@ -193,19 +195,6 @@ def _check_known(types: Mapping[str, str], target: TargetTable) -> None:
                 f"{', '.join(target.columns)}: rename the column, or leave it out"
             )
         target.columns[name].check_takes(name, kind)
-
-
-def _check_altered(target: TargetTable, counts: Mapping[str, int]) -> None:
-    altered = [
-        f"{count} rows in {name!r}, which is {target.columns[name].kind}"
-        for name, count in counts.items()
-        if count
-    ]
-    if altered:
-        raise BatchNotWrittenError(
-            f"the table {target.name} would cut or round values: {'; '.join(altered)}; give its "
-            f"columns types that keep them, or change the values in transform"
-        )
 
 
 def _is_written(database: Any, target: TargetTable, batch: SinkBatch) -> bool:

@@ -330,7 +330,7 @@ def test_values_that_their_columns_would_alter_are_refused(
     )
     sink = PostgresSink(table="t", dsn=url, **options)
     with run(spark, tmp_path) as here:
-        with pytest.raises(BatchNotWrittenError, match="would cut or round values") as caught:
+        with pytest.raises(BatchNotWrittenError, match="would alter values") as caught:
             here.call(sink, altered, 0)
         assert query(url, "TABLE t") == query(url, "TABLE fanout_batches") == []
         here.call(sink, kept, 0)
