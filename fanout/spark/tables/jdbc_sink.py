@@ -52,7 +52,7 @@ class JdbcSink(KeyedSink):
 
     The rows are appended. With `key` and `latest_by` they are upserted: a row is inserted where the
     table has none of its key, and takes the place of one that is not newer. The columns are found
-    by their names, and have the types of the table.
+    by their names. A batch is refused where the types of the table would cut or round values.
 
     Args:
         table: The table's name as SQL has it, with its schema if that is not the user's. It has to

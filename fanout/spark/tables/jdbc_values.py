@@ -21,7 +21,8 @@ _TEXT: Final = (1, 12, -9, -15)
 _BINARY, _VARBINARY = -2, -3
 _DECIMAL: Final = (2, 3)
 _INTEGER: Final = (-6, -5, 4, 5)
-_FLOAT, _REAL, _DOUBLE = 6, 7, 8
+_FLOATS: Final = (6, 7, 8)
+_FLOAT, _REAL = _FLOATS[:2]
 _DATE, _TIMESTAMP, _TIMESTAMP_WITH_ZONE = 91, 93, 2014
 
 # A decimal without limits, such as H2's DECFLOAT, names a greater one; Oracle's NUMBER names none.
@@ -92,10 +93,13 @@ class JdbcColumn:
     def _of_number(self, kind: DataType) -> list[str]:
         if self.kind in _INTEGER:
             other = "bigint"
-        elif self.kind == _REAL or (self.kind == _FLOAT and self.precision <= _SINGLE):
-            other = "float"
-        elif self.kind in {_FLOAT, _DOUBLE}:
-            other = "double"
+        elif self.kind in _FLOATS:
+            single = self.kind == _REAL or (self.kind == _FLOAT and self.precision <= _SINGLE)
+            other = "float" if single else "double"
+            if isinstance(kind, types.IntegralType):
+                # A cast back would end at the greatest integer.
+                exact = 2 ** (24 if single else 53)
+                return [f"{{0}} NOT BETWEEN -{exact} AND {exact}"]
         elif self._is_bounded and not isinstance(kind, types.IntegralType):
             other = f"decimal(38, {min(self.scale, 38)})"
         else:

@@ -94,7 +94,8 @@ class ParquetSink(TableSink):
 
     Args:
         path: The directory, on any file system of Spark's Hadoop client.
-        partition_by: The columns whose values are directories below that of the batch.
+        partition_by: The columns whose values are directories below that of the batch; timestamps
+            in UTC. A batch is refused that has an empty string there.
         transform: Makes of a batch what is written, for example `lambda df: df.select(...)`.
         sink_name: The sink's name, where a handler has several; it must not change while a query
             lives.

@@ -56,10 +56,11 @@ class PostgresSink(KeyedSink):
 
     The rows are appended. With `key` and `latest_by` they are upserted: a row is inserted where the
     table has none of its key, and takes the place of one that is not newer. The columns are found
-    by their names, and cast to the types of the table.
+    by their names. A batch is refused where the types of the table would cut or round values.
 
     Args:
-        table: The table, with its schema if that is not on the search path. It has to exist.
+        table: The table, with its schema if that is not on the search path, in the same case; a
+            part with a dot in it stands between quotation marks. It has to exist.
         dsn: The connection string of libpq, or a function that returns it, called on the driver and
             in Spark's workers: so no password has to be in the program. libpq also reads PGPASSWORD
             and ~/.pgpass.
