@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fanout.errors import OptionError
+from fanout.errors import BatchNotWrittenError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql.types import StructType
 
@@ -45,6 +45,29 @@ def check_has(schema: StructType, option: str, names: Sequence[str]) -> None:
                 f"{option} names the column {name!r}, which the DataFrame has not; it has "
                 f"{', '.join(schema.names)}"
             )
+
+
+def check_kept(table: str, kinds: Mapping[str, object], counts: Mapping[str, int]) -> None:
+    """Check that a table has no value to alter, as its columns would cut or round it.
+
+    Args:
+        table: The table.
+        kinds: The type of each column, for messages.
+        counts: The number of rows with such a value, by column.
+
+    Raises:
+        BatchNotWrittenError: There are such rows.
+    """
+    altered = [
+        f"{count} rows in {name!r}, which is {kinds[name]}"
+        for name, count in counts.items()
+        if count
+    ]
+    if altered:
+        raise BatchNotWrittenError(
+            f"the table {table} would alter values: {'; '.join(altered)}; give its columns types "
+            f"that keep them, or change the values in transform"
+        )
 
 
 def in_spark(name: str) -> str:

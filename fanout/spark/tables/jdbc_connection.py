@@ -27,6 +27,8 @@ _PASSWORD: Final = re.compile(
 _SECRET: Final = re.compile(r"(?i)secret|password|pwd|token|credential|access[._]?key")
 # What the sink says itself to Spark.
 _RESERVED: Final = frozenset({"url", "driver", "dbtable", "query"})
+# Spark takes options in any case; this one bounds its tasks.
+_LIMIT: Final = "numpartitions"
 
 # Classes of SQLSTATE whose messages have no values of rows: connections, rights, deadlocks, syntax.
 _WITHOUT_VALUES: Final = ("08", "28", "40", "42")
@@ -96,7 +98,19 @@ class JdbcPlace:
                 raise OptionError("properties must be a mapping of strings to strings")
             if name.lower() in _RESERVED:
                 raise OptionError(f"properties must not have {name!r}: it is an option of the sink")
+            if name.lower() == _LIMIT and not (value.isdecimal() and int(value)):
+                raise OptionError(f"properties must have a number above 0 as {name!r}")
         return {**named, "url": self.url, "driver": self.driver}
+
+    def writing(self) -> tuple[dict[str, str], int | None]:
+        """Return the options of Spark's writer, and apart the greatest number of its tasks.
+
+        Raises:
+            OptionError: The properties are malformed.
+        """
+        options = self.options()
+        limits = [int(options.pop(name)) for name in [*options] if name.lower() == _LIMIT]
+        return options, min(limits, default=None)
 
     @contextmanager
     def transaction(self, spark: SparkSession) -> Iterator[Any]:

@@ -15,7 +15,8 @@ from pyspark.sql import Observation, types
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import BatchNotWrittenError, FanOutError, OptionError
-from fanout.spark.tables.columns import in_spark
+from fanout.spark.hadoop.jvm import jvm
+from fanout.spark.tables.columns import check_kept, in_spark
 from fanout.spark.tables.jdbc_connection import JdbcPlace, sql_errors
 from fanout.spark.tables.jdbc_table import find_table, qualifier
 from fanout.spark.tables.keyed_sink import KeyedSink
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fanout.spark.loop_thread import LoopThread
+    from fanout.spark.tables.jdbc_table import JdbcTable
     from fanout.spark.tables.table_sink import SinkBatch
 
 log = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ class JdbcSink(KeyedSink):
 
     The rows are appended. With `key` and `latest_by` they are upserted: a row is inserted where the
     table has none of its key, and takes the place of one that is not newer. The columns are found
-    by their names, and have the types of the table.
+    by their names. A batch is refused where the types of the table would cut or round values.
 
     Args:
         table: The table's name as SQL has it, with its schema if that is not the user's. It has to
@@ -130,7 +132,7 @@ class JdbcSink(KeyedSink):
             staging = table.create_staging(f"{prefix}{uuid4().hex[:_DIGITS]}", columns)
         keys = [known[name] for name in self._keys]
         latest_by = None if self.latest_by is None else known[self.latest_by]
-        staged = self._stage(rows.toDF(*columns), staging, keys, latest_by)
+        staged = self._stage(rows.toDF(*columns), table, staging, keys, latest_by)
         batch.ownership.check()
         with place.transaction(spark) as connection:
             table = replace(table, connection=connection)
@@ -146,20 +148,40 @@ class JdbcSink(KeyedSink):
             log.warning("staging tables of %s are left: %s", self.table, error)
 
     def _stage(
-        self, rows: DataFrame, staging: str, keys: Sequence[str], latest_by: str | None
+        self,
+        rows: DataFrame,
+        table: JdbcTable,
+        staging: str,
+        keys: Sequence[str],
+        latest_by: str | None,
     ) -> int:
         """Let Spark's tasks write the rows into a staging table, and return their number."""
         if latest_by is not None:
             rows = newest(rows, keys, latest_by)
+        zone = str(jvm(rows.sparkSession).java.util.TimeZone.getDefault().getID())
+        altering = table.altering(rows.schema, zone)
         null = " OR ".join(f"{in_spark(name)} IS NULL" for name in keys) or "false"
-        without_key = F.count(F.when(F.expr(null), 1)).alias("without_key")
+        conditions = {"without_key": null} | {
+            f"altered_{number}": condition for number, condition in enumerate(altering.values())
+        }
+        options, limit = self._place.writing()
+        if limit is not None:
+            # Spark's writer would do that behind the counts, which are lost then.
+            rows = rows.coalesce(limit)
         # What it counts is the rows of tasks that have ended, each once.
         counts = Observation()
-        counted = rows.observe(counts, F.count(F.lit(1)).alias("rows"), without_key)
+        counted = rows.observe(
+            counts,
+            F.count(F.lit(1)).alias("rows"),
+            *(F.count(F.when(F.expr(one), 1)).alias(name) for name, one in conditions.items()),
+        )
         with sql_errors(rows.sparkSession):
-            writer = counted.write.format("jdbc").options(**self._place.options())
+            writer = counted.write.format("jdbc").options(**options)
             writer.option("dbtable", staging).mode("append").save()
         found = counts.get
+        kinds = {column.name: column for column in table.described}
+        altered = {name: found[f"altered_{n}"] for n, name in enumerate(altering)}
+        check_kept(table.name, kinds, altered)
         if found["without_key"]:
             raise BatchNotWrittenError(
                 f"the batch was not written to {self._destination}: rows have a null in the key "

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.errors import BatchNotWrittenError, OptionError, SetupError
 from fanout.spark.tables.jdbc_connection import sql_errors
+from fanout.spark.tables.jdbc_values import JdbcColumn
 from fanout.spark.tables.staging import BATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 _PART: Final = r'(?:[^\W\d][\w$#]*|"[^"]+"|`[^`]+`|\[[^\]]+\])'
 _NAME: Final = re.compile(rf"((?:{_PART}\.){{0,2}}){_PART}")
@@ -49,12 +51,28 @@ class JdbcTable:
     Args:
         connection: A `java.sql.Connection` without autocommit.
         name: The option.
-        columns: Its columns, as the database writes them.
+        described: Its columns.
     """
 
     connection: Any
     name: str
-    columns: tuple[str, ...]
+    described: tuple[JdbcColumn, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Its columns, as the database writes them."""
+        return tuple(column.name for column in self.described)
+
+    def altering(self, schema: StructType, zone: str) -> dict[str, str]:
+        """Return the conditions of rows whose values the table would alter, by column.
+
+        Args:
+            schema: The rows, with the columns of the table.
+            zone: The time zone of Spark's JVM.
+        """
+        columns = {column.name: column for column in self.described}
+        found = {one.name: columns[one.name].alters(one.dataType, zone) for one in schema}
+        return {name: condition for name, condition in found.items() if condition}
 
     def known(self, names: Sequence[str]) -> dict[str, str]:
         """Return the column of the table for each one of a DataFrame; case matters last.
@@ -300,7 +318,16 @@ def find_table(spark: SparkSession, connection: Any, table: str) -> JdbcTable:
             statement = connection.createStatement()
             found = statement.executeQuery(f"SELECT * FROM {table} WHERE 1 = 0").getMetaData()  # noqa: S608 - checked
             numbers = range(1, found.getColumnCount() + 1)
-            columns = tuple(str(found.getColumnName(number)) for number in numbers)
+            columns = tuple(
+                JdbcColumn(
+                    str(found.getColumnName(number)),
+                    int(found.getColumnType(number)),
+                    str(found.getColumnTypeName(number)),
+                    int(found.getPrecision(number)),
+                    int(found.getScale(number)),
+                )
+                for number in numbers
+            )
             statement.close()
     except BatchNotWrittenError as error:
         raise OptionError(

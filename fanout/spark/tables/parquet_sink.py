@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
+from uuid import uuid4
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql import types
@@ -13,19 +15,22 @@ from pyspark.sql import types
 from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.spark.hadoop.jvm import (
     JAVA_ERRORS,
+    first_and_last_cause,
     first_line,
     hadoop_configuration,
     has_gone,
+    is_java,
     jvm,
 )
 from fanout.spark.tables.columns import column_names, in_spark
 from fanout.spark.tables.table_sink import TableSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructField, StructType
 
     from fanout.spark.tables.table_sink import SinkBatch
 
@@ -43,6 +48,38 @@ _DIRECTORIES: Final[dict[str, DataType]] = {
 # guesses them otherwise, and takes "007" for a number.
 _TYPES: Final = "fanout.partition-types"
 _NONE: Final = '{"fields": []}'
+# Later batches may have more columns, a path is no pattern, and a session may skip files.
+_READING: Final = {
+    "mergeSchema": "true",
+    "__globPaths__": "false",
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+}
+# Types whose values Spark reads from the names of directories as it writes them.
+_NAMED: Final = (
+    types.BooleanType,
+    types.NumericType,
+    types.DateType,
+    types.TimestampType,
+    types.TimestampNTZType,
+    types.StringType,
+)
+# Spark writes the wall clock of the session's zone, where two instants may be one.
+_UTC: Final = (
+    "concat(cast(timestamp_ntz'1970-01-01 00:00:00' + make_dt_interval("
+    "cast(unix_micros({0}) div 86400000000 as int), 0, 0, "
+    "cast(unix_micros({0}) % 86400000000 as decimal(18, 0)) / 1000000) as string), 'Z')"
+)
+# Spark writes the first two as null, and bytes that are not UTF-8 as others; no name has a NUL.
+_NAMELESS: Final = (
+    "{0} in ('', '__HIVE_DEFAULT_PARTITION__') or instr({0}, char(0)) > 0"
+    " or not (cast({0} as binary) <=> encode({0}, 'UTF-8'))"
+)
+# With LEGACY other readers than Spark take a date before 1582 for another one.
+_CALENDARS: Final = (
+    "spark.sql.parquet.datetimeRebaseModeInWrite",
+    "spark.sql.parquet.int96RebaseModeInWrite",
+)
 
 
 @final
@@ -57,7 +94,8 @@ class ParquetSink(TableSink):
 
     Args:
         path: The directory, on any file system of Spark's Hadoop client.
-        partition_by: The columns whose values are directories below that of the batch.
+        partition_by: The columns whose values are directories below that of the batch; timestamps
+            in UTC. A batch is refused that has an empty string there.
         transform: Makes of a batch what is written, for example `lambda df: df.select(...)`.
         sink_name: The sink's name, where a handler has several; it must not change while a query
             lives.
@@ -93,15 +131,35 @@ class ParquetSink(TableSink):
             partition_by have the types that they were written with.
 
         Raises:
-            StreamStateError: No batch is written yet, so that the columns are unknown.
+            StreamStateError: No batch is written yet, so that the columns are unknown, or a column
+                has types in several batches that no type is common to.
         """
-        pattern = _hadoop_path(spark, self.path, f"query=*/sink={self.sink_name}/batch=*/{_MARKER}")
-        markers = pattern.getFileSystem(hadoop_configuration(spark)).globStatus(pattern)
-        batches = [str(marker.getPath().getParent()) for marker in markers or ()]
-        if not batches:
+        if not (batches := self._complete(spark)):
             raise StreamStateError(f"no batch of the sink is in {self.path} yet")
-        reader = spark.read.option("basePath", self.path)
-        return reader.schema(_typed(reader.parquet(*batches).schema)).parquet(*batches)
+        reader = spark.read.options(basePath=self.path, **_READING)
+        try:
+            found = reader.parquet(*batches).schema
+        except JAVA_ERRORS as error:
+            said = first_and_last_cause(error)
+            if "CANNOT_MERGE" not in said:
+                raise
+            raise StreamStateError(
+                f"the batches in {self.path} have a column with types that do not fit together: "
+                f"{said}; read them one by one, or write the newer ones to another path"
+            ) from error
+        return reader.schema(_typed(found)).parquet(*batches)
+
+    def _complete(self, spark: SparkSession) -> list[str]:
+        """Return the directories of batches that have the marker; the path is no pattern."""
+        root = _hadoop_path(spark, self.path, ".")
+        files = root.getFileSystem(hadoop_configuration(spark))
+        return [
+            str(batch)
+            for query in _below(files, root, "query=")
+            for sink in _below(files, query, f"sink={self.sink_name}")
+            for batch in _below(files, sink, "batch=")
+            if files.exists(_hadoop_path(spark, str(batch), _MARKER))
+        ]
 
     @property
     def _destination(self) -> str:
@@ -125,15 +183,48 @@ class ParquetSink(TableSink):
             log.info("batch %d is in %s already", batch.batch_id, self.path)
             return
         batch.ownership.check()
-        (
-            _with_types(rows, self._partitions)
-            .write.mode("overwrite")
-            # A session may have set these otherwise.
-            .option("partitionOverwriteMode", "static")
-            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")
-            .partitionBy(*self._partitions)
-            .parquet(str(marker.getParent()))
-        )
+        with _in_one_calendar(_with_types(rows, self._partitions)) as written:
+            (
+                written.write.mode("overwrite")
+                # A session may have set these otherwise.
+                .option("partitionOverwriteMode", "static")
+                .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")
+                .partitionBy(*self._partitions)
+                .parquet(str(marker.getParent()))
+            )
+
+
+@contextmanager
+def _in_one_calendar(rows: DataFrame) -> Iterator[DataFrame]:
+    """Yield rows that are written with Spark's calendar; other queries share the session."""
+    spark = rows.sparkSession
+    legacy = [name for name in _CALENDARS if str(spark.conf.get(name)).upper() == "LEGACY"]
+    if not legacy:
+        yield rows
+        return
+    view = f"fanout_batch_{uuid4().hex}"
+    rows.createOrReplaceTempView(view)
+    try:
+        session: Any = spark._jsparkSession  # noqa: SLF001 - newSession() has no settings and views
+        copy = session.cloneSession()
+        for name in legacy:
+            copy.conf().set(name, "CORRECTED")
+        yield type(rows)(copy.table(view), spark)
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def _below(files: Any, directory: Any, prefix: str) -> Iterator[Any]:
+    """Yield the directories below another one whose names begin so."""
+    try:
+        found = files.listStatus(directory)
+    except JAVA_ERRORS as error:
+        if not is_java(error, "java.io.FileNotFoundException"):
+            raise
+        return
+    for one in found:
+        if one.isDirectory() and one.getPath().getName().startswith(prefix):
+            yield one.getPath()
 
 
 def _hadoop_path(spark: SparkSession, path: str, name: str) -> Any:
@@ -158,11 +249,35 @@ def _with_types(rows: DataFrame, partitions: Sequence[str]) -> DataFrame:
     directories = types.StructType(
         [types.StructField(one.name, one.dataType) for one in rows.schema if one not in stored]
     )
-    first, columns = stored[0], {name: F.col(in_spark(name)) for name in rows.columns}
+    first, columns = stored[0], {one.name: _named(one, lower) for one in rows.schema}
     columns[first.name] = columns[first.name].alias(
         first.name, metadata={**first.metadata, _TYPES: directories.json()}
     )
     return rows.select(*columns.values())
+
+
+def _named(field: StructField, partitions: AbstractSet[str]) -> Column:
+    """Return a column; one of directories as values that a reader finds in their names."""
+    name, kind = in_spark(field.name), field.dataType
+    column = F.col(name)
+    if field.name.lower() not in partitions:
+        return column
+    if not isinstance(kind, _NAMED):
+        raise OptionError(
+            f"partition_by names the column {field.name!r}, which is {kind.simpleString()}, and "
+            f"the name of a directory cannot keep that: make a string of it in transform"
+        )
+    if isinstance(kind, types.TimestampType):
+        column = F.expr(_UTC.format(name))
+    elif isinstance(kind, types.StringType):
+        text = (
+            f"partition_by names the column {field.name}, which has a string that is empty or that "
+            f"the name of a directory cannot keep: replace it in transform, for example by null"
+        )
+        column = F.when(F.expr(_NAMELESS.format(name)), F.raise_error(F.lit(text))).otherwise(
+            column
+        )
+    return column.alias(field.name)
 
 
 def _typed(found: StructType) -> StructType:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout._exports import naming_extras
-from fanout.errors import BatchNotWrittenError, OptionError, ServiceError
+from fanout.errors import BatchNotWrittenError, OptionError, ServiceError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+# Older drivers alter decimals.
+_OLDEST: Final = (1, 12)
 # Until a server that does not answer is an error; libpq waits without end, or for hours. Seconds,
 # and milliseconds for tcp_user_timeout.
 _OF_CONNECTION: Final = (
@@ -21,6 +24,8 @@ _OF_CONNECTION: Final = (
     "keepalives_count=3",
     "tcp_user_timeout=60000",
 )
+# The driver sends UTF-8, whatever the environment, the role, the database and the dsn say.
+_UTF8: Final = "client_encoding=UTF8"
 # Up to the parameters of a URI. As libpq reads it, a user and a password end at the first @ or /.
 _URI: Final = re.compile(r"(postgres(?:ql)?://(?:[^@/]*@)?)([^?]*)\??(.*)", re.DOTALL)
 
@@ -28,6 +33,8 @@ _URI: Final = re.compile(r"(postgres(?:ql)?://(?:[^@/]*@)?)([^?]*)\??(.*)", re.D
 # is named first. A transaction whose client has died ends before another one that waits for it.
 _OF_TRANSACTION: Final = """
     SELECT set_config(name, value, true) FROM (VALUES
+        -- In text columns a time must not depend on the order of day and month.
+        ('DateStyle', current_setting('DateStyle'), 'ISO'),
         ('lock_timeout', '0', '2min'),
         ('idle_in_transaction_session_timeout', '0', '1min'),
         -- A commit that a crash may take back must not be reported to Spark.
@@ -38,9 +45,31 @@ _OF_TRANSACTION: Final = """
 _OF_SERVER: Final = re.compile(
     r'connection to server (?:at|on) .*|could not translate host name "[\w.-]*" to address: .*'
 )
-# The class of SQLSTATE whose messages show the value that is wrong.
+_NO_SERVICE: Final = re.compile(r'definition of service ".*" not found')
+# The class of SQLSTATE whose messages show the value that is wrong, and what to say instead.
 _OF_DATA: Final = "22"
+_OF_VALUES: Final = {
+    "22008": "a date or time is outside of the range of its type",
+    "22021": "a string has a NUL, or bytes that are not UTF-8",
+    "22P02": "a string is none that the type of its column can be read from",
+    "22P05": "a string has a character that the encoding of the database has not",
+}
+_ANY_VALUE: Final = "a value does not fit the type of its column"
+# Where a message alone does not say what to do.
+_REMEDIES: Final = {
+    "21000": "the database takes two keys of the batch for the same",
+    "25006": "name the primary server in dsn, where it names a standby, or let the role write",
+}
+_LOST: Final = "the connection to PostgreSQL failed"
+# Serialization failures and deadlocks: the transaction may succeed when it is tried again.
+_CONFLICTS: Final = "40"
+# 42501 is insufficient_privilege.
+_OF_SERVICE: Final = ("25006", "42501")
 _MESSAGE: Final = b"PG_DIAG_MESSAGE_PRIMARY"
+# What the server says when it ends a connection; the driver quotes its own query before that.
+_FATAL: Final = re.compile(r"(?:FATAL|PANIC):  (.*)")
+# The driver says nothing else of a time before the first one of PostgreSQL.
+_UNTOLD: Final = "Error occurred writing COPY data:"
 
 
 @contextmanager
@@ -55,21 +84,26 @@ def transaction(dsn: str | Callable[[], str]) -> Iterator[Any]:
 
     Raises:
         OptionError: The connection string is malformed.
-        SetupError: The driver is not installed.
+        SetupError: The driver is not installed, or too old.
         ServiceError: The server cannot be reached, or it refuses the user.
         BatchNotWrittenError: A statement of the block failed, or the commit; it is unknown then
             whether the server has committed.
     """
     with naming_extras("PostgresSink"):
         from adbc_driver_manager import dbapi  # noqa: PLC0415 - an extra
+        from adbc_driver_postgresql import __version__ as installed  # noqa: PLC0415
         from adbc_driver_postgresql.dbapi import connect  # noqa: PLC0415
+    if tuple(map(int, installed.split(".")[:2])) < _OLDEST:
+        raise SetupError(
+            f"adbc-driver-postgresql {installed} alters decimals: install "
+            f"{'.'.join(map(str, _OLDEST))} or newer here and for Spark's Python workers"
+        )
     try:
         database = connect(with_limits(dsn() if callable(dsn) else dsn))
     except dbapi.Error as error:
-        said = _OF_SERVER.search(str(error))
-        if said is None:
-            raise _malformed() from None  # the cause quotes the string
-        raise ServiceError(f"PostgreSQL cannot be reached: {said.group().strip()}") from error
+        raised = _unconnected(error)
+        # The cause of an OptionError quotes the string.
+        raise raised from (error if isinstance(raised, ServiceError) else None)
     try:
         with database:
             with database.cursor() as cursor:
@@ -78,10 +112,17 @@ def transaction(dsn: str | Callable[[], str]) -> Iterator[Any]:
             yield database
             database.commit()
     except dbapi.Error as error:
-        # 42501 is insufficient_privilege.
-        kind = ServiceError if _state(error) == "42501" else BatchNotWrittenError
-        says = "PostgreSQL refuses" if _state(error) else "the connection to PostgreSQL failed"
-        raise kind(f"{says}: {_text(error)}") from error
+        kind = ServiceError if _state(error) in _OF_SERVICE else BatchNotWrittenError
+        raise kind(_text(error)) from error
+
+
+def is_conflict(error: BatchNotWrittenError) -> bool:
+    """Return whether a transaction failed because of another one, and can be tried again.
+
+    Args:
+        error: What `transaction` raised.
+    """
+    return _state(error.__cause__).startswith(_CONFLICTS)
 
 
 def quoted(*names: str) -> str:
@@ -94,7 +135,9 @@ def quoted(*names: str) -> str:
 
 
 def with_limits(dsn: str) -> str:
-    """Return a connection string whose waits are bounded; what it has itself stays.
+    """Return a connection string whose waits are bounded, and whose text is UTF-8.
+
+    Limits that it has itself stay.
 
     Args:
         dsn: The connection string.
@@ -104,18 +147,33 @@ def with_limits(dsn: str) -> str:
     """
     # Of two values of one parameter libpq takes the last.
     if (uri := _URI.fullmatch(dsn)) is None:
-        return " ".join((*_OF_CONNECTION, dsn))
+        return " ".join((*_OF_CONNECTION, dsn, _UTF8))
     user, place, parameters = uri.groups()
     if "@" in place:
         raise _malformed()
-    return f"{user}{place}?{'&'.join((*_OF_CONNECTION, *filter(None, (parameters,))))}"
+    return f"{user}{place}?{'&'.join(filter(None, (*_OF_CONNECTION, parameters, _UTF8)))}"
+
+
+def _unconnected(error: Any) -> OptionError | ServiceError:
+    """Return the error of a connection that was not made, without parts of its string."""
+    text = str(error)
+    if (said := _OF_SERVER.search(text)) is not None:
+        return ServiceError(f"PostgreSQL cannot be reached: {said.group().strip()}")
+    # The driver reads the catalog first, and a limit of the role may end that.
+    if _state(error) or _FATAL.search(text):
+        return ServiceError(_text(error))
+    if _NO_SERVICE.search(text):
+        return OptionError("dsn or PGSERVICE names a service that no service file here defines")
+    return _malformed()
 
 
 def _malformed() -> OptionError:
+    variables = sorted(name for name in os.environ if name.startswith("PG"))
+    also = f"; libpq also reads {', '.join(variables)} of the environment" if variables else ""
     return OptionError(
         "dsn is malformed: it must be a connection string of libpq, with the /, @, %, ? and : of a "
         "password in a URI written as %2F, %40, %25, %3F and %3A, and with '...' around a value "
-        "with spaces in the other form"
+        f"with spaces in the other form{also}"
     )
 
 
@@ -126,8 +184,15 @@ def _state(error: Any) -> str:
 
 def _text(error: Any) -> str:
     """Return an error of PostgreSQL as one line without the values of rows."""
-    if (state := _state(error)).startswith(_OF_DATA):
-        return f"a value does not fit the type of its column (SQLSTATE {state})"
-    said = dict(getattr(error, "details", None) or ()).get(_MESSAGE)
-    text = said.decode() if said else str(error)
-    return text.splitlines()[0].strip()
+    state, text = _state(error), str(error).strip()
+    if state.startswith(_OF_DATA):
+        return f"PostgreSQL refuses: {_OF_VALUES.get(state, _ANY_VALUE)} (SQLSTATE {state})"
+    if said := dict(getattr(error, "details", None) or ()).get(_MESSAGE):
+        text = said.decode()
+    elif ended := _FATAL.search(text):
+        text = ended.group(1)
+    elif text.endswith(_UNTOLD):
+        return f"a row cannot be copied: {_OF_VALUES['22008']}"
+    line = text.partition("\n")[0].strip()
+    remedy = f"; {_REMEDIES[state]}" if state in _REMEDIES else ""
+    return f"PostgreSQL refuses: {line}{remedy}" if state else f"{_LOST}: {line}"

@@ -14,14 +14,15 @@ from pyspark.errors import PySparkException
 
 from fanout.errors import BatchNotWrittenError, OptionError, ServiceError, SetupError
 from fanout.spark.sink.worker_check import WorkerCheck, ask_workers, import_error
+from fanout.spark.tables.columns import check_kept
 from fanout.spark.tables.keyed_sink import KeyedSink
-from fanout.spark.tables.postgres_connection import quoted, transaction
+from fanout.spark.tables.postgres_connection import is_conflict, quoted, transaction
 from fanout.spark.tables.postgres_copy import REPORT_SCHEMA, CopyTask, copy_rows
 from fanout.spark.tables.postgres_table import column_types, find_table, name_parts
 from fanout.spark.tables.staging import BATCHES, staging_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -36,6 +37,8 @@ _WORKERS: Final = WorkerCheck(
     modules=("fanout.spark.tables.postgres_copy", "adbc_driver_postgresql.dbapi"),
     extras="postgres,spark",
 )
+# Of the last transaction, where another one is in its way.
+_ATTEMPTS: Final = 5
 # The errors that a task reports, by their names.
 _ERRORS: Final = {
     kind.__name__: kind for kind in (BatchNotWrittenError, OptionError, ServiceError, SetupError)
@@ -53,10 +56,11 @@ class PostgresSink(KeyedSink):
 
     The rows are appended. With `key` and `latest_by` they are upserted: a row is inserted where the
     table has none of its key, and takes the place of one that is not newer. The columns are found
-    by their names, and cast to the types of the table.
+    by their names. A batch is refused where the types of the table would cut or round values.
 
     Args:
-        table: The table, with its schema if that is not on the search path. It has to exist.
+        table: The table, with its schema if that is not on the search path, in the same case; a
+            part with a dot in it stands between quotation marks. It has to exist.
         dsn: The connection string of libpq, or a function that returns it, called on the driver and
             in Spark's workers: so no password has to be in the program. libpq also reads PGPASSWORD
             and ~/.pgpass.
@@ -102,7 +106,7 @@ class PostgresSink(KeyedSink):
         types = column_types(rows.schema)
         with transaction(self.dsn) as database:
             target = find_table(database, self.table)
-            _check_known(rows.columns, target)
+            _check_known(types, target)
             if _is_written(database, target, batch):
                 log.info("batch %d is in %s already", batch.batch_id, self.table)
                 return
@@ -111,9 +115,17 @@ class PostgresSink(KeyedSink):
             _drop_left(database, target.schema, prefix)
         task = CopyTask(self.dsn, target.schema, prefix, [*types.items()])
         copied = self._copy(rows, task)
-        batch.ownership.check()
-        with transaction(self.dsn) as database:
-            self._take_over(database, target, batch, rows.columns, copied)
+        for attempt in range(1, _ATTEMPTS + 1):
+            batch.ownership.check()
+            try:
+                with transaction(self.dsn) as database:
+                    self._take_over(database, target, batch, types, copied)
+            except BatchNotWrittenError as error:
+                if not is_conflict(error) or attempt == _ATTEMPTS:
+                    raise
+                log.info("batch %d is tried again: %s", batch.batch_id, error)
+            else:
+                return
 
     def _copy(self, rows: DataFrame, task: CopyTask) -> Sequence[Row]:
         """Run the job that copies the rows, and return the reports of its tasks."""
@@ -133,7 +145,7 @@ class PostgresSink(KeyedSink):
         database: Any,
         target: TargetTable,
         batch: SinkBatch,
-        names: Sequence[str],
+        types: Mapping[str, str],
         copied: Sequence[Row],
     ) -> None:
         """Insert the rows of staging tables and the batch's id, in one transaction."""
@@ -148,9 +160,15 @@ class PostgresSink(KeyedSink):
                 (batch.writer, batch.batch_id),
             )
             if cursor.fetchone() is not None and staging:
-                cursor.execute(target.count(staging, self._keys))
-                self._check_counts(batch, sum(report.rows for report in copied), cursor.fetchone())
-                cursor.execute(target.insert(names, staging, self._keys, self.latest_by))
+                altering = target.altering(types)
+                cursor.execute(target.count(staging, self._keys, altering))
+                total, without_key, *altered = cursor.fetchone()
+                self._check_counts(
+                    batch, sum(report.rows for report in copied), (total, without_key)
+                )
+                kinds = {name: column.kind for name, column in target.columns.items()}
+                check_kept(target.name, kinds, dict(zip(altering, altered, strict=True)))
+                cursor.execute(target.insert([*types], staging, self._keys, self.latest_by))
             for table in staging:
                 cursor.execute(f"DROP TABLE {quoted(target.schema, table)}")
 
@@ -170,13 +188,14 @@ class PostgresSink(KeyedSink):
             )
 
 
-def _check_known(names: Sequence[str], target: TargetTable) -> None:
-    for name in names:
+def _check_known(types: Mapping[str, str], target: TargetTable) -> None:
+    for name, kind in types.items():
         if name not in target.columns:
             raise OptionError(
                 f"the table {target.name} has no column {name!r}; it has "
                 f"{', '.join(target.columns)}: rename the column, or leave it out"
             )
+        target.columns[name].check_takes(name, kind)
 
 
 def _is_written(database: Any, target: TargetTable, batch: SinkBatch) -> bool:

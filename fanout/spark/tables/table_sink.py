@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from fanout.errors import BatchNotWrittenError
 from fanout.spark.current_batch import batch_of_sink, check_sink_name
-from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause, has_gone
 from fanout.spark.transform import check_transform, transformed
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class TableSink(ABC):
             if has_gone(error):
                 raise
             raise BatchNotWrittenError(
-                f"batch {batch_id} was not written to {self._destination}: {first_line(error)}"
+                f"batch {batch_id} was not written to {self._destination}: "
+                f"{first_and_last_cause(error)}"
             ) from error
 
     def prepare(self, spark: SparkSession, loop: LoopThread) -> None:  # noqa: ARG002 - the protocol's

@@ -51,8 +51,9 @@ class Database:
         place = {"url": self.url, "driver": self.driver, "properties": self.properties}
         return JdbcSink(**({"table": "orders"} | place | options))
 
-    def run(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements in one transaction, and return the rows of the last one, in order."""
+    @contextmanager
+    def connection(self) -> Iterator[Any]:
+        """Connect, and roll back what is not committed."""
         java: Any = self.spark._jvm
         properties = java.java.util.Properties()
         for name, value in self.properties.items():
@@ -61,15 +62,20 @@ class Database:
         connection = kind.getConstructor(None).newInstance(None).connect(self.url, properties)
         try:
             connection.setAutoCommit(False)
-            rows: list[tuple[Any, ...]] = []
-            for each in statements:
-                rows = _rows(connection.createStatement(), each)
-            connection.commit()
-            return sorted(rows, key=repr)
+            yield connection
         finally:
             with suppress(*JAVA_ERRORS):
                 connection.rollback()
             connection.close()
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements in one transaction, and return the rows of the last one, in order."""
+        with self.connection() as connection:
+            rows: list[tuple[Any, ...]] = []
+            for each in statements:
+                rows = _rows(connection.createStatement(), each)
+            connection.commit()
+        return sorted(rows, key=repr)
 
     def staging(self) -> list[str]:
         """Return the names of staging tables."""

@@ -114,10 +114,9 @@ def test_rows_without_a_key_are_refused(
 def test_keys_that_the_database_takes_for_the_same_are_refused(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
-    db.run("CREATE TABLE prices (price decimal(10, 2), version smallint)")
-    sink = db.sink(table="prices", key="price", latest_by="version")
-    kinds = "price decimal(10, 3), version int"
-    rows = spark.createDataFrame([(Decimal("1.001"), 1), (Decimal("1.002"), 2)], kinds)
+    db.run("CREATE TABLE prices (item char(4), version smallint)")
+    sink = db.sink(table="prices", key="item", latest_by="version")
+    rows = spark.createDataFrame([("tea", 1), ("tea ", 2)], "item string, version int")
     with (
         run(spark, tmp_path) as here,
         pytest.raises(BatchNotWrittenError, match="two keys of the batch are the same"),
@@ -311,6 +310,71 @@ def test_a_run_that_lost_the_checkpoint_writes_nothing(
     assert derby.run(ALL) == derby.run(BATCHES) == []
 
 
+@pytest.mark.parametrize("properties", [{"numPartitions": "2"}, {"numpartitions": "8"}])
+@pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "version"}])
+def test_the_number_of_connections_can_be_bounded(
+    spark: SparkSession,
+    derby: Database,
+    tmp_path: Path,
+    properties: dict[str, str],
+    options: dict[str, str],
+) -> None:
+    sink = derby.sink(properties=derby.properties | properties, **options)
+    rows = spark.range(10, numPartitions=5).selectExpr("id", "1 AS version", "'figs' AS item")
+    with run(spark, tmp_path) as here:
+        here.call(sink, rows, 0)
+    assert sorted(number for number, *_ in derby.run(ALL)) == [*range(10)]
+
+
+# The type of a column, a value that it would alter, and one that it keeps.
+ALTERED = [
+    ("varchar(2)", "'ab '", "'é'"),
+    ("char(3)", "'a    '", "'a'"),
+    ("varchar(9)", "CAST(unhex('80') AS string)", "'\ufffd😀'"),
+    ("decimal(5, 2)", "12.345BD", "12.340BD"),
+    ("decimal(5, 2)", "0.125d", "0.1d"),
+    ("decimal(5, 2)", "'12.345'", "'12.34'"),
+    ("integer", "1.5BD", "2.0BD"),
+    ("integer", "1.5d", "2d"),
+    ("real", "0.1d", "0.5d"),
+    ("real", "16777217", "16777216"),
+    ("double precision", "9007199254740993L", "9007199254740992L"),
+    ("double precision", "0.12345678901234567890BD", "0.1BD"),
+    ("date", "timestamp_ntz'2026-01-01 10:00:00'", "timestamp_ntz'2026-01-01'"),
+]
+ALTERED_BY_H2 = [
+    ("timestamp(0)", "timestamp_ntz'2026-01-01 00:00:00.6'", "timestamp_ntz'2026-01-01'"),
+    ("timestamp(3) with time zone", "timestamp_micros(1)", "timestamp_millis(1)"),
+    ("binary(3)", "unhex('61')", "unhex('616263')"),
+    ("float(20)", "0.1d", "0.5d"),
+]
+
+
+def test_values_that_their_columns_would_alter_are_refused(
+    spark: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    cases = ALTERED + (ALTERED_BY_H2 if "h2" in db.url else [])
+    columns = ", ".join(f"c{number} {kind}" for number, (kind, *_) in enumerate(cases))
+    db.run(f"CREATE TABLE kept (id integer, {columns})")
+    altered, kept = (
+        spark.sql("SELECT 1 AS id, " + ", ".join(f"{v} AS c{i}" for i, v in enumerate(values)))
+        for values in zip(*(values for _, *values in cases), strict=True)
+    )
+    sink = db.sink(table="kept")
+    with run(spark, tmp_path) as here:
+        # A value that is too long is also an error of the database, which ends the tasks first.
+        with pytest.raises(BatchNotWrittenError):
+            here.call(sink, altered, 0)
+        assert db.run("SELECT * FROM kept") == db.run(BATCHES) == []
+        here.call(sink, kept, 0)
+        for number, (_, value, _) in enumerate(cases):
+            one = spark.sql(f"SELECT 1 AS id, {value} AS c{number}")
+            says = rf"1 rows in 'C{number}', which is|does not fit the type"
+            with pytest.raises(BatchNotWrittenError, match=says):
+                here.call(sink, one, 1)
+    assert db.run("SELECT id FROM kept") == [(1,)]
+
+
 def test_columns_have_the_types_of_the_table(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
@@ -451,6 +515,7 @@ def test_columns_that_do_not_fit_are_errors(
         ({"properties": {"user": 1}}, "properties must be a mapping of strings"),
         ({"properties": 1}, "properties must be a mapping of strings"),
         ({"properties": {"DBTABLE": "x"}}, "properties must not have 'DBTABLE'"),
+        ({"properties": {"numPartitions": "some"}}, "must have a number above 0 as 'numPartitio"),
         ({"key": "k"}, "key and latest_by belong together"),
     ],
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import date
+import re
+from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyarrow import parquet
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import (
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from fanout.spark import FanOutQuery
 
 pytestmark = pytest.mark.spark
+
+# The first and the last instant of Spark, in microseconds.
+EXTREMES = (-(2**63), 2**63 - 1)
 
 
 def orders(spark: SparkSession, begin: int, end: int) -> DataFrame:
@@ -130,6 +135,119 @@ def test_partitions_of_an_earlier_release_are_read(spark: SparkSession, tmp_path
     assert sorted((row.half, row.batch) for row in found.collect()) == [(0, 3), (1, 3)]
 
 
+def test_instants_are_directories_in_no_time_zone(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"), partition_by=("at", "local"))
+    # The hour that comes twice in New York, and the ends of what Spark has.
+    instants = [1793511000000000, 1793514600123456, -62135596800000000, -1, 0, *EXTREMES]
+    rows = spark.createDataFrame([(one,) for one in instants], "id bigint").selectExpr(
+        "id", "timestamp_micros(id) AS at", "timestamp_ntz'2026-03-08 02:30:00' AS local"
+    )
+    for number, zone in enumerate(("UTC", "America/New_York", "Asia/Kolkata")):
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        try:
+            with run(spark, tmp_path / "checkpoint") as here:
+                here.call(sink, rows, number)
+            found = sink.read(spark).selectExpr("id", "unix_micros(at)", "CAST(local AS string)")
+            read = sorted(map(tuple, found.collect()))
+        finally:
+            spark.conf.unset("spark.sql.session.timeZone")
+        wall = "2026-03-08 02:30:00"
+        assert read == sorted((one, one, wall) for one in instants * (number + 1))
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["''", "'__HIVE_DEFAULT_PARTITION__'", "CAST(unhex('80') AS string)", "'a\\0b'"],
+)
+def test_a_string_that_a_directory_would_alter_is_refused(
+    spark: SparkSession, tmp_path: Path, value: str
+) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"), partition_by="code")
+    with run(spark, tmp_path / "checkpoint") as here:
+        with pytest.raises(BatchNotWrittenError, match="the name of a directory"):
+            here.call(sink, spark.sql(f"SELECT 1 AS id, {value} AS code"), 0)
+        codes = ["a/b=c%20 :?*[x]{,}\\\n", "007", "null", "..", "é😀\ufffd", " ", None]
+        here.call(
+            sink, spark.createDataFrame([(1, code) for code in codes], "id int, code string"), 0
+        )
+    found = sink.read(spark).select("code").collect()
+    assert {code for (code,) in found} == {*codes}
+
+
+def test_binary_directories_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"), partition_by="code")
+    with (
+        run(spark, tmp_path / "checkpoint") as here,
+        pytest.raises(OptionError, match="'code', which is binary, and the name of a directory"),
+    ):
+        here.call(sink, spark.sql("SELECT 1 AS id, unhex('80') AS code"), 0)
+
+
+def test_columns_that_later_batches_have_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"))
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, spark.sql("SELECT 1 AS id"), 0)
+        here.call(sink, spark.sql("SELECT 2 AS id, 'figs' AS item"), 1)
+        assert {tuple(row) for row in sink.read(spark).select("id", "item").collect()} == {
+            (1, None),
+            (2, "figs"),
+        }
+        here.call(sink, spark.sql("SELECT 'x' AS id"), 2)
+        with pytest.raises(
+            StreamStateError, match=r"types that do not fit .*(?i:int).*; read them"
+        ):
+            sink.read(spark)
+
+
+@pytest.mark.parametrize(
+    "name", ["[x]", "{a,b}", "a\\b", "a:b", "a*b", "a?b", "100%", "%2F", "a b", "é", "a:[x]\\{b}"]
+)
+def test_a_path_is_no_pattern(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    (tmp_path / "xb").mkdir()
+    sink = ParquetSink(path=str(tmp_path / name / "out"), partition_by="half")
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, 0, 10), 0)
+    assert ids(sink, spark) == [*range(10)]
+
+
+def test_files_that_a_session_would_skip_are_missed(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"))
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, 0, 10), 0)
+    for name in ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles"):
+        spark.conf.set(name, "true")
+    try:
+        found = sink.read(spark)
+        for file in (tmp_path / "out").rglob("*.parquet"):
+            file.unlink()
+        with pytest.raises(Exception, match=r"FILE_NOT_EXIST|does not exist"):
+            found.collect()
+    finally:
+        for name in ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles"):
+            spark.conf.unset(name)
+
+
+def test_other_readers_find_the_dates_of_a_session_with_the_old_calendar(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"))
+    rows = spark.sql("SELECT date'0001-01-01' AS day, timestamp'1500-01-01 00:00:00Z' AS at")
+    names = ("datetimeRebaseModeInWrite", "int96RebaseModeInWrite")
+    for name in names:
+        spark.conf.set(f"spark.sql.parquet.{name}", "LEGACY")
+    try:
+        with run(spark, tmp_path / "checkpoint") as here:
+            here.call(sink, rows, 0)
+    finally:
+        for name in names:
+            spark.conf.unset(f"spark.sql.parquet.{name}")
+    (file,) = (tmp_path / "out").rglob("*.parquet")
+    found = parquet.read_table(file, coerce_int96_timestamp_unit="us", partitioning=None)
+    assert found["day"].to_pylist() == [date(1, 1, 1)]
+    assert found["at"].cast("timestamp[us]").to_pylist() == [datetime(1500, 1, 1)]  # noqa: DTZ001
+    assert spark.catalog.listTables() == []
+
+
 @pytest.mark.parametrize("name", ["batch", "Query", "SINK"])
 def test_columns_with_the_names_of_directories_are_refused(
     spark: SparkSession, tmp_path: Path, name: str
@@ -172,6 +290,16 @@ def test_a_failed_write_is_said_in_one_line(spark: SparkSession, tmp_path: Path)
         ) as at:
             here.call(sink, orders(spark, 0, 10), 3)
         assert "\n" not in str(at.value)
+
+
+def test_the_cause_of_a_failed_task_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"), partition_by="code")
+    rows = spark.range(1).selectExpr("id", "repeat('x', 300) AS code")
+    with run(spark, tmp_path / "checkpoint") as here:
+        with pytest.raises(BatchNotWrittenError, match=r"batch 3 .*; caused by .*") as at:
+            here.call(sink, rows, 3)
+        assert "\n" not in str(at.value)
+    assert re.search(r"caused by \w+Exception: .*(Mkdirs failed|name too long)", str(at.value))
 
 
 def test_a_file_system_that_spark_lacks_is_said_before_the_first_record(

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from fanout.errors import OptionError, ServiceError
+from fanout.errors import OptionError, ServiceError, SetupError
 from fanout.spark.tables.postgres_connection import transaction, with_limits
 
 LIMITS: Final = {
@@ -35,11 +35,13 @@ LIMITS: Final = {
         "host=db connect_timeout=3 keepalives_idle=5",
         "host=db password='a connect_timeout=3'",
         "service=shop",
+        "host=db client_encoding=LATIN1",
+        "postgresql://db/shop?client_encoding=LATIN1",
     ],
 )
 def test_limits_are_added_where_the_user_names_none(dsn: str) -> None:
     named = conninfo_to_dict(dsn)
-    assert conninfo_to_dict(with_limits(dsn)) == LIMITS | named
+    assert conninfo_to_dict(with_limits(dsn)) == LIMITS | named | {"client_encoding": "UTF8"}
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,30 @@ def test_a_malformed_string_is_not_quoted(dsn: str) -> None:
     with (
         pytest.raises(OptionError, match="dsn is malformed") as caught,
         transaction(lambda: dsn),
+    ):
+        pass
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value, chain=True))
+
+
+@pytest.mark.parametrize("version", ["1.11.0", "0.9.1.dev2", "1.5.0"])
+def test_a_driver_that_alters_decimals_is_refused(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr("adbc_driver_postgresql.__version__", version)
+    with pytest.raises(SetupError, match=f"{version} alters decimals"), transaction("host=nowhere"):
+        pass
+
+
+def test_a_service_that_is_not_defined_is_told() -> None:
+    with pytest.raises(OptionError, match="names a service that no"), transaction("service=nope"):
+        pass
+
+
+def test_variables_of_the_environment_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPORT", "hunter2")
+    with (
+        pytest.raises(OptionError, match="libpq also reads PGPORT of the") as caught,
+        transaction("host=127.0.0.1"),
     ):
         pass
     assert "hunter2" not in "".join(traceback.format_exception(caught.value, chain=True))

@@ -1,0 +1,162 @@
+"""Each value is stored as it is, or refused before anything of its batch is stored.
+
+Every sink here writes every type of Spark that it takes, under several time zones and the settings
+of Spark's older releases. A client that is not ours reads what it has stored.
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from fanout.errors import FanOutError
+from tests.spark.sink.harness import run
+from tests.spark.tables.jdbc_databases import database
+from tests.spark.tables.value_kinds import KINDS, Column, comparable, rows
+from tests.spark.tables.value_places import JdbcPlace, ParquetPlace, Place, PostgresPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.spark.sink.harness import Run
+
+pytestmark = pytest.mark.spark
+
+# Of Spark 2, and of one that fails early; the zone has an hour twice, and one never.
+OLD: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInWrite": "LEGACY",
+    "spark.sql.parquet.writeLegacyFormat": "true",
+}
+SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "old": OLD,
+    "new": {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    },
+    "java": {
+        "spark.sql.session.timeZone": "Asia/Kolkata",
+        "spark.sql.datetime.java8API.enabled": "true",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    },
+}
+_BATCHES = itertools.count()
+
+
+@pytest.fixture(params=["postgres", "parquet", "h2", "derby"])
+def place(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Place]:
+    """What each sink writes to."""
+    if request.param == "postgres":
+        yield PostgresPlace(request.getfixturevalue("database_url"))
+    elif request.param == "parquet":
+        yield ParquetPlace(tmp_path / "out")
+    else:
+        with database(spark, request.param, tmp_path) as found:
+            yield JdbcPlace(found)
+
+
+@contextmanager
+def configured(spark: SparkSession, name: str) -> Iterator[None]:
+    """Let Spark and its JVM have other settings in the block."""
+    zones: Any = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    before = zones.getDefault()
+    zones.setDefault(zones.getTimeZone(SETTINGS[name]["spark.sql.session.timeZone"]))
+    for key, value in SETTINGS[name].items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in SETTINGS[name]:
+            spark.conf.unset(key)
+        zones.setDefault(before)
+
+
+def check(spark: SparkSession, here: Run, place: Place, columns: Sequence[Column]) -> list[Column]:
+    """Check that values come back, or are refused; return the columns of those that came back."""
+    sink = place.sink(columns)
+    try:
+        here.call(sink, rows(spark, columns), next(_BATCHES))
+    except FanOutError:
+        assert all([*place.read(n, one.kind)] == [] for n, one in enumerate(columns)), columns
+        return [one for half in _halves(columns) for one in check(spark, here, place, half)]
+    for number, column in enumerate(columns):
+        signed = place.signs_zero(column.target)
+        stored = dict(place.read(number, column.kind))
+        found = [comparable(stored.pop(row), signed=signed) for row in range(len(column.values))]
+        assert found == [comparable(value, signed=signed) for value in column.values], column
+        assert {*stored.values()} <= {None}, column
+    return [*columns]
+
+
+def _halves(columns: Sequence[Column]) -> list[Sequence[Column]]:
+    """Return two parts of what was refused as a whole, or none where it is a single value."""
+    if len(columns) > 1:
+        return [columns[: len(columns) // 2], columns[len(columns) // 2 :]]
+    (column,) = columns
+    half = len(column.values) // 2
+    parts = (column.values[:half], column.values[half:]) if half else ()
+    return [[replace(column, values=part)] for part in parts]
+
+
+# What no column of the database's own type has, or its driver: Derby knows no NaN and less digits.
+REFUSED: Final[Mapping[str, set[str]]] = {"postgres": set(), "parquet": set(), "h2": set()}
+
+
+@pytest.mark.parametrize("place", REFUSED, indirect=True)
+def test_hard_values_are_kept(
+    request: pytest.FixtureRequest, spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    columns = [Column(kind, place.types(kind)[0], [None, *kind.kept]) for kind in KINDS]
+    with configured(spark, "old"), run(spark, tmp_path / "checkpoint") as here:
+        kept = check(spark, here, place, columns)
+    refused = {one.kind.name for one in columns if one not in kept}
+    assert refused == REFUSED[request.node.callspec.params["place"]]
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("configuration", SETTINGS)
+def test_every_value_is_kept_or_refused(
+    spark: SparkSession, place: Place, tmp_path: Path, configuration: str
+) -> None:
+    with configured(spark, configuration), run(spark, tmp_path / "checkpoint") as here:
+        for kind in KINDS:
+            edges = [None, *kind.kept, *kind.hard]
+            check(spark, here, place, [Column(kind, one, edges) for one in place.types(kind)])
+
+        @settings(
+            max_examples=20,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=[*HealthCheck],
+        )
+        @given(drawn=st.tuples(*(st.lists(kind.some, max_size=9) for kind in KINDS)))
+        def random(drawn: tuple[list[Any], ...]) -> None:
+            columns = [
+                Column(kind, place.types(kind)[0], [None, *values])
+                for kind, values in zip(KINDS, drawn, strict=True)
+            ]
+            check(spark, here, place, columns)
+
+        random()
