@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, final
@@ -159,13 +160,11 @@ class BatchRunner:
                 started = time.perf_counter()
                 file = self._publish(segment)
                 entry = BatchEntry(batch_id, query_id, (file,), positions, segment.watermark)
-                self._record(entry)
-                return self._finish(entry, started)
+                return self._finish(self._record(entry), started)
             case LandedBatch(segments, positions, watermark):
                 started = time.perf_counter()
                 entry = BatchEntry(batch_id, query_id, segments, positions, watermark)
-                self._record(entry)
-                return self._finish(entry, started)
+                return self._finish(self._record(entry), started)
             case PendingBatch(pending):
                 started = time.perf_counter()
                 for left in (one for one in pending if one in self._ledger.pending.left):
@@ -175,8 +174,7 @@ class BatchRunner:
                 entry = BatchEntry(
                     batch_id, query_id, segments, last.positions, last.watermark, taking
                 )
-                self._record(entry)
-                return self._finish(entry, started)
+                return self._finish(self._record(entry), started)
 
     def _replay(self, entry: BatchEntry) -> BatchResult:
         started = time.perf_counter()
@@ -209,10 +207,14 @@ class BatchRunner:
         taking = self._ledger.pending.taking()
         return BatchEntry(batch_id, query_id, (), positions, taken=taking)
 
-    def _record(self, entry: BatchEntry) -> None:
+    def _record(self, entry: BatchEntry) -> BatchEntry:
+        """Store an entry and return it; one with records has a text that no other one has."""
+        if entry.segments:
+            entry = replace(entry, content=uuid.uuid4().hex)
         with self._phases.measured("ledger"):
             self._ledger.write(entry)
             self._ledger.prune()
+        return entry
 
     def _handle(self, entry: BatchEntry) -> None:
         frame = self._read(*entry.segments)

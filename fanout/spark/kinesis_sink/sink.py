@@ -118,7 +118,8 @@ class KinesisSink(KinesisWriteOptions):
         context = batch_of_sink(batch_id, self.sink_name)
         rows = df if self.transform is None else self.transform(df)
         check_columns(rows.schema, deduplicate=self.deduplicate)
-        batch = f"{context.query_id} {self.sink_name} {batch_id}" if self.deduplicate else None
+        named = (context.query_id, self.sink_name, str(batch_id), context.content)
+        batch = " ".join(filter(None, named)) if self.deduplicate else None
         self._run(rows, PutTask(options=self._options, batch=batch), context)
 
     def statistics(self) -> SinkStatistics:

@@ -28,7 +28,8 @@ def merge(
 ) -> None:
     """Insert the newest row of each key, or update the table's where that is not newer.
 
-    A null is a value of a key like any other.
+    A null is a value of a key like any other. Columns that the rows lack stay as they are, or get
+    what the table gives them.
 
     Args:
         rows: The rows of a batch; a key may be there several times.
@@ -37,15 +38,19 @@ def merge(
         latest_by: The column whose greatest value is the newest row of a key.
         settings: Settings of Spark for this statement alone; other queries share the session.
     """
+    names = [in_spark(name) for name in rows.columns]
+    assigned = ", ".join(f"t.{name} = s.{name}" for name in names)
+    inserted = ", ".join(f"s.{name}" for name in names)
     spark, view = rows.sparkSession, f"fanout_batch_{uuid4().hex}"
     same = " AND ".join(f"t.{name} <=> s.{name}" for name in map(in_spark, key))
     order = in_spark(latest_by)
     newest(rows, key, latest_by).createOrReplaceTempView(view)
     try:
         statement = (
-            f"MERGE INTO {target} AS t USING {view} AS s ON {same} "
-            f"WHEN MATCHED AND (t.{order} IS NULL OR s.{order} >= t.{order}) THEN UPDATE SET * "
-            f"WHEN NOT MATCHED THEN INSERT *"
+            f"MERGE INTO {target} AS t USING {view} AS s ON {same} "  # noqa: S608 - quoted
+            f"WHEN MATCHED AND (t.{order} IS NULL OR s.{order} >= t.{order}) THEN "
+            f"UPDATE SET {assigned} "
+            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({inserted})"
         )
         _run(spark, statement, settings)
     finally:

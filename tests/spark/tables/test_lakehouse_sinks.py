@@ -25,7 +25,7 @@ from fanout.spark import DeltaSink, IcebergSink
 from fanout.spark.tables.merge import _run
 from tests.spark.harness import PATIENCE, eventually
 from tests.spark.manual import ManualSource
-from tests.spark.sink.harness import run
+from tests.spark.sink.harness import CONTENT, OTHER, run
 from tests.spark.tables.formats import CATALOG, require
 
 if TYPE_CHECKING:
@@ -66,6 +66,27 @@ class Table:
             return f"delta.`{self._path}`"
         return self._name if self._kind == "delta by name" else f"{CATALOG}.shop.{self._name}"
 
+    @property
+    def provider(self) -> str:
+        return self._kind.partition(" ")[0]
+
+    def version(self) -> int:
+        if self.provider == "delta":
+            found = self._spark.sql(f"DESCRIBE HISTORY {self.in_sql} LIMIT 1").select("version")
+        else:
+            refs = self._spark.table(f"{self.in_sql}.refs")
+            found = refs.where("name = 'main'").select("snapshot_id")
+        ((version,),) = found.collect()
+        return int(version)
+
+    def roll_back(self, version: int) -> None:
+        if self.provider == "delta":
+            self._spark.sql(f"RESTORE TABLE {self.in_sql} TO VERSION AS OF {version}")
+        else:
+            name = self.in_sql.removeprefix(f"{CATALOG}.")
+            call = f"CALL {CATALOG}.system.rollback_to_snapshot('{name}', {version})"
+            self._spark.sql(call)
+
     def rows(self) -> list[tuple[Any, ...]]:
         return sorted(map(tuple, self._spark.table(self.in_sql).collect()), key=repr)
 
@@ -88,11 +109,83 @@ def test_a_batch_that_comes_again_is_written_once(
         here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
         here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
         here.call(sink, orders(spark, (3, 1, "nuts")), 1)
-        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
+        here.call(sink, orders(spark, (3, 1, "nuts")), 1)
     assert table.rows() == [(1, 1, "figs"), (2, 1, "tea"), (3, 1, "nuts")]
 
 
-def test_a_snapshot_of_a_later_batch_is_enough(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "version"}])
+def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written(
+    spark: SparkSession, table: Table, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    sink = table.sink(**options)
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, (1, 1, "figs")), 0)  # of an earlier version
+        here.call(sink, orders(spark, (1, 1, "figs")), 0, content=CONTENT)
+        here.call(sink, orders(spark, (2, 1, "tea")), 1, content=CONTENT)
+        here.call(sink, orders(spark, (2, 1, "tea")), 1, content=CONTENT)
+        with pytest.raises(CheckpointError, match="which holds another batch with this id"):
+            here.call(sink, orders(spark, (3, 1, "nuts")), 1, content=OTHER)
+        with pytest.raises(CheckpointError, match=r"batch 0 was .* holds the later batch 1"):
+            here.call(sink, orders(spark, (3, 1, "nuts")), 0, content=OTHER)
+        here.call(sink, orders(spark, (3, 1, "nuts")), 2, content=OTHER)
+    assert table.rows() == [(1, 1, "figs"), (2, 1, "tea"), (3, 1, "nuts")]
+
+
+@pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "version"}])
+def test_a_batch_that_was_rolled_back_is_written_again(
+    spark: SparkSession, table: Table, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    sink = table.sink(**options)
+    with run(spark, tmp_path / "checkpoint") as here:
+        for batch_id in range(4):
+            here.call(sink, orders(spark, (batch_id, 1, "figs")), batch_id, content=CONTENT)
+            if batch_id == 1:
+                version = table.version()
+        table.roll_back(version)
+        assert table.rows() == [(0, 1, "figs"), (1, 1, "figs")]
+        for _ in range(2):  # as where the checkpoint was taken back, too, and again
+            here.call(sink, orders(spark, (2, 1, "figs")), 2, content=OTHER)
+        with pytest.raises(CheckpointError, match="which holds another batch with this id"):
+            here.call(sink, orders(spark, (5, 1, "figs")), 2, content=CONTENT)
+        for batch_id in (3, 3, 4, 4):
+            here.call(sink, orders(spark, (batch_id, 1, "figs")), batch_id, content=OTHER)
+    assert table.rows() == [(batch_id, 1, "figs") for batch_id in range(5)]
+
+
+def test_a_batch_of_a_table_that_was_replaced_is_written_again(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(table.sink(), orders(spark, (1, 1, "figs")), 0, content=CONTENT)
+        spark.sql(
+            f"CREATE OR REPLACE TABLE {table.in_sql} (id bigint, version int, item string)"
+            f" USING {table.provider}"
+        )
+        for _ in range(2):
+            here.call(table.sink(), orders(spark, (1, 1, "figs")), 0, content=CONTENT)
+    assert table.rows() == [(1, 1, "figs")]
+
+
+def test_metadata_of_the_user_stay_in_the_commits_of_delta(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    require("delta")
+    table = Table(spark, "delta", tmp_path)
+    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", "mine")
+    try:
+        with run(spark, tmp_path / "checkpoint") as here:
+            for batch_id, options in enumerate(({}, {"key": "id", "latest_by": "version"})):
+                rows = orders(spark, (1, 1, "figs"))
+                here.call(table.sink(**options), rows, batch_id, content=CONTENT)
+                here.call(table.sink(**options), rows, batch_id, content=CONTENT)
+    finally:
+        spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
+    history = spark.sql(f"DESCRIBE HISTORY {table.in_sql}")
+    assert [row.userMetadata.split()[0] for row in history.collect()] == ["mine"] * 2
+    assert len(table.rows()) == 1
+
+
+def test_the_newest_snapshot_of_a_query_is_enough(spark: SparkSession, tmp_path: Path) -> None:
     require("iceberg")
     table = Table(spark, "iceberg", tmp_path)
     with run(spark, tmp_path / "checkpoint") as here:
@@ -104,7 +197,7 @@ def test_a_snapshot_of_a_later_batch_is_enough(spark: SparkSession, tmp_path: Pa
             f"older_than => TIMESTAMP '{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}')"
         )
         assert spark.table(f"{table.in_sql}.snapshots").count() == 1
-        here.call(table.sink(), orders(spark, (0, 1, "figs")), 0)
+        here.call(table.sink(), orders(spark, (1, 1, "figs")), 1)
     assert table.rows() == [(0, 1, "figs"), (1, 1, "figs")]
 
 
