@@ -138,7 +138,7 @@ def ledger_format(
         error=CheckpointError,
         version=version,
         before=before,
-        hint="restore it from a backup, or start with a new checkpoint location",
+        hint="restore this file alone from a backup, or start with a new checkpoint location",
     )
 
 

@@ -243,7 +243,7 @@ class BatchRunner:
         """Read a whole segment before it is replayed, because it may be old and damaged."""
         frame = self._read(file)
         name = f"the segment {file.name} in {self._storage.location}"
-        restore = "restore it from a backup, or start with a new checkpoint location"
+        restore = "restore this file alone from a backup, or start with a new checkpoint location"
         try:
             # A column that is not in the file would read as null.
             columns = self._spark.read.parquet(self._storage.uri(file.name)).columns
@@ -267,7 +267,7 @@ class BatchRunner:
             if size != file.size:
                 found = "is missing" if size is None else f"has {size} bytes instead of {file.size}"
                 raise CheckpointError(
-                    f"the segment {file.name} in {self._storage.location} {found}; restore it from "
-                    f"a backup, or start with a new checkpoint location"
+                    f"the segment {file.name} in {self._storage.location} {found}; restore this "
+                    f"file alone from a backup, or start with a new checkpoint location"
                 )
         return self._reader.parquet(*(self._storage.uri(file.name) for file in files))

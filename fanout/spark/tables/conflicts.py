@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # A commit of the other writer may take as long as one of ours.
-_ATTEMPTS: Final = 10
+_ATTEMPTS: Final = 30
 _WAITS: Final = Backoff(base=0.2, cap=10.0)
 
 
@@ -45,4 +45,4 @@ def in_attempts(
 def _tell(state: RetryCallState) -> None:
     error = None if state.outcome is None else state.outcome.exception()
     says = "" if error is None else first_and_last_cause(error)
-    log.info("another writer has changed the table, so it is written again: %s", says)
+    log.warning("another writer has changed the table, so the batch is tried again: %s", says)

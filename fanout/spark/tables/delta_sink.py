@@ -13,7 +13,7 @@ from fanout.spark.tables.conflicts import in_attempts
 from fanout.spark.tables.delta_history import delta_table, find_transaction, mark_of
 from fanout.spark.tables.java_class import require_extension
 from fanout.spark.tables.keyed_sink import KeyedSink
-from fanout.spark.tables.merge import merge
+from fanout.spark.tables.merge import merge, newest_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -84,9 +84,11 @@ class DeltaSink(KeyedSink):
 
     def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
         self._check_columns(rows.schema)
-        in_attempts(
-            lambda: self._attempt(rows, batch), lambda error: is_caused_by(error, *_CONFLICTS)
-        )
+        with newest_once(rows, self._keys, self.latest_by) as newest:
+            in_attempts(
+                lambda: self._attempt(newest, batch),
+                lambda error: is_caused_by(error, *_CONFLICTS),
+            )
 
     def _attempt(self, rows: DataFrame, batch: SinkBatch) -> None:
         spark = rows.sparkSession

@@ -16,7 +16,7 @@ from fanout.spark.tables.iceberg_history import current_history
 from fanout.spark.tables.iceberg_summary import commit_with_summary, require_own_threads
 from fanout.spark.tables.java_class import require_extension
 from fanout.spark.tables.keyed_sink import KeyedSink
-from fanout.spark.tables.merge import merge
+from fanout.spark.tables.merge import merge, newest_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +88,8 @@ class IcebergSink(KeyedSink):
 
     def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
         self._check_columns(rows.schema)
-        in_attempts(lambda: self._attempt(rows, batch), _is_conflict)
+        with newest_once(rows, self._keys, self.latest_by) as newest:
+            in_attempts(lambda: self._attempt(newest, batch), _is_conflict)
 
     def _attempt(self, rows: DataFrame, batch: SinkBatch) -> None:
         spark = rows.sparkSession

@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pyspark
 import pytest
 from py4j.java_gateway import JavaGateway
 
+from fanout.core.backoff import Backoff
 from fanout.errors import (
     BatchFailedError,
     BatchNotWrittenError,
@@ -22,6 +24,7 @@ from fanout.errors import (
 )
 from fanout.landing.owner import run_name
 from fanout.spark import DeltaSink, IcebergSink
+from fanout.spark.tables.conflicts import in_attempts
 from fanout.spark.tables.merge import _run
 from tests.spark.harness import PATIENCE, eventually
 from tests.spark.manual import ManualSource
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 _NAMES = itertools.count(1)
+KEYED = {"key": "id", "latest_by": "version"}
+ONE_OF_EACH = [("delta", KEYED), ("delta by name", {}), ("iceberg", {})]
 
 
 class Table:
@@ -113,7 +118,7 @@ def test_a_batch_that_comes_again_is_written_once(
     assert table.rows() == [(1, 1, "figs"), (2, 1, "tea"), (3, 1, "nuts")]
 
 
-@pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "version"}])
+@pytest.mark.parametrize(("table", "options"), ONE_OF_EACH, indirect=["table"])
 def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written(
     spark: SparkSession, table: Table, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -131,7 +136,7 @@ def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written
     assert table.rows() == [(1, 1, "figs"), (2, 1, "tea"), (3, 1, "nuts")]
 
 
-@pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "version"}])
+@pytest.mark.parametrize(("table", "options"), ONE_OF_EACH, indirect=["table"])
 def test_a_batch_that_was_rolled_back_is_written_again(
     spark: SparkSession, table: Table, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -152,6 +157,7 @@ def test_a_batch_that_was_rolled_back_is_written_again(
     assert table.rows() == [(batch_id, 1, "figs") for batch_id in range(5)]
 
 
+@pytest.mark.parametrize("table", ["delta by name", "iceberg"], indirect=True)
 def test_a_batch_of_a_table_that_was_replaced_is_written_again(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
@@ -248,6 +254,118 @@ def test_queries_of_one_session_commit_under_their_own_ids(
         (f"{here.query_id}/delta", 1),
     }
     assert transactions(tmp_path / "two") == {(f"{other.query_id}/delta", 7)}
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"], indirect=True)
+def test_a_batch_is_merged_although_another_writer_changes_the_table_meanwhile(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    sink = table.sink(key="id", latest_by="version")
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    rows = held(orders(spark, (1, 2, "tea"), (3, 1, "nuts")), begun, go_on)
+    with run(spark, tmp_path / "checkpoint") as here, ThreadPoolExecutor(1) as threads:
+        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "figs")), 0)
+        merged = threads.submit(here.call, sink, rows, 1)
+        try:
+            eventually(begun.exists)
+            spark.sql(f"UPDATE {table.in_sql} SET item = 'oil' WHERE version = 1")  # noqa: S608 - ours
+        finally:
+            go_on.touch()
+        merged.result(PATIENCE)
+        here.call(sink, rows, 1)
+    assert table.rows() == [(1, 2, "tea"), (2, 1, "oil"), (3, 1, "nuts")]
+
+
+def test_two_queries_that_create_one_table_of_delta_both_write(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    require("delta")
+    table = Table(spark, "delta", tmp_path)
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    rows = held(orders(spark, (1, 1, "figs")), begun, go_on)
+    with (
+        run(spark, tmp_path / "one") as here,
+        run(spark, tmp_path / "two") as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        written = threads.submit(here.call, table.sink(), rows, 0)
+        try:
+            eventually(begun.exists)
+            other.call(table.sink(), orders(spark, (2, 1, "tea")), 0)
+        finally:
+            go_on.touch()
+        written.result(PATIENCE)
+    assert table.rows() == [(1, 1, "figs"), (2, 1, "tea")]
+
+
+def test_two_queries_that_create_one_table_of_iceberg_both_write(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("iceberg")
+    table = Table(spark, "iceberg", tmp_path)
+    with run(spark, tmp_path / "one") as here, run(spark, tmp_path / "two") as other:
+
+        def exists(*_: object) -> bool:
+            monkeypatch.undo()
+            other.call(table.sink(), orders(spark, (2, 1, "tea")), 0)
+            return False  # as it was when the first query looked
+
+        monkeypatch.setattr(type(spark.catalog), "tableExists", exists)
+        here.call(table.sink(), orders(spark, (1, 1, "figs")), 0)
+    assert table.rows() == [(1, 1, "figs"), (2, 1, "tea")]
+
+
+def test_the_waits_for_other_writers_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanout.spark.tables.conflicts._WAITS", Backoff(base=0.0, cap=0.0))
+    attempts: list[int] = []
+
+    def attempt() -> None:
+        attempts.append(1)
+        raise ConnectionError("changed")
+
+    with pytest.raises(ConnectionError, match="changed"):
+        in_attempts(attempt, lambda error: "changed" in str(error))
+    assert len(attempts) == 30
+    with pytest.raises(ConnectionError, match="changed"):
+        in_attempts(attempt, lambda _: False)
+    assert len(attempts) == 31
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"], indirect=True)
+def test_columns_of_the_table_alone_stay_and_are_generated(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    sink = table.sink(key="id", latest_by="version")
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, (1, 1, "figs")), 0)
+        spark.sql(f"ALTER TABLE {table.in_sql} ADD COLUMN added string")
+        spark.sql(f"UPDATE {table.in_sql} SET added = 'mine'")  # noqa: S608 - a name of ours
+        here.call(sink, orders(spark, (1, 1, "tea"), (2, 1, "nuts")), 1)
+    assert table.rows() == [(1, 1, "tea", "mine"), (2, 1, "nuts", None)]
+
+
+def test_generated_columns_of_delta_follow_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    require("delta")
+    table = Table(spark, "delta by name", tmp_path)
+    spark.sql(
+        f"CREATE TABLE {table.in_sql} (id bigint, version int, item string,"
+        f" twice bigint GENERATED ALWAYS AS (CAST(version * 2 AS bigint))) USING delta"
+    )
+    sink = table.sink(key="id", latest_by="version")
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
+        here.call(sink, orders(spark, (1, 5, "nuts"), (3, 4, "oil")), 1)
+    assert table.rows() == [(1, 5, "nuts", 10), (2, 1, "tea", 2), (3, 4, "oil", 8)]
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"], indirect=True)
+def test_the_reason_of_a_refusal_is_said(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(table.sink(), orders(spark, (1, 1, "figs")), 0)
+        more = orders(spark, (1, 1, "figs")).selectExpr("*", "1 AS added")
+        with pytest.raises(BatchNotWrittenError, match=r"was not written to .*: .*\badded\b") as at:
+            here.call(table.sink(), more, 1)
+    assert "\n" not in str(at.value)
 
 
 def test_a_statement_has_settings_of_its_own(spark: SparkSession) -> None:

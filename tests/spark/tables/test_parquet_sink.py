@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -181,6 +182,24 @@ def test_a_query_writes_what_it_reads(
     source.end("a")
     assert start(source, sink, available_now=True).await_termination(PATIENCE)
     assert sorted(row.sequence for row in sink.read(spark).collect()) == [*range(1, 101)]
+
+
+def test_a_copy_of_a_checkpoint_loses_no_record_without_an_error(
+    spark: SparkSession, tmp_path: Path, checkpoint: str, start: Callable[..., FanOutQuery]
+) -> None:
+    sink, copy = ParquetSink(path=str(tmp_path / "out")), str(tmp_path / "copy")
+    source = ManualSource("a", bounded=True)
+    source.put(b"0")
+    assert start(source, sink, available_now=True).await_termination(PATIENCE)
+    shutil.copytree(checkpoint, copy)
+    source.put(b"1")
+    assert start(source, sink, available_now=True).await_termination(PATIENCE)
+    source.put(b"2")
+    copied = start(source, sink, available_now=True, checkpoint_location=copy)
+    with pytest.raises(BatchFailedError, match="which holds another batch with this id"):
+        copied.await_termination(PATIENCE)
+    assert start(source, sink, available_now=True).await_termination(PATIENCE)
+    assert sorted(bytes(row.data) for row in sink.read(spark).collect()) == [b"0", b"1", b"2"]
 
 
 def test_a_run_that_lost_the_checkpoint_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
