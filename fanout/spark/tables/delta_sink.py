@@ -6,7 +6,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.errors import OptionError
+from pyspark.sql import DataFrame
+
+from fanout.errors import OptionError, SetupError
 from fanout.spark.hadoop.jvm import is_caused_by
 from fanout.spark.tables.columns import in_spark
 from fanout.spark.tables.conflicts import in_attempts
@@ -16,7 +18,7 @@ from fanout.spark.tables.keyed_sink import KeyedSink
 from fanout.spark.tables.merge import merge, newest_once
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import DataFrameWriter, SparkSession
 
     from fanout.spark.sink_batch import SinkBatch
 
@@ -26,6 +28,10 @@ _EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 # MERGE takes the names of a transaction from settings alone.
 _TRANSACTION: Final = "spark.databricks.delta.write"
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+_REBASES: Final = (
+    "spark.sql.parquet.datetimeRebaseModeInWrite",
+    "spark.sql.parquet.int96RebaseModeInWrite",
+)
 # Another writer has committed, or has created the table, since it was looked at.
 _CONFLICTS: Final = (
     "org.apache.spark.sql.delta.DeltaConcurrentModificationException",
@@ -71,6 +77,12 @@ class DeltaSink(KeyedSink):
             "Delta: start Spark with --packages io.delta:delta-spark_..., for its version, and the "
             "settings spark.sql.extensions and spark.sql.catalog.spark_catalog of Delta's guide",
         )
+        for name in _REBASES:
+            if str(spark.conf.get(name, "")).upper() == "LEGACY":
+                raise SetupError(
+                    f"{name} is LEGACY, and other readers take the days before 1582-10-15 for "
+                    f"others then: set it to CORRECTED"
+                )
 
     @property
     def _destination(self) -> str:
@@ -92,10 +104,13 @@ class DeltaSink(KeyedSink):
 
     def _attempt(self, rows: DataFrame, batch: SinkBatch) -> None:
         spark = rows.sparkSession
-        found = find_transaction(spark, delta_table(spark, self.table, self.path), batch)
+        table = delta_table(spark, self.table, self.path)
+        found = find_transaction(spark, table, batch)
         if batch.is_in(self._destination, found.newest):
             log.info("batch %d is in %s already", batch.batch_id, self._destination)
             return
+        if table is not None:
+            self._check_kept(rows, DataFrame(table.toDF(), spark).schema)
         batch.ownership.check()
         transaction = {"txnAppId": found.writer, "txnVersion": str(batch.batch_id)}
         metadata = " ".join(filter(None, (spark.conf.get(_METADATA, None), mark_of(batch))))

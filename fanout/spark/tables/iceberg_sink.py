@@ -100,6 +100,7 @@ class IcebergSink(KeyedSink):
         if batch.is_in(self.table, self._newest(spark, batch)):
             log.info("batch %d is in %s already", batch.batch_id, self.table)
             return
+        self._check_kept(rows, spark.table(self.table).schema)
         batch.ownership.check()
         summary = {_WRITER: batch.writer, _BATCH: str(batch.batch_id), _CONTENT: batch.content}
         commit_with_summary(spark, summary, lambda: self._commit(rows))

@@ -152,7 +152,7 @@ class PostgresSink(KeyedSink):
             is_new = cursor.fetchone() is not None
             if not is_new:
                 batch.is_in(self._destination, _newest(database, target, batch.writer))
-            elif staging:
+            if is_new and staging:
                 cursor.execute(target.count(staging, self._keys))
                 self._check_counts(batch, sum(report.rows for report in copied), cursor.fetchone())
                 cursor.execute(target.insert(names, staging, self._keys, self.latest_by))

@@ -21,6 +21,7 @@ from fanout.spark.dataframe.landing_thread import LandingThread
 from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
 from fanout.spark.kinesis_sink.task import RowIds
 from fanout.spark.query_stream import QueryStream
+from fanout.spark.sink_batch import SinkBatch
 from fanout.spark.tables.postgres_sink import PostgresSink
 from tests.provers.planted.edits import (
     ANY,
@@ -184,6 +185,19 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         ),
         "tests/spark/dataframe/test_source_reader.py"
         "::test_an_entry_that_was_read_at_once_is_not_waited_for",
+    ),
+    "a batch of a copied checkpoint counts as that of the sink": TestedBug(
+        (
+            Edit(
+                SinkBatch.is_in,
+                on(
+                    node(ast.If, test=has(_attribute("content"))),
+                    with_test(constant(value=True)),
+                ),
+            ),
+        ),
+        "tests/spark/tables/test_parquet_sink.py"
+        "::test_a_copy_of_a_checkpoint_loses_no_record_without_an_error",
     ),
     "rows that a crash of the server took are not missed": TestedBug(
         (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import pytest
 from py4j.java_gateway import JavaGateway
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.core.backoff import Backoff
 from fanout.errors import (
@@ -316,7 +317,7 @@ def test_two_queries_that_create_one_table_of_iceberg_both_write(
 
 
 def test_the_waits_for_other_writers_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fanout.spark.tables.conflicts._WAITS", Backoff(base=0.0, cap=0.0))
+    monkeypatch.setattr("fanout.spark.tables.conflicts._WAITS", Backoff(base=1e-6, cap=1e-6))
     attempts: list[int] = []
 
     def attempt() -> None:
@@ -347,10 +348,13 @@ def test_columns_of_the_table_alone_stay_and_are_generated(
 def test_generated_columns_of_delta_follow_the_rows(spark: SparkSession, tmp_path: Path) -> None:
     require("delta")
     table = Table(spark, "delta by name", tmp_path)
-    spark.sql(
-        f"CREATE TABLE {table.in_sql} (id bigint, version int, item string,"
-        f" twice bigint GENERATED ALWAYS AS (CAST(version * 2 AS bigint))) USING delta"
-    )
+    session: Any = spark._jsparkSession
+    java: Any = spark._jvm
+    tables = java.io.delta.tables.DeltaTable
+    twice = tables.columnBuilder(session, "twice").dataType("bigint")
+    made = tables.create(session).tableName(table.in_sql).addColumn("id", "bigint")
+    made = made.addColumn("version", "int").addColumn("item", "string")
+    made.addColumn(twice.generatedAlwaysAs("CAST(version * 2 AS bigint)").build()).execute()
     sink = table.sink(key="id", latest_by="version")
     with run(spark, tmp_path / "checkpoint") as here:
         here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
@@ -366,6 +370,24 @@ def test_the_reason_of_a_refusal_is_said(spark: SparkSession, table: Table, tmp_
         with pytest.raises(BatchNotWrittenError, match=r"was not written to .*: .*\badded\b") as at:
             here.call(table.sink(), more, 1)
     assert "\n" not in str(at.value)
+
+
+@pytest.mark.parametrize(("table", "options"), ONE_OF_EACH, indirect=["table"])
+@pytest.mark.parametrize("policy", ["ANSI", "LEGACY"])
+def test_a_type_that_would_change_a_value_is_refused(
+    spark: SparkSession, table: Table, tmp_path: Path, options: dict[str, Any], policy: str
+) -> None:
+    sink = table.sink(**options)
+    spark.conf.set("spark.sql.storeAssignmentPolicy", policy)
+    try:
+        with run(spark, tmp_path / "checkpoint") as here:
+            here.call(sink, orders(spark, (1, 1, "figs")), 0)
+            rows = orders(spark, (2, 1, "tea")).withColumn("version", F.expr("version + 0.7D"))
+            with pytest.raises(OptionError, match="the column 'version' is double, and int in"):
+                here.call(sink, rows, 1)
+    finally:
+        spark.conf.unset("spark.sql.storeAssignmentPolicy")
+    assert table.rows() == [(1, 1, "figs")]
 
 
 def test_a_statement_has_settings_of_its_own(spark: SparkSession) -> None:
