@@ -78,7 +78,7 @@ class DeltaSink(KeyedSink):
             "settings spark.sql.extensions and spark.sql.catalog.spark_catalog of Delta's guide",
         )
         for name in _REBASES:
-            if str(spark.conf.get(name, "")).upper() == "LEGACY":
+            if str(spark.conf.get(name)).upper() == "LEGACY":
                 raise SetupError(
                     f"{name} is LEGACY, and other readers take the days before 1582-10-15 for "
                     f"others then: set it to CORRECTED"
