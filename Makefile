@@ -70,7 +70,7 @@ clients: $(VENV)/ready java kinesis-sdk-java kcl flink
 # Delta and Iceberg have no jars for the newest pyspark.
 prove-oldest: $(OLDEST)/ready java spark-classes-oldest lakehouse-oldest
 	$(OLDEST)/bin/python -m pytest -m prove tests/examples/test_kinesis_to_delta.py \
-	  tests/examples/test_kinesis_to_iceberg.py tests/spark/tables/test_killed.py \
+	  tests/examples/test_kinesis_to_iceberg.py tests/spark/tables/test_killed.py tests/spark/tables/test_lakehouse_values.py \
 	  tests/provers/tests/crash/test_sinks.py -k 'delta or iceberg or test_killed'
 
 prove-4.0: $(FIRST_4)/ready java

@@ -91,6 +91,8 @@ class BatchEntry:
         watermark: The stream's watermark after its records, in milliseconds since the Unix epoch;
             None where there is none.
         taken: The pending segments that it has taken; None where no segment was ever pending.
+        content: A random text that no other entry has, so that a sink knows the batch again; empty
+            where there is none, as in the entries of a landing.
     """
 
     batch_id: int
@@ -99,6 +101,7 @@ class BatchEntry:
     positions: Checkpoint
     watermark: int | None = None
     taken: TakenSegments | None = None
+    content: str = ""
 
     @property
     def rows(self) -> int:
@@ -112,6 +115,7 @@ class BatchEntry:
 
 
 _Query = Annotated[str, msgspec.Meta(max_length=100)]
+_Content = Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{32})?\Z")]
 _Wire = TypeVar("_Wire", bound=msgspec.Struct)
 
 
@@ -134,7 +138,7 @@ def ledger_format(
         error=CheckpointError,
         version=version,
         before=before,
-        hint="restore it from a backup, or start with a new checkpoint location",
+        hint="restore this file alone from a backup, or start with a new checkpoint location",
     )
 
 
@@ -152,6 +156,7 @@ class _EntryWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     positions: msgspec.Raw
     watermark: Millis | None = None
     taken: TakenSegments | None = None
+    content: _Content = ""
 
 
 class _TakenWire1(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -221,6 +226,7 @@ def encode_entry(entry: BatchEntry, *, run: int) -> bytes:
         msgspec.Raw(entry.positions.to_json().encode()),
         entry.watermark,
         entry.taken,
+        entry.content,
     )
     return msgspec.json.encode(wire)
 
@@ -242,7 +248,15 @@ def decode_entry(data: bytes, batch_id: int, *, location: str) -> BatchEntry:
     if wire.batch != batch_id:
         raise _ENTRY_FORMAT.damaged(f"{name} in {location}", f"it is of batch {wire.batch}")
     positions = decode_positions(name, wire.positions, location)
-    return BatchEntry(wire.batch, wire.query, wire.segments, positions, wire.watermark, wire.taken)
+    return BatchEntry(
+        wire.batch,
+        wire.query,
+        wire.segments,
+        positions,
+        wire.watermark,
+        wire.taken,
+        wire.content,
+    )
 
 
 def encode_origin(positions: str) -> bytes:

@@ -49,7 +49,7 @@ _FORMAT: Final = StoredFormat(
     max_size=_MAX_BYTES,
     error=CheckpointError,
     version=_VERSION,
-    hint="restore it from a backup",
+    hint="restore this file alone from a backup",
 )
 
 

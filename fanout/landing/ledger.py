@@ -130,8 +130,8 @@ class BatchLedger(EntryLog):
             self._check_lists(batch_id)
             raise CheckpointError(
                 f"Spark asks for batch {batch_id}, but {self._storage.location} has no entry of "
-                f"batch {batch_id - 1}: restore its files from a backup, or start with a new "
-                f"checkpoint location"
+                f"batch {batch_id - 1}: restore {entry_name(batch_id - 1)} and its segments alone "
+                f"from a backup, or start with a new checkpoint location"
             )
         if newest is None or batch_id == expected:
             self._check_query(query_id)

@@ -144,8 +144,8 @@ class PendingSegments:
         for expected, number in enumerate(left, last + 1):
             if number != expected:
                 raise CheckpointError(
-                    f"{pending_name(expected)} is missing in {storage.location}; restore it from a "
-                    f"backup, or start with a new checkpoint location"
+                    f"{pending_name(expected)} is missing in {storage.location}; restore this "
+                    f"file alone from a backup, or start with a new checkpoint location"
                 )
         read = (self._read(number) for number in left)
         self.left = tuple(pending for pending in read if pending is not None)

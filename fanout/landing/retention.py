@@ -167,7 +167,7 @@ def check_no_files(storage: Storage) -> None:
         raise CheckpointError(
             f"{storage.location} has the file {file}, and no entry in {BATCHES}: the entries were "
             f"deleted, or the list of the storage lags behind; start again in a minute, restore "
-            f"{BATCHES} from a backup, or land to another location"
+            f"all files of {BATCHES}, the newest too, or land to another location"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, final
@@ -186,13 +187,11 @@ class BatchRunner:
                 started = time.perf_counter()
                 file = self._publish(segment)
                 entry = BatchEntry(batch_id, query_id, (file,), positions, segment.watermark)
-                self._record(entry)
-                return self._finish(entry, started)
+                return self._finish(self._record(entry), started)
             case LandedBatch(segments, positions, watermark):
                 started = time.perf_counter()
                 entry = BatchEntry(batch_id, query_id, segments, positions, watermark)
-                self._record(entry)
-                return self._finish(entry, started)
+                return self._finish(self._record(entry), started)
             case PendingBatch(pending):
                 started = time.perf_counter()
                 for left in (one for one in pending if one in self._ledger.pending.left):
@@ -202,8 +201,7 @@ class BatchRunner:
                 entry = BatchEntry(
                     batch_id, query_id, segments, last.positions, last.watermark, taking
                 )
-                self._record(entry)
-                return self._finish(entry, started)
+                return self._finish(self._record(entry), started)
 
     def _replay(self, entry: BatchEntry) -> BatchResult:
         started = time.perf_counter()
@@ -240,10 +238,14 @@ class BatchRunner:
         taking = self._ledger.pending.taking()
         return BatchEntry(batch_id, query_id, (), positions, taken=taking)
 
-    def _record(self, entry: BatchEntry) -> None:
+    def _record(self, entry: BatchEntry) -> BatchEntry:
+        """Store an entry and return it; one with records has a text that no other one has."""
+        if entry.segments:
+            entry = replace(entry, content=uuid.uuid4().hex)
         with self._phases.measured("ledger"):
             self._ledger.write(entry)
             self._ledger.prune()
+        return entry
 
     def _handle(self, entry: BatchEntry, begun: BatchFailedError | None) -> BatchFailedError | None:
         """Call the handler; return its error if the batch was set aside for it.
@@ -298,7 +300,7 @@ class BatchRunner:
         """Read a whole segment before it is replayed, because it may be old and damaged."""
         frame = self._read(file)
         name = f"the segment {file.name} in {self._storage.location}"
-        restore = "restore it from a backup, or start with a new checkpoint location"
+        restore = "restore this file alone from a backup, or start with a new checkpoint location"
         try:
             # A column that is not in the file would read as null.
             columns = self._spark.read.parquet(self._storage.uri(file.name)).columns
@@ -322,7 +324,7 @@ class BatchRunner:
             if size != file.size:
                 found = "is missing" if size is None else f"has {size} bytes instead of {file.size}"
                 raise CheckpointError(
-                    f"the segment {file.name} in {self._storage.location} {found}; restore it from "
-                    f"a backup, or start with a new checkpoint location"
+                    f"the segment {file.name} in {self._storage.location} {found}; restore this "
+                    f"file alone from a backup, or start with a new checkpoint location"
                 )
         return self._reader.parquet(*(self._storage.uri(file.name) for file in files))

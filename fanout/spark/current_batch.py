@@ -46,6 +46,7 @@ class BatchContext:
         frame: The DataFrame that the handler was called with; None outside of a query.
         files: The Parquet files of its rows, in their order, where the checkpoint is on a disk of
             this machine.
+        content: What tells the batch from every other one with its id; see `BatchEntry`.
     """
 
     batch_id: int
@@ -59,6 +60,7 @@ class BatchContext:
     seconds: Mapping[str, float] = field(default_factory=dict)
     frame: DataFrame | None = None
     files: Sequence[str] = ()
+    content: str = ""
 
 
 @runtime_checkable

@@ -153,6 +153,7 @@ def foreach_batch(
                 ownership,
                 loop,
                 watermark=entry.watermark,
+                content=entry.content,
                 describe=lambda: (stream.statistics().origin, ledger.batch(entry.batch_id)),
             )
 

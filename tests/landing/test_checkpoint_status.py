@@ -183,7 +183,7 @@ def test_an_entry_that_was_replaced_before_it_is_read_is_looked_for_again(
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"not json", "000000000009.json in .* is damaged .*; restore it from a backup"),
+        (b"not json", "000000000009.json in .* is damaged .*; restore this file alone"),
         (b'{"version":3}', "has format version 3, which is newer: this library reads version 2"),
     ],
 )

@@ -219,7 +219,7 @@ class TestDamagedSegment:
     ) -> None:
         unfinished.unlink()
         recorder = Recorder()
-        ends_with(CheckpointError, start(source, recorder), r"is missing; restore it from a backup")
+        ends_with(CheckpointError, start(source, recorder), r"is missing; restore this file alone")
         assert recorder.calls == []
 
     def test_a_truncated_one_is_an_error(

@@ -97,10 +97,12 @@ class Markers:
     Args:
         newest: The newest batch that is marked as committed; None for none.
         pending: Whether a transaction that is still open has set a marker.
+        content: What the newest one tells of its batch; empty where it tells nothing.
     """
 
     newest: int | None
     pending: bool
+    content: str = ""
 
 
 @final
@@ -134,11 +136,16 @@ class TransactionCalls:
         """Add the marker group to the transaction; see `add_group`."""
         return await self.add_group(token.transactional_id, token.incarnation, token.marker_group)
 
-    async def mark(self, token: CommitToken) -> bool:
-        """Set the marker in each topic of the transaction; see `set_offsets`."""
+    async def mark(self, token: CommitToken, content: str = "") -> bool:
+        """Set the marker in each topic of the transaction; see `set_offsets`.
+
+        Args:
+            token: The transaction.
+            content: What the marker tells of its batch.
+        """
         offsets = {Partition(topic, _MARKED_PARTITION): token.batch_id for topic in token.topics}
         return await self.set_offsets(
-            token.transactional_id, token.incarnation, token.marker_group, offsets
+            token.transactional_id, token.incarnation, token.marker_group, offsets, content
         )
 
     async def add_group(self, transactional_id: str, incarnation: Incarnation, group: str) -> bool:
@@ -162,8 +169,16 @@ class TransactionCalls:
         incarnation: Incarnation,
         group: str,
         offsets: Mapping[Partition, int],
+        metadata: str = "",
     ) -> bool:
         """Set offsets of an added group in the transaction (TxnOffsetCommit).
+
+        Args:
+            transactional_id: The transactional id.
+            incarnation: Its producer.
+            group: The group.
+            offsets: The offsets.
+            metadata: A text that is stored with each.
 
         Returns:
             Whether the transaction may still be written to.
@@ -173,7 +188,7 @@ class TransactionCalls:
             group,
             incarnation.producer_id,
             incarnation.epoch,
-            by_topic({partition: (offset, "") for partition, offset in offsets.items()}),
+            by_topic({partition: (offset, metadata) for partition, offset in offsets.items()}),
         )
         response = await self._groups.send(group, request)
         for topic, partitions in response.errors:
@@ -247,15 +262,15 @@ class TransactionCalls:
                 "from one of an open transaction (KIP-447)"
             ) from error
         raise_if_refused(response.error_code, group, group=group)
-        newest, pending = -1, False
+        newest, content, pending = -1, "", False
         for topic, partitions, _ in response.topics:
-            for _, offset, _, _, code, _ in partitions:
+            for _, offset, _, metadata, code, _ in partitions:
                 if code == _UNSTABLE_OFFSET:
                     pending = True
                 else:
                     raise_if_refused(code, group, topic=topic, operation="DESCRIBE")
-                    newest = max(newest, offset)
-        return Markers(newest if newest >= 0 else None, pending)
+                    newest, content = max((newest, content), (offset, metadata or ""))
+        return Markers(newest if newest >= 0 else None, pending, content)
 
     async def describe(self, transactional_id: str) -> TransactionDescription | None:
         """Return the description of a transactional id (DescribeTransactions); None before 3.0."""

@@ -145,5 +145,5 @@ _FORMAT: Final = StoredFormat(
     max_size=MAX_TOKEN_BYTES,
     error=CheckpointError,
     version=_VERSION,
-    hint="restore it from a backup",
+    hint="restore this file alone from a backup",
 )

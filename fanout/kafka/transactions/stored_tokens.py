@@ -39,7 +39,7 @@ _GENERATION_FORMAT: Final = StoredFormat(
     wire=_Generation,
     max_size=_MAX_GENERATION_BYTES,
     error=CheckpointError,
-    hint="restore it from a backup",
+    hint="restore this file alone from a backup",
 )
 
 
@@ -76,7 +76,7 @@ class StoredTokens:
         if token.batch_id != batch_id:
             raise CheckpointError(
                 f"{name} in {self._storage.location} is of batch {token.batch_id}: it is "
-                f"damaged; restore it from a backup"
+                f"damaged; restore this file alone from a backup"
             )
         return token
 

@@ -140,7 +140,7 @@ class Transactions:
             )
         return begun
 
-    async def mark(self, token: CommitToken) -> None:
+    async def mark(self, token: CommitToken, content: str = "") -> None:
         """Set the marker of a batch in its open transaction; the commit makes it valid.
 
         The marker is an offset in partition 0 of each topic of the transaction, so it exists as
@@ -151,6 +151,7 @@ class Transactions:
 
         Args:
             token: The transaction, whose topics must exist.
+            content: What the marker tells of its batch.
 
         Raises:
             ServiceError: If the id, the group or a topic may not be used, a topic does not exist,
@@ -159,7 +160,7 @@ class Transactions:
 
         async def call() -> None:
             if await self._calls.add_marker_group(token):
-                await self._calls.mark(token)
+                await self._calls.mark(token, content)
 
         await self._retried(f"batch {token.batch_id} cannot be marked in its transaction", call)
 
@@ -268,7 +269,16 @@ class Transactions:
         )
 
     async def marked(self, marker_group: str, topics: Sequence[str] = ()) -> int | None:
-        """Return the newest batch that is marked as committed; None for none.
+        """Return the newest batch that is marked as committed; None for none. See `newest_mark`.
+
+        Raises:
+            ServiceError: If the group may not be used, the cluster does not answer, or a
+                transaction stays open; `describe` reports that without waiting.
+        """
+        return (await self.newest_mark(marker_group, topics)).newest
+
+    async def newest_mark(self, marker_group: str, topics: Sequence[str] = ()) -> Markers:
+        """Return the newest batch that is marked as committed, and what its marker tells of it.
 
         The result is final if no other process can commit, so after `begin`. The call waits for a
         transaction that is open or being ended, and has its marker in one of these topics.
@@ -283,13 +293,13 @@ class Transactions:
                 transaction stays open; `describe` reports that without waiting.
         """
 
-        async def call() -> int | None:
+        async def call() -> Markers:
             found = [await self._calls.markers(marker_group, topics)] if topics else []
             found.append(await self._calls.markers(marker_group, None))
             if any(markers.pending for markers in found):
                 raise NotYetError(f"a transaction with a marker in {marker_group} is still open")
             return max(
-                (markers.newest for markers in found if markers.newest is not None), default=None
+                found, key=lambda one: (-1 if one.newest is None else one.newest, one.content)
             )
 
         return await self._retried(f"the marker in {marker_group} cannot be read", call)

@@ -12,7 +12,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from fanout.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 JAVA_ERRORS = (Py4JError, CapturedException, ConnectionError)
 
 _MAX_CAUSES = 20
+# It names columns and types, whose list follows its first line.
+_ANALYSIS = "org.apache.spark.sql.AnalysisException"
+_MAX_MESSAGE = 1_000
 _TRACE = ("at ", "SQLSTATE: ")
 
 
@@ -74,12 +77,17 @@ def is_java(error: BaseException, *class_names: str) -> bool:
         class_names: Full names of Java classes.
     """
     origin = _origin(error)
-    kind = None if origin is None else origin.getClass()
-    while kind is not None:
-        if kind.getName() in class_names:
-            return True
-        kind = kind.getSuperclass()
-    return False
+    return origin is not None and _is_a(origin, class_names)
+
+
+def is_caused_by(error: BaseException, *class_names: str) -> bool:
+    """Say whether a Java exception of one of these classes is behind `error`; see `is_java`.
+
+    Args:
+        error: What py4j or pyspark raised.
+        class_names: Full names of Java classes.
+    """
+    return any(_is_a(cause, class_names) for cause in java_causes(error))
 
 
 def has_gone(error: BaseException) -> bool:
@@ -141,12 +149,19 @@ def first_and_last_cause(error: BaseException) -> str:
     causes = [
         f"{cause.getClass().getSimpleName()}: {line}"
         for cause in java_causes(error)
-        if (line := _telling_line(cause.getMessage() or ""))
+        if (line := _telling(cause))
     ]
     if not causes:
         return first_line(error)
     first, last = causes[0], causes[-1]
     return first if last.partition(": ")[2] in first else f"{first}; caused by {last}"
+
+
+def _telling(cause: Any) -> str:
+    """Return what an exception of Java says: all of it, without a plan, where it is of analysis."""
+    if not _is_a(cause, (_ANALYSIS,)):
+        return _telling_line(cause.getMessage() or "")
+    return " ".join(str(cause.getSimpleMessage()).split())[:_MAX_MESSAGE]
 
 
 def _telling_line(message: str) -> str:
@@ -156,6 +171,15 @@ def _telling_line(message: str) -> str:
         return lines[0] if lines else ""
     told = [line for line in lines if not line.endswith(":") and not line.startswith(_TRACE)]
     return told[-1] if told else ""
+
+
+def _is_a(throwable: Any, class_names: Collection[str]) -> bool:
+    kind = throwable.getClass()
+    while kind is not None:
+        if kind.getName() in class_names:
+            return True
+        kind = kind.getSuperclass()
+    return False
 
 
 def _origin(error: BaseException) -> Any:

@@ -73,7 +73,8 @@ class KinesisSink(KinesisWriteOptions):
         insecure: Allow plain http to a host that is not this machine.
         deduplicate: Whether an id stands before the data of each record, for
             `fanout.kinesis.read_deduplication_ids`. It is made of the query's id, sink_name, the
-            batch id, the partition key, and the place of the row among those of its key.
+            batch id and its content in the checkpoint, the partition key, and the place of the row
+            among those of its key.
         transform: Makes of a batch what is written, for example `lambda df: df.select(...)`.
         sink_name: The sink's name, where a handler has several; a part of the ids.
 
@@ -117,7 +118,8 @@ class KinesisSink(KinesisWriteOptions):
         context = batch_of_sink(batch_id, self.sink_name)
         rows = transformed(df, self.transform)
         check_columns(rows.schema, deduplicate=self.deduplicate)
-        batch = f"{context.query_id} {self.sink_name} {batch_id}" if self.deduplicate else None
+        named = (context.query_id, self.sink_name, str(batch_id), context.content)
+        batch = " ".join(filter(None, named)) if self.deduplicate else None
         self._run(rows, PutTask(options=self._options, batch=batch), context)
 
     def statistics(self) -> SinkStatistics:

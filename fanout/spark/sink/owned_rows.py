@@ -137,6 +137,6 @@ def _read(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
                     yield from file.iter_batches(rows, row_groups=[number], use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise CheckpointError(
-                f"the segment {path} cannot be read; if it is damaged, restore it from a backup, "
-                f"or start with a new checkpoint location"
+                f"the segment {path} cannot be read; if it is damaged, restore this file alone "
+                f"from a backup, or start with a new checkpoint location"
             ) from error

@@ -29,6 +29,7 @@ from fanout.spark.sink.connection import connect
 from fanout.spark.sink.job import AttemptFailedError, SinkJob
 from fanout.spark.sink.partitioned_rows import check_columns
 from fanout.spark.sink.worker_check import check_workers
+from fanout.spark.sink_batch import WrittenBatch, batch_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,6 +137,7 @@ class ExactlyOnce:
     def __init__(
         self, target: SinkTarget, context: BatchContext, connection: SinkConnection
     ) -> None:
+        self._batch = batch_for(target.name, context)
         self._batch_id = context.batch_id
         self._ownership = context.ownership
         self._id = target.transactional_id(context.query_id)
@@ -161,15 +163,14 @@ class ExactlyOnce:
 
         Raises:
             BatchNotWrittenError: It failed too often, or it takes longer than a transaction may.
-            CheckpointError: A newer run owns the checkpoint, or it is unknown whether an earlier
-                run committed the batch.
+            CheckpointError: A newer run owns the checkpoint, it is unknown whether an earlier run
+                committed the batch, or the sink holds another batch with its id, or a later one.
             FencedError: Another job uses the transactional id.
             FanOutError: Another attempt cannot help.
         """
-        if self._state.is_committed(self._batch_id):
-            return
         token = self._state.token(self._batch_id)
-        if token is not None and self._finish(token):
+        if self._state.is_committed(self._batch_id) or (token is not None and self._finish(token)):
+            self._is_marked()  # or it is another batch with this id
             return
         self._has_token = token is not None
         _in_attempts(self._batch_id, lambda: self._attempt(job))
@@ -196,13 +197,18 @@ class ExactlyOnce:
         self._ownership.check()
         return self._connection.call(self._calls.begin(self._id, timeout))
 
+    def _is_marked(self) -> bool:
+        """Return whether the batch has a marker; raise where another one has its id."""
+        mark = self._connection.call(self._calls.newest_mark(self._marker_group))
+        newest = None if mark.newest is None else WrittenBatch(mark.newest, mark.content)
+        return self._batch.is_in("Kafka", newest)
+
     def _attempt(self, job: SinkJob) -> None:
         timeout = self._connection.transaction_timeout(self._wanted_timeout)
         started, expires_at = time.monotonic(), datetime.now(UTC) + timedelta(seconds=timeout)
         incarnation = self._begin(timeout)
         # From here on no other run can commit: a batch without a marker will never have one.
-        marked = self._connection.call(self._calls.marked(self._marker_group))
-        if marked is not None and marked >= self._batch_id:
+        if self._is_marked():
             self._state.record_committed(self._batch_id)
             return
         if self._has_token:
@@ -215,7 +221,7 @@ class ExactlyOnce:
                 self._count(batches=1, committed=1)
                 return
             token = self._token(result, incarnation, expires_at)
-            self._connection.call(self._calls.mark(token))
+            self._connection.call(self._calls.mark(token, self._batch.content))
             self._check_time(started, timeout)
             self._state.record(token)
         except BaseException as error:

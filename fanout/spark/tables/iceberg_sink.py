@@ -9,21 +9,33 @@ from typing import TYPE_CHECKING, Final, final
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import OptionError
+from fanout.spark.hadoop.jvm import first_and_last_cause, is_caused_by
+from fanout.spark.sink_batch import WrittenBatch
+from fanout.spark.tables.conflicts import in_attempts
+from fanout.spark.tables.iceberg_history import current_history
 from fanout.spark.tables.iceberg_summary import commit_with_summary, require_own_threads
 from fanout.spark.tables.java_class import require_extension
 from fanout.spark.tables.keyed_sink import KeyedSink
-from fanout.spark.tables.merge import merge
+from fanout.spark.tables.merge import merge, newest_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.spark.tables.table_sink import SinkBatch
+    from fanout.spark.sink_batch import SinkBatch
 
 log = logging.getLogger(__name__)
 
 _EXTENSION: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _WRITER: Final = "fanout.writer"
 _BATCH: Final = "fanout.batch-id"
+_CONTENT: Final = "fanout.batch-content"
+# Another writer has committed, or has created the table, since it was looked at.
+_CONFLICTS: Final = (
+    "org.apache.iceberg.exceptions.AlreadyExistsException",
+    "org.apache.iceberg.exceptions.CommitFailedException",
+    "org.apache.iceberg.exceptions.ValidationException",
+    "org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException",
+)
 
 
 @final
@@ -32,9 +44,9 @@ class IcebergSink(KeyedSink):
     """Write each batch of a query to a table of Apache Iceberg, exactly once; a handler.
 
     The summary of a batch's snapshot has `{query id}/{sink_name}` as `fanout.writer` and the
-    batch's id as `fanout.batch-id`. A batch is skipped if the table has a snapshot with its id or a
-    greater one: the newest snapshot of a query must not be expired before the query goes on. A
-    handler of the user's own calls `write`.
+    batch's id as `fanout.batch-id`. A batch is skipped if its snapshot belongs to the table as it
+    is: the newest snapshot of a query must not be expired before the query goes on. A handler of
+    the user's own calls `write`.
 
     The rows are appended. With `key` and `latest_by` they are merged: a row is inserted where the
     table has none of its key, and takes the place of one that is not newer. A table that does not
@@ -76,16 +88,21 @@ class IcebergSink(KeyedSink):
 
     def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
         self._check_columns(rows.schema)
+        with newest_once(rows, self._keys, self.latest_by) as newest:
+            in_attempts(lambda: self._attempt(newest, batch), _is_conflict)
+
+    def _attempt(self, rows: DataFrame, batch: SinkBatch) -> None:
         spark = rows.sparkSession
         if not spark.catalog.tableExists(self.table):
             rows.limit(0).writeTo(self.table).using("iceberg").create()
         # The session may have the table as it was before another run has committed.
         spark.sql(f"REFRESH TABLE {self.table}")
-        if self._has(spark, batch):
+        if batch.is_in(self.table, self._newest(spark, batch)):
             log.info("batch %d is in %s already", batch.batch_id, self.table)
             return
+        self._check_kept(rows, spark.table(self.table).schema)
         batch.ownership.check()
-        summary = {_WRITER: batch.writer, _BATCH: str(batch.batch_id)}
+        summary = {_WRITER: batch.writer, _BATCH: str(batch.batch_id), _CONTENT: batch.content}
         commit_with_summary(spark, summary, lambda: self._commit(rows))
 
     def _commit(self, rows: DataFrame) -> None:
@@ -94,10 +111,27 @@ class IcebergSink(KeyedSink):
         else:
             merge(rows, self.table, self._keys, self.latest_by)
 
-    def _has(self, spark: SparkSession, batch: SinkBatch) -> bool:
-        """Return whether a snapshot of the table has a batch or a later one of its query."""
+    def _newest(self, spark: SparkSession, batch: SinkBatch) -> WrittenBatch | None:
+        """Return the newest batch of a query in the table; None if all are before this one."""
         summary = F.col("summary")
         same_writer = summary[_WRITER] == batch.writer
         not_older = summary[_BATCH].cast("long") >= batch.batch_id
         snapshots = spark.table(f"{self.table}.snapshots")
-        return bool(snapshots.where(same_writer & not_older).limit(1).collect())
+        found = snapshots.where(same_writer & not_older).select(
+            "snapshot_id",
+            summary[_BATCH].cast("long").alias("batch_id"),
+            F.coalesce(summary[_CONTENT], F.lit("")).alias("content"),
+        )
+        if not (written := found.collect()):
+            return None
+        history = current_history(spark, self.table)
+        batches = [
+            WrittenBatch(one.batch_id, one.content) for one in written if one.snapshot_id in history
+        ]
+        return max(batches, key=lambda one: one.batch_id, default=None)
+
+
+def _is_conflict(error: BaseException) -> bool:
+    # A statement that has read one snapshot, and is to commit onto another, ends so.
+    modified = "concurrently modified" in first_and_last_cause(error)
+    return modified or is_caused_by(error, *_CONFLICTS)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fanout.spark.loop_thread import LoopThread
+    from fanout.spark.sink_batch import SinkBatch
     from fanout.spark.tables.jdbc_table import JdbcTable
-    from fanout.spark.tables.table_sink import SinkBatch
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class JdbcSink(KeyedSink):
             if self.latest_by is not None:
                 table.check_key()
             table.create_batches()
-            if table.has(batch.writer, batch.batch_id):
+            if batch.is_in(self._destination, table.newest(batch.writer)):
                 log.info("batch %d is in %s already", batch.batch_id, self.table)
                 return
             batch.ownership.check()
@@ -137,7 +137,9 @@ class JdbcSink(KeyedSink):
         with place.transaction(spark) as connection:
             table = replace(table, connection=connection)
             # It waits for the transaction of another run, and then finds the batch written.
-            if table.store(batch.writer, batch.batch_id):
+            if not table.store(batch):
+                batch.is_in(self._destination, table.newest(batch.writer))
+            else:
                 found = table.take_over(staging, columns, keys, latest_by)
                 _check_count(batch, self._destination, staged, found)
         try:

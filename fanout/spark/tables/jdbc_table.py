@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.errors import BatchNotWrittenError, OptionError, SetupError
+from fanout.spark.sink_batch import WrittenBatch
 from fanout.spark.tables.jdbc_connection import sql_errors
 from fanout.spark.tables.jdbc_values import JdbcColumn
 from fanout.spark.tables.staging import BATCHES
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from fanout.spark.sink_batch import SinkBatch
+
 _PART: Final = r'(?:[^\W\d][\w$#]*|"[^"]+"|`[^`]+`|\[[^\]]+\])'
 _NAME: Final = re.compile(rf"((?:{_PART}\.){{0,2}}){_PART}")
 # These have their own statement for an empty table with the columns of another one.
 _WITH_NO_DATA: Final = ("Apache Derby", "DB2", "HSQL")
 # What a foreign key does with its rows when one of ours goes: cascade, set null, set default.
 _FOLLOWING: Final = (0, 2, 4)
+# The column of the table of batches with what tells a batch from others with its id.
+_CONTENT: Final = "batch_content"
 _SELECT_INTO: Final = ("Microsoft SQL Server", "Adaptive Server")
 
 
@@ -139,42 +144,60 @@ class JdbcTable:
         )
 
     def create_batches(self) -> None:
-        """Create the table with the newest batches, where it is missing."""
+        """Create the table with the newest batches, or its column that is missing."""
+        table = self._beside(BATCHES)
         if BATCHES not in map(str.lower, self._tables(BATCHES)):
             self._update(
-                f"CREATE TABLE {self._beside(BATCHES)} (writer VARCHAR(255) NOT NULL PRIMARY KEY,"
-                f" batch_id NUMERIC(19) NOT NULL)"
+                f"CREATE TABLE {table} (writer VARCHAR(255) NOT NULL PRIMARY KEY,"
+                f" batch_id NUMERIC(19) NOT NULL, {_CONTENT} VARCHAR(32))"
             )
+        elif _CONTENT not in {one.name.lower() for one in columns_of(self.connection, table)}:
+            self._update(f"ALTER TABLE {table} ADD {_CONTENT} VARCHAR(32)")
 
-    def has(self, writer: str, batch_id: int) -> bool:
-        """Return whether a batch or a later one of a writer is stored.
+    def newest(self, writer: str) -> WrittenBatch | None:
+        """Return the newest batch of a writer; None for none.
 
         Args:
             writer: The sink's name, with that of its query.
-            batch_id: The batch.
         """
-        return self._finds(f"writer = ? AND batch_id >= {batch_id:d}", writer)
+        prepared = self.connection.prepareStatement(
+            f"SELECT batch_id, {_CONTENT} FROM {self._beside(BATCHES)} WHERE writer = ?"  # noqa: S608 - names of ours
+        )
+        try:
+            prepared.setString(1, writer)
+            found = prepared.executeQuery()
+            if not found.next():
+                return None
+            return WrittenBatch(int(found.getLong(1)), found.getString(2) or "")
+        finally:
+            prepared.close()
 
-    def store(self, writer: str, batch_id: int) -> bool:
+    def store(self, batch: SinkBatch) -> bool:
         """Store the id of a batch; return False where it or a later one is stored.
 
         The row is locked then, or its key: another run waits, or fails.
 
         Args:
-            writer: The sink's name, with that of its query.
-            batch_id: The batch.
+            batch: The batch.
         """
-        table, newest = self._beside(BATCHES), f"{batch_id:d}"
+        table, newest = self._beside(BATCHES), f"{batch.batch_id:d}"
         changed = self._update(
-            f"UPDATE {table} SET batch_id = {newest} WHERE writer = ? AND batch_id < {newest}",  # noqa: S608 - names of ours
-            writer,
+            f"UPDATE {table} SET batch_id = {newest}, {_CONTENT} = ?"  # noqa: S608 - names of ours
+            f" WHERE writer = ? AND batch_id < {newest}",
+            batch.content,
+            batch.writer,
         )
         if changed:
             return True
-        if self.has(writer, batch_id):
+        stored = self.newest(batch.writer)
+        if stored is not None and stored.batch_id >= batch.batch_id:
             return False
         # Where an older batch is there all the same, the key refuses this row.
-        self._update(f"INSERT INTO {table} (writer, batch_id) VALUES (?, {newest})", writer)  # noqa: S608 - the same
+        self._update(
+            f"INSERT INTO {table} (writer, batch_id, {_CONTENT}) VALUES (?, {newest}, ?)",  # noqa: S608 - the same
+            batch.writer,
+            batch.content,
+        )
         return True
 
     def create_staging(self, name: str, columns: Sequence[str]) -> str:
@@ -263,16 +286,6 @@ class JdbcTable:
         finally:
             statement.close()
 
-    def _finds(self, condition: str, writer: str) -> bool:
-        prepared = self.connection.prepareStatement(
-            f"SELECT batch_id FROM {self._beside(BATCHES)} WHERE {condition}"  # noqa: S608 - ours
-        )
-        try:
-            prepared.setString(1, writer)
-            return bool(prepared.executeQuery().next())
-        finally:
-            prepared.close()
-
     def _tables(self, pattern: str) -> list[str]:
         """Return the tables beside this one whose names match a pattern of ours."""
         metadata = self.connection.getMetaData()
@@ -299,6 +312,31 @@ class JdbcTable:
         return catalog, schema
 
 
+def columns_of(connection: Any, table: str) -> tuple[JdbcColumn, ...]:
+    """Return the columns of a table, with their names as the database writes them.
+
+    Args:
+        connection: A `java.sql.Connection`.
+        table: The table's name, which was checked.
+    """
+    statement = connection.createStatement()
+    try:
+        found = statement.executeQuery(f"SELECT * FROM {table} WHERE 1 = 0").getMetaData()  # noqa: S608 - checked
+        numbers = range(1, found.getColumnCount() + 1)
+        return tuple(
+            JdbcColumn(
+                str(found.getColumnName(number)),
+                int(found.getColumnType(number)),
+                str(found.getColumnTypeName(number)),
+                int(found.getPrecision(number)),
+                int(found.getScale(number)),
+            )
+            for number in numbers
+        )
+    finally:
+        statement.close()
+
+
 def find_table(spark: SparkSession, connection: Any, table: str) -> JdbcTable:
     """Find a table.
 
@@ -315,20 +353,7 @@ def find_table(spark: SparkSession, connection: Any, table: str) -> JdbcTable:
         raise SetupError("the database of url has no transactions, which the sink needs")
     try:
         with sql_errors(spark):
-            statement = connection.createStatement()
-            found = statement.executeQuery(f"SELECT * FROM {table} WHERE 1 = 0").getMetaData()  # noqa: S608 - checked
-            numbers = range(1, found.getColumnCount() + 1)
-            columns = tuple(
-                JdbcColumn(
-                    str(found.getColumnName(number)),
-                    int(found.getColumnType(number)),
-                    str(found.getColumnTypeName(number)),
-                    int(found.getPrecision(number)),
-                    int(found.getScale(number)),
-                )
-                for number in numbers
-            )
-            statement.close()
+            columns = columns_of(connection, table)
     except BatchNotWrittenError as error:
         raise OptionError(
             f"table={table!r} cannot be read: {error}; create it, with the columns of the "

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from fanout.errors import OptionError
 from fanout.spark.tables.columns import check_has, column_names
 from fanout.spark.tables.table_sink import TableSink
+from fanout.spark.tables.widening import check_kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 
@@ -39,3 +41,8 @@ class KeyedSink(TableSink):
         check_has(schema, "key", self._keys)
         if self.latest_by is not None:
             check_has(schema, "latest_by", (self.latest_by,))
+
+    def _check_kept(self, rows: DataFrame, table: StructType) -> None:
+        """Check that a table keeps the values of the rows; raise OptionError."""
+        exact_case = rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+        check_kept(rows.schema, table, self._destination, exact_case=exact_case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from fanout.spark.tables.columns import in_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -26,26 +27,31 @@ def merge(
     latest_by: str,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Insert the newest row of each key, or update the table's where that is not newer.
+    """Insert rows, or update those of the table with the same key that are not newer.
 
-    A null is a value of a key like any other.
+    A null is a value of a key like any other. Columns that the rows lack stay as they are, or get
+    what the table gives them.
 
     Args:
-        rows: The rows of a batch; a key may be there several times.
+        rows: The newest row of each key of a batch.
         target: The table, as SQL has it.
         key: The columns of the key.
         latest_by: The column whose greatest value is the newest row of a key.
         settings: Settings of Spark for this statement alone; other queries share the session.
     """
+    names = [in_spark(name) for name in rows.columns]
+    assigned = ", ".join(f"t.{name} = s.{name}" for name in names)
+    inserted = ", ".join(f"s.{name}" for name in names)
     spark, view = rows.sparkSession, f"fanout_batch_{uuid4().hex}"
     same = " AND ".join(f"t.{name} <=> s.{name}" for name in map(in_spark, key))
     order = in_spark(latest_by)
-    newest(rows, key, latest_by).createOrReplaceTempView(view)
+    rows.createOrReplaceTempView(view)
     try:
         statement = (
-            f"MERGE INTO {target} AS t USING {view} AS s ON {same} "
-            f"WHEN MATCHED AND (t.{order} IS NULL OR s.{order} >= t.{order}) THEN UPDATE SET * "
-            f"WHEN NOT MATCHED THEN INSERT *"
+            f"MERGE INTO {target} AS t USING {view} AS s ON {same} "  # noqa: S608 - quoted
+            f"WHEN MATCHED AND (t.{order} IS NULL OR s.{order} >= t.{order}) THEN "
+            f"UPDATE SET {assigned} "
+            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({inserted})"
         )
         _run(spark, statement, settings)
     finally:
@@ -62,6 +68,29 @@ def _run(spark: SparkSession, statement: str, settings: Mapping[str, str]) -> No
     for name, value in settings.items():
         copy.conf().set(name, value)
     copy.sql(statement)
+
+
+@contextmanager
+def newest_once(rows: DataFrame, key: Sequence[str], latest_by: str | None) -> Iterator[DataFrame]:
+    """Compute the newest row of each key once, and keep them while the block runs.
+
+    A statement that merges rows may read them twice, and is repeated where another writer commits
+    before it does.
+
+    Args:
+        rows: The rows of a batch.
+        key: The columns of the key.
+        latest_by: The column whose greatest value is the newest row of a key; None keeps all rows,
+            which are read once, and not before.
+    """
+    if latest_by is None:
+        yield rows
+        return
+    computed = newest(rows, key, latest_by).persist()
+    try:
+        yield computed
+    finally:
+        computed.unpersist()
 
 
 def newest(rows: DataFrame, key: Sequence[str], latest_by: str) -> DataFrame:

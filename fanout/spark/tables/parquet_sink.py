@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, final
 from uuid import uuid4
 
@@ -22,6 +22,7 @@ from fanout.spark.hadoop.jvm import (
     is_java,
     jvm,
 )
+from fanout.spark.sink_batch import WrittenBatch
 from fanout.spark.tables.columns import column_names, in_spark
 from fanout.spark.tables.table_sink import TableSink
 
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructField, StructType
 
-    from fanout.spark.tables.table_sink import SinkBatch
+    from fanout.landing.ownership import Ownership
+    from fanout.spark.sink_batch import SinkBatch
 
 log = logging.getLogger(__name__)
 
-# Hadoop's committer creates it in a directory whose files are complete.
+# It is created in a directory whose files are complete, and tells what batch they are. Hadoop's
+# committer would create it without that.
 _MARKER: Final = "_SUCCESS"
+_CONTENT_BYTES: Final = 32
 # The columns of the directories of a batch.
 _DIRECTORIES: Final[dict[str, DataType]] = {
     "query": types.StringType(),
@@ -87,8 +91,8 @@ _CALENDARS: Final = (
 class ParquetSink(TableSink):
     """Write each batch of a query to a directory of its own, exactly once; a handler.
 
-    The files of a batch are in `{path}/query={query id}/sink={sink_name}/batch={batch id}`. Spark
-    adds the marker `_SUCCESS` when all of them are there: a batch that has it is skipped when it
+    The files of a batch are in `{path}/query={query id}/sink={sink_name}/batch={batch id}`. The
+    marker `_SUCCESS` is added when all of them are there: a batch that has it is skipped when it
     comes again, and one that has not is written anew in place of what is there. `read` returns the
     rows of the batches that have it. A handler of the user's own calls `write`.
 
@@ -107,6 +111,9 @@ class ParquetSink(TableSink):
     path: str
     partition_by: str | Sequence[str] = ()
     sink_name: str = "parquet"
+    _looked: dict[str, Ownership] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def _require(self, spark: SparkSession) -> None:
         try:
@@ -177,21 +184,70 @@ class ParquetSink(TableSink):
     def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
         _check_names(rows.columns)
         spark = rows.sparkSession
-        below = f"query={batch.query_id}/sink={batch.sink_name}/batch={batch.batch_id}"
-        marker = _hadoop_path(spark, self.path, f"{below}/{_MARKER}")
-        if marker.getFileSystem(hadoop_configuration(spark)).exists(marker):
+        marker = self._marker(spark, batch, batch.batch_id)
+        if batch.is_in(self.path, self._newest(spark, batch, marker)):
             log.info("batch %d is in %s already", batch.batch_id, self.path)
             return
         batch.ownership.check()
         with _in_one_calendar(_with_types(rows, self._partitions)) as written:
             (
                 written.write.mode("overwrite")
-                # A session may have set these otherwise.
+                # A session may have set this otherwise.
                 .option("partitionOverwriteMode", "static")
-                .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")
+                .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
                 .partitionBy(*self._partitions)
                 .parquet(str(marker.getParent()))
             )
+        files = marker.getFileSystem(hadoop_configuration(spark))
+        stream = files.create(marker, True)  # noqa: FBT003 - Java: overwrite
+        try:
+            stream.write(batch.content.encode())
+        finally:
+            stream.close()
+
+    def _newest(self, spark: SparkSession, batch: SinkBatch, marker: Any) -> WrittenBatch | None:
+        """Return the newest batch of a sink; None if it can only be an earlier one than this.
+
+        There may be many directories, so a run looks for later ones once.
+        """
+        files = marker.getFileSystem(hadoop_configuration(spark))
+        if files.exists(marker):
+            return WrittenBatch(batch.batch_id, _content(files, marker))
+        sink = marker.getParent().getParent()
+        if self._looked.get(batch.writer) is batch.ownership or not files.exists(sink):
+            return None
+        is_later = jvm(spark).org.apache.hadoop.fs.GlobFilter(_later(batch.batch_id))
+        for one in files.listStatus(sink, is_later):
+            number = int(one.getPath().getName().partition("=")[2])
+            if files.exists(self._marker(spark, batch, number)):
+                return WrittenBatch(number)
+        self._looked[batch.writer] = batch.ownership
+        return None
+
+    def _marker(self, spark: SparkSession, batch: SinkBatch, number: int) -> Any:
+        below = f"query={batch.query_id}/sink={batch.sink_name}/batch={number}/{_MARKER}"
+        return _hadoop_path(spark, self.path, below)
+
+
+def _later(number: int) -> str:
+    """Return a pattern for the directories of later batches, so that Java leaves out the others."""
+    digits = str(number)
+    greater = [
+        f"{digits[:place]}[{int(digit) + 1}-9]{'?' * (len(digits) - place - 1)}"
+        for place, digit in enumerate(digits)
+        if digit != "9"
+    ]
+    return f"batch={{{','.join([*greater, '?' * len(digits) + '?*'])}}}"
+
+
+def _content(files: Any, marker: Any) -> str:
+    """Return what a marker tells of its batch; empty where Hadoop's committer has created it."""
+    stream = files.open(marker)
+    try:
+        data = bytes(stream.readNBytes(_CONTENT_BYTES + 1))
+    finally:
+        stream.close()
+    return data.decode() if len(data) == _CONTENT_BYTES else ""
 
 
 @contextmanager
@@ -283,8 +339,8 @@ def _named(field: StructField, partitions: AbstractSet[str]) -> Column:
 def _typed(found: StructType) -> StructType:
     """Return a schema as it was written, where Spark has guessed the types of directories."""
     kinds = dict(_DIRECTORIES)
-    for field in found:
-        written = types.StructType.fromJson(json.loads(field.metadata.pop(_TYPES, _NONE)))
+    for column in found:
+        written = types.StructType.fromJson(json.loads(column.metadata.pop(_TYPES, _NONE)))
         kinds |= {one.name: one.dataType for one in written}
     return types.StructType(
         [

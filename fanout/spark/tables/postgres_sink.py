@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 
 from fanout.errors import BatchNotWrittenError, OptionError, ServiceError, SetupError
 from fanout.spark.sink.worker_check import WorkerCheck, ask_workers, import_error
+from fanout.spark.sink_batch import WrittenBatch
 from fanout.spark.tables.columns import check_kept
 from fanout.spark.tables.keyed_sink import KeyedSink
 from fanout.spark.tables.postgres_connection import is_conflict, quoted, transaction
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from fanout.spark.loop_thread import LoopThread
+    from fanout.spark.sink_batch import SinkBatch
     from fanout.spark.tables.postgres_table import TargetTable
-    from fanout.spark.tables.table_sink import SinkBatch
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class PostgresSink(KeyedSink):
         with transaction(self.dsn) as database:
             target = find_table(database, self.table)
             _check_known(types, target)
-            if _is_written(database, target, batch):
+            if batch.is_in(self._destination, _newest(database, target, batch.writer)):
                 log.info("batch %d is in %s already", batch.batch_id, self.table)
                 return
             batch.ownership.check()
@@ -153,13 +154,17 @@ class PostgresSink(KeyedSink):
         with database.cursor() as cursor:
             # It waits for the transaction of another run, and then finds the batch written.
             cursor.execute(
-                f"INSERT INTO {quoted(target.schema, BATCHES)} AS b VALUES ($1, $2, now())"  # noqa: S608 - quoted
+                f"INSERT INTO {quoted(target.schema, BATCHES)} AS b"  # noqa: S608 - quoted
+                f" (writer, batch_id, written_at, content) VALUES ($1, $2, now(), $3)"
                 f" ON CONFLICT (writer) DO UPDATE SET batch_id = excluded.batch_id,"
-                f" written_at = excluded.written_at WHERE b.batch_id < excluded.batch_id"
-                f" RETURNING batch_id",
-                (batch.writer, batch.batch_id),
+                f" written_at = excluded.written_at, content = excluded.content"
+                f" WHERE b.batch_id < excluded.batch_id RETURNING batch_id",
+                (batch.writer, batch.batch_id, batch.content),
             )
-            if cursor.fetchone() is not None and staging:
+            is_new = cursor.fetchone() is not None
+            if not is_new:
+                batch.is_in(self._destination, _newest(database, target, batch.writer))
+            if is_new and staging:
                 altering = target.altering(types)
                 cursor.execute(target.count(staging, self._keys, altering))
                 total, without_key, *altered = cursor.fetchone()
@@ -198,14 +203,15 @@ def _check_known(types: Mapping[str, str], target: TargetTable) -> None:
         target.columns[name].check_takes(name, kind)
 
 
-def _is_written(database: Any, target: TargetTable, batch: SinkBatch) -> bool:
+def _newest(database: Any, target: TargetTable, writer: str) -> WrittenBatch | None:
     with database.cursor() as cursor:
         cursor.execute(
-            f"SELECT 1 FROM {quoted(target.schema, BATCHES)}"  # noqa: S608 - quoted
-            f" WHERE writer = $1 AND batch_id >= $2",
-            (batch.writer, batch.batch_id),
+            f"SELECT batch_id, coalesce(content, '') FROM {quoted(target.schema, BATCHES)}"  # noqa: S608 - quoted
+            f" WHERE writer = $1",
+            (writer,),
         )
-        return cursor.fetchone() is not None
+        found = cursor.fetchone()
+        return None if found is None else WrittenBatch(*found)
 
 
 def _drop_left(database: Any, schema: str, prefix: str) -> None:

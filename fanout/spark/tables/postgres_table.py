@@ -277,15 +277,7 @@ def find_table(database: Any, table: str) -> TargetTable:
         if not found:
             raise _no_table(cursor, table)
         schema, name = found[0][:2]
-        cursor.execute("SELECT to_regclass($1) IS NULL", (quoted(schema, BATCHES),))
-        if cursor.fetchone()[0]:
-            # IF NOT EXISTS fails where another transaction creates the table at the same time.
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext($1))::text", (BATCHES,))
-            cursor.fetchall()
-            cursor.execute(
-                f"CREATE TABLE IF NOT EXISTS {quoted(schema, BATCHES)} (writer text PRIMARY KEY,"
-                f" batch_id bigint NOT NULL, written_at timestamptz NOT NULL)"
-            )
+        _provide_batches(cursor, quoted(schema, BATCHES))
     columns = {column: TargetColumn(kind, base) for *_, column, kind, base in found}
     return TargetTable(schema, name, columns)
 
@@ -307,3 +299,21 @@ def _no_table(cursor: Any, table: str) -> OptionError:
     return OptionError(
         f"the database has no table {table}: create it, with the columns of the DataFrame"
     )
+
+
+def _provide_batches(cursor: Any, batches: str) -> None:
+    """Create the table with the newest batches, or its column that is missing."""
+    cursor.execute(
+        "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'content'",
+        (batches,),
+    )
+    if cursor.fetchone() is not None:
+        return
+    # IF NOT EXISTS fails where another transaction creates the table at the same time.
+    cursor.execute("SELECT pg_advisory_xact_lock(hashtext($1))::text", (BATCHES,))
+    cursor.fetchall()
+    cursor.execute(
+        f"CREATE TABLE IF NOT EXISTS {batches} (writer text PRIMARY KEY,"
+        f" batch_id bigint NOT NULL, written_at timestamptz NOT NULL, content text)"
+    )
+    cursor.execute(f"ALTER TABLE {batches} ADD COLUMN IF NOT EXISTS content text")

@@ -4,45 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
 from fanout.errors import BatchNotWrittenError
 from fanout.spark.current_batch import batch_of_sink, check_sink_name
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause, has_gone
+from fanout.spark.sink_batch import batch_for
 from fanout.spark.transform import check_transform, transformed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.landing.ownership import Ownership
     from fanout.spark.current_batch import BatchContext
     from fanout.spark.loop_thread import LoopThread
+    from fanout.spark.sink_batch import SinkBatch
     from fanout.spark.transform import Transform
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class SinkBatch:
-    """A batch, as a sink knows it.
-
-    Args:
-        query_id: Spark's id of the query, the same after each restart from its checkpoint.
-        sink_name: The sink's name in the query.
-        batch_id: Spark's id of the micro-batch; the batches of a query have ascending ids.
-        ownership: The claim of this run; check it before the batch is committed.
-    """
-
-    query_id: str
-    sink_name: str
-    batch_id: int
-    ownership: Ownership
-
-    @property
-    def writer(self) -> str:
-        """The name under which a table remembers the newest batch of a sink."""
-        return f"{self.query_id}/{self.sink_name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,19 +57,20 @@ class TableSink(ABC):
             BatchNotWrittenError: The batch cannot be written; the cause says why.
             SetupError: Something that the sink needs is not installed.
             ServiceError: The database cannot be reached, or refuses the user.
-            CheckpointError: A newer run has taken over the checkpoint.
+            CheckpointError: A newer run has taken over the checkpoint, or the sink holds another
+                batch with this id, or a later one.
         """
         context = batch_of_sink(batch_id, self.sink_name)
-        batch = SinkBatch(context.query_id, self.sink_name, batch_id, context.ownership)
+        batch = batch_for(self.sink_name, context)
         try:
             self._require(df.sparkSession)
             self._write(transformed(df, self.transform), batch)
         except (PySparkException, *JAVA_ERRORS) as error:
             if has_gone(error):
                 raise
+            says = first_and_last_cause(error)
             raise BatchNotWrittenError(
-                f"batch {batch_id} was not written to {self._destination}: "
-                f"{first_and_last_cause(error)}"
+                f"batch {batch_id} was not written to {self._destination}: {says}"
             ) from error
 
     def prepare(self, spark: SparkSession, loop: LoopThread) -> None:  # noqa: ARG002 - the protocol's

@@ -150,7 +150,7 @@ def test_the_first_generation_is_stored_once(state: SinkState) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"{", r"generation\.json in .* is damaged .*; restore it from a backup"),
+        (b"{", r"generation\.json in .* is damaged .*; restore this file alone"),
         (b'{"version": 1, "first": "x"}', r"generation\.json in .* is damaged"),
         (
             b'{"version": 2, "first": [1]}',

@@ -63,8 +63,8 @@ def _marked_first(write: ast.stmt) -> list[ast.stmt]:
 
 
 _APPENDING: Final = on(node(ast.Constant, value="overwrite"), constant("append"))
-_WRITTEN_ALREADY: Final = node(ast.If, test=has(node(ast.Name, id="_is_written")))
-_IN_TRANSACTION: Final = node(ast.If, test=has(_method("fetchone")))
+_WRITTEN_ALREADY: Final = node(ast.If, test=has(_method("is_in")))
+_IN_TRANSACTION: Final = node(ast.If, test=has(node(ast.Name, id="staging")))
 
 CRASH_BUGS: Final[dict[str, CrashBug]] = {
     "a coordinator checks no position": CrashBug(
@@ -103,7 +103,7 @@ CRASH_BUGS: Final[dict[str, CrashBug]] = {
         (
             Edit(
                 JdbcSink._write,
-                on(node(ast.If, test=has(_method("has"))), with_test(constant(value=False))),
+                on(_WRITTEN_ALREADY, with_test(constant(value=False))),
             ),
             Edit(
                 JdbcTable.store,
@@ -123,7 +123,7 @@ CRASH_BUGS: Final[dict[str, CrashBug]] = {
         "lost",
     ),
     "a commit of Delta has no id of its batch": CrashBug(
-        (Edit(DeltaSink._write, on(node(ast.Dict), _expression("{}"))),),
+        (Edit(DeltaSink._attempt, on(node(ast.Dict), _expression("{}"))),),
         Sink.DELTA,
         _at(CrashMoment.AFTER_TABLE_COMMIT),
         "duplicated",
@@ -131,11 +131,8 @@ CRASH_BUGS: Final[dict[str, CrashBug]] = {
     "a snapshot of Iceberg is not looked for": CrashBug(
         (
             Edit(
-                IcebergSink._write,
-                on(
-                    node(ast.If, test=has(_method("_has"))),
-                    with_test(constant(value=False)),
-                ),
+                IcebergSink._attempt,
+                on(_WRITTEN_ALREADY, with_test(constant(value=False))),
             ),
         ),
         Sink.ICEBERG,

@@ -33,6 +33,7 @@ from fanout.spark.failed_batches import FailedBatches
 from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
 from fanout.spark.kinesis_sink.task import RowIds
 from fanout.spark.query_stream import QueryStream
+from fanout.spark.sink_batch import SinkBatch
 from fanout.spark.tables.postgres_sink import PostgresSink
 from tests.provers.planted.edits import (
     ANY,
@@ -295,6 +296,19 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         (Edit(UserDecode.__call__, on(_LATER, _catches_nothing)),),
         "tests/core/test_batch_decoder.py"
         "::test_an_outage_in_decode_loses_nothing_and_leaves_nothing_out",
+    ),
+    "a batch of a copied checkpoint counts as that of the sink": TestedBug(
+        (
+            Edit(
+                SinkBatch.is_in,
+                on(
+                    node(ast.If, test=has(_attribute("content"))),
+                    with_test(constant(value=True)),
+                ),
+            ),
+        ),
+        "tests/spark/tables/test_parquet_sink.py"
+        "::test_a_copy_of_a_checkpoint_loses_no_record_without_an_error",
     ),
     "rows that a crash of the server took are not missed": TestedBug(
         (

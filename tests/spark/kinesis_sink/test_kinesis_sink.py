@@ -119,12 +119,14 @@ def test_a_batch_that_is_written_again_has_the_same_ids(
         here.call(exact, numbered(spark, 200, parts=5), 0)
         here.call(exact, numbered(spark, 200), 1)
         here.call(sink(kinesis, deduplicate=True, sink_name="other"), numbered(spark, 200), 0)
+        # As the batch of a copied checkpoint.
+        here.call(exact, numbered(spark, 200), 1, content="a" * 32)
     found = read(kinesis)
-    assert len(found) > 800
+    assert len(found) > 1000
     data_of = {row["deduplicationId"]: row["data"] for row in found}
-    assert len(data_of) == 600, "of two batches and two sinks"
+    assert len(data_of) == 800, "of two batches, a copy and two sinks"
     assert all(data_of[row["deduplicationId"]] == row["data"] for row in found)
-    assert Counter(data_of.values()) == {b"%d" % n: 3 for n in range(200)}
+    assert Counter(data_of.values()) == {b"%d" % n: 4 for n in range(200)}
 
 
 def test_ids_do_not_depend_on_how_rows_are_cut() -> None:

@@ -99,6 +99,10 @@ class Output:
         return sorted(record.value or b"" for record in records)
 
 
+CONTENT, OTHER = "a" * 32, "b" * 32
+"""What tells two batches with one id apart."""
+
+
 class Run:
     """One run of a query on a checkpoint."""
 
@@ -110,7 +114,9 @@ class Run:
         self.ownership = ownership
         self.loop = loop
 
-    def context(self, batch_id: int, watermark: int | None = None) -> BatchContext:
+    def context(
+        self, batch_id: int, watermark: int | None = None, content: str = ""
+    ) -> BatchContext:
         return BatchContext(
             batch_id,
             self.query_id,
@@ -118,6 +124,7 @@ class Run:
             self.ownership,
             self.loop,
             watermark=watermark,
+            content=content,
         )
 
     def write(
@@ -130,9 +137,14 @@ class Run:
         self.call(sink, df, batch_id, watermark)
 
     def call(
-        self, handler: Handler, df: DataFrame, batch_id: int, watermark: int | None = None
+        self,
+        handler: Handler,
+        df: DataFrame,
+        batch_id: int,
+        watermark: int | None = None,
+        content: str = "",
     ) -> None:
-        with handling(self.context(batch_id, watermark)):
+        with handling(self.context(batch_id, watermark, content)):
             handler(df, batch_id)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import signal
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +16,19 @@ import pytest
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from fanout.errors import BatchFailedError, FanOutError, StreamStateError, UnwritableRecordError
+from fanout.errors import (
+    BatchFailedError,
+    CheckpointError,
+    FanOutError,
+    StreamStateError,
+    UnwritableRecordError,
+)
 from fanout.kafka import Cluster, Security
 from fanout.spark import KafkaSink
 from tests.kafka.topics import PLAINTEXT
 from tests.spark.harness import eventually
 from tests.spark.manual import ManualSource
-from tests.spark.sink.harness import Output, Record, run
+from tests.spark.sink.harness import CONTENT, OTHER, Output, Record, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -222,6 +229,26 @@ def test_a_query_writes_what_it_reads_once_over_restarts(
     source.put(b"3", b"4")
     assert start(source, sink, available_now=True).await_termination(60)
     assert output.values() == [b"%d" % number for number in range(5)]
+
+
+def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_committed(
+    spark: SparkSession, output: Output, tmp_path: Path
+) -> None:
+    sink = output.sink()
+    with run(spark, tmp_path) as here:
+        here.call(sink, numbered(spark, 5), 0)  # of an earlier version
+        here.call(sink, numbered(spark, 5), 0, content=CONTENT)
+        here.call(sink, numbered(spark, 5, 5), 1, content=CONTENT)
+        here.call(sink, numbered(spark, 5, 5), 1, content=CONTENT)
+        with pytest.raises(CheckpointError, match="which holds another batch with this id"):
+            here.call(sink, numbered(spark, 5, 10), 1, content=OTHER)
+        shutil.rmtree(tmp_path / "sinks")  # as where the copy was made before
+        with pytest.raises(CheckpointError, match="which holds another batch with this id"):
+            here.call(sink, numbered(spark, 5, 10), 1, content=OTHER)
+        with pytest.raises(CheckpointError, match=r"batch 0 was .* holds the later batch 1"):
+            here.call(sink, numbered(spark, 5, 10), 0, content=OTHER)
+        here.call(sink, numbered(spark, 5, 10), 2, content=OTHER)
+    assert output.values() == sorted(b"%d" % number for number in range(15))
 
 
 def fail(*_: object) -> None:

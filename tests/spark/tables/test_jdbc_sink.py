@@ -21,7 +21,7 @@ from fanout.spark.tables.jdbc_connection import sql_errors
 from fanout.spark.tables.jdbc_table import JdbcTable, qualifier
 from tests.spark.harness import PATIENCE
 from tests.spark.manual import ManualSource
-from tests.spark.sink.harness import run
+from tests.spark.sink.harness import CONTENT, OTHER, run
 from tests.spark.tables.jdbc_databases import PASSWORD, Database, database
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.spark
 
 ORDERS = "CREATE TABLE orders (id integer, version smallint, item varchar(12))"
 ALL = "SELECT * FROM orders"
-BATCHES = "SELECT * FROM fanout_batches"
+BATCHES = "SELECT writer, batch_id FROM fanout_batches"
 
 
 @pytest.fixture(params=["derby", "h2"])
@@ -67,14 +67,54 @@ def test_a_batch_that_comes_again_is_written_once(
         here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
         here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
         here.call(sink, orders(spark, (3, 1, "nuts")), 1)
-        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
         here.call(sink, orders(spark), 2)
         read = "CAST(raise_error('it is read again') AS string) AS item"
-        here.call(sink, orders(spark, (9, 1, "oil")).selectExpr("id", read), 1)
+        here.call(sink, orders(spark, (9, 1, "oil")).selectExpr("id", read), 2)
         writer = f"{here.query_id}/jdbc"
     assert db.run(ALL) == [(1, 1, "figs"), (2, 1, "tea"), (3, 1, "nuts")]
     assert db.run(BATCHES) == [(writer, Decimal(2))]
     assert db.staging() == []
+
+
+def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written(
+    spark: SparkSession, db: Database, tmp_path: Path
+) -> None:
+    sink = db.sink()
+    with run(spark, tmp_path) as here:
+        writer = f"{here.query_id}/jdbc"
+        # As an earlier version has left it.
+        db.run(
+            "CREATE TABLE fanout_batches (writer VARCHAR(255) NOT NULL PRIMARY KEY,"
+            " batch_id NUMERIC(19) NOT NULL)",
+            f"INSERT INTO fanout_batches VALUES ('{writer}', 0)",  # noqa: S608 - ours
+        )
+        here.call(sink, orders(spark, (1, 1, "figs")), 0, content=CONTENT)
+        here.call(sink, orders(spark, (2, 1, "tea")), 1, content=CONTENT)
+        here.call(sink, orders(spark, (2, 1, "tea")), 1, content=CONTENT)
+        with pytest.raises(CheckpointError, match="which holds another batch with this id"):
+            here.call(sink, orders(spark, (3, 1, "nuts")), 1, content=OTHER)
+        with pytest.raises(CheckpointError, match=r"batch 0 was .* holds the later batch 1"):
+            here.call(sink, orders(spark, (3, 1, "nuts")), 0, content=OTHER)
+    assert db.run(ALL) == [(2, 1, "tea")]
+    assert db.staging() == []
+
+
+def test_a_copy_of_a_checkpoint_that_writes_the_same_batch_is_found_in_the_transaction(
+    spark: SparkSession, derby: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, stage = derby.sink(), JdbcSink._stage
+    with run(spark, tmp_path) as here:
+
+        def stage_later(self: JdbcSink, *arguments: Any) -> int:
+            monkeypatch.undo()
+            here.call(sink, orders(spark, (1, 1, "figs")), 0, content=OTHER)
+            return stage(self, *arguments)
+
+        monkeypatch.setattr(JdbcSink, "_stage", stage_later)
+        monkeypatch.setattr(JdbcTable, "drop_left", lambda *_: None)
+        with pytest.raises(CheckpointError, match="which holds another batch with this id"):
+            here.call(sink, orders(spark, (2, 1, "tea")), 0, content=CONTENT)
+    assert derby.run(ALL) == [(1, 1, "figs")]
 
 
 def test_each_query_and_each_sink_counts_for_itself(

@@ -6,13 +6,16 @@ import itertools
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
 from py4j.java_gateway import JavaGateway
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from fanout.core.backoff import Backoff
 from fanout.errors import (
     BatchFailedError,
     BatchNotWrittenError,
@@ -22,10 +25,11 @@ from fanout.errors import (
 )
 from fanout.landing.owner import run_name
 from fanout.spark import DeltaSink, IcebergSink
+from fanout.spark.tables.conflicts import in_attempts
 from fanout.spark.tables.merge import _run
 from tests.spark.harness import PATIENCE, eventually
 from tests.spark.manual import ManualSource
-from tests.spark.sink.harness import run
+from tests.spark.sink.harness import CONTENT, OTHER, run
 from tests.spark.tables.formats import CATALOG, require
 
 if TYPE_CHECKING:
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 _NAMES = itertools.count(1)
+KEYED = {"key": "id", "latest_by": "version"}
+ONE_OF_EACH = [("delta", KEYED), ("delta by name", {}), ("iceberg", {})]
 
 
 class Table:
@@ -66,6 +72,27 @@ class Table:
             return f"delta.`{self._path}`"
         return self._name if self._kind == "delta by name" else f"{CATALOG}.shop.{self._name}"
 
+    @property
+    def provider(self) -> str:
+        return self._kind.partition(" ")[0]
+
+    def version(self) -> int:
+        if self.provider == "delta":
+            found = self._spark.sql(f"DESCRIBE HISTORY {self.in_sql} LIMIT 1").select("version")
+        else:
+            refs = self._spark.table(f"{self.in_sql}.refs")
+            found = refs.where("name = 'main'").select("snapshot_id")
+        ((version,),) = found.collect()
+        return int(version)
+
+    def roll_back(self, version: int) -> None:
+        if self.provider == "delta":
+            self._spark.sql(f"RESTORE TABLE {self.in_sql} TO VERSION AS OF {version}")
+        else:
+            name = self.in_sql.removeprefix(f"{CATALOG}.")
+            call = f"CALL {CATALOG}.system.rollback_to_snapshot('{name}', {version})"
+            self._spark.sql(call)
+
     def rows(self) -> list[tuple[Any, ...]]:
         return sorted(map(tuple, self._spark.table(self.in_sql).collect()), key=repr)
 
@@ -88,11 +115,84 @@ def test_a_batch_that_comes_again_is_written_once(
         here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
         here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
         here.call(sink, orders(spark, (3, 1, "nuts")), 1)
-        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
+        here.call(sink, orders(spark, (3, 1, "nuts")), 1)
     assert table.rows() == [(1, 1, "figs"), (2, 1, "tea"), (3, 1, "nuts")]
 
 
-def test_a_snapshot_of_a_later_batch_is_enough(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("table", "options"), ONE_OF_EACH, indirect=["table"])
+def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written(
+    spark: SparkSession, table: Table, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    sink = table.sink(**options)
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, (1, 1, "figs")), 0)  # of an earlier version
+        here.call(sink, orders(spark, (1, 1, "figs")), 0, content=CONTENT)
+        here.call(sink, orders(spark, (2, 1, "tea")), 1, content=CONTENT)
+        here.call(sink, orders(spark, (2, 1, "tea")), 1, content=CONTENT)
+        with pytest.raises(CheckpointError, match="which holds another batch with this id"):
+            here.call(sink, orders(spark, (3, 1, "nuts")), 1, content=OTHER)
+        with pytest.raises(CheckpointError, match=r"batch 0 was .* holds the later batch 1"):
+            here.call(sink, orders(spark, (3, 1, "nuts")), 0, content=OTHER)
+        here.call(sink, orders(spark, (3, 1, "nuts")), 2, content=OTHER)
+    assert table.rows() == [(1, 1, "figs"), (2, 1, "tea"), (3, 1, "nuts")]
+
+
+@pytest.mark.parametrize(("table", "options"), ONE_OF_EACH, indirect=["table"])
+def test_a_batch_that_was_rolled_back_is_written_again(
+    spark: SparkSession, table: Table, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    sink = table.sink(**options)
+    with run(spark, tmp_path / "checkpoint") as here:
+        for batch_id in range(4):
+            here.call(sink, orders(spark, (batch_id, 1, "figs")), batch_id, content=CONTENT)
+            if batch_id == 1:
+                version = table.version()
+        table.roll_back(version)
+        assert table.rows() == [(0, 1, "figs"), (1, 1, "figs")]
+        for _ in range(2):  # as where the checkpoint was taken back, too, and again
+            here.call(sink, orders(spark, (2, 1, "figs")), 2, content=OTHER)
+        with pytest.raises(CheckpointError, match="which holds another batch with this id"):
+            here.call(sink, orders(spark, (5, 1, "figs")), 2, content=CONTENT)
+        for batch_id in (3, 3, 4, 4):
+            here.call(sink, orders(spark, (batch_id, 1, "figs")), batch_id, content=OTHER)
+    assert table.rows() == [(batch_id, 1, "figs") for batch_id in range(5)]
+
+
+@pytest.mark.parametrize("table", ["delta by name", "iceberg"], indirect=True)
+def test_a_batch_of_a_table_that_was_replaced_is_written_again(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(table.sink(), orders(spark, (1, 1, "figs")), 0, content=CONTENT)
+        spark.sql(
+            f"CREATE OR REPLACE TABLE {table.in_sql} (id bigint, version int, item string)"
+            f" USING {table.provider}"
+        )
+        for _ in range(2):
+            here.call(table.sink(), orders(spark, (1, 1, "figs")), 0, content=CONTENT)
+    assert table.rows() == [(1, 1, "figs")]
+
+
+def test_metadata_of_the_user_stay_in_the_commits_of_delta(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    require("delta")
+    table = Table(spark, "delta", tmp_path)
+    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", "mine")
+    try:
+        with run(spark, tmp_path / "checkpoint") as here:
+            for batch_id, options in enumerate(({}, {"key": "id", "latest_by": "version"})):
+                rows = orders(spark, (1, 1, "figs"))
+                here.call(table.sink(**options), rows, batch_id, content=CONTENT)
+                here.call(table.sink(**options), rows, batch_id, content=CONTENT)
+    finally:
+        spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
+    history = spark.sql(f"DESCRIBE HISTORY {table.in_sql}")
+    assert [row.userMetadata.split()[0] for row in history.collect()] == ["mine"] * 2
+    assert len(table.rows()) == 1
+
+
+def test_the_newest_snapshot_of_a_query_is_enough(spark: SparkSession, tmp_path: Path) -> None:
     require("iceberg")
     table = Table(spark, "iceberg", tmp_path)
     with run(spark, tmp_path / "checkpoint") as here:
@@ -104,7 +204,7 @@ def test_a_snapshot_of_a_later_batch_is_enough(spark: SparkSession, tmp_path: Pa
             f"older_than => TIMESTAMP '{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}')"
         )
         assert spark.table(f"{table.in_sql}.snapshots").count() == 1
-        here.call(table.sink(), orders(spark, (0, 1, "figs")), 0)
+        here.call(table.sink(), orders(spark, (1, 1, "figs")), 1)
     assert table.rows() == [(0, 1, "figs"), (1, 1, "figs")]
 
 
@@ -155,6 +255,139 @@ def test_queries_of_one_session_commit_under_their_own_ids(
         (f"{here.query_id}/delta", 1),
     }
     assert transactions(tmp_path / "two") == {(f"{other.query_id}/delta", 7)}
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"], indirect=True)
+def test_a_batch_is_merged_although_another_writer_changes_the_table_meanwhile(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    sink = table.sink(key="id", latest_by="version")
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    rows = held(orders(spark, (1, 2, "tea"), (3, 1, "nuts")), begun, go_on)
+    with run(spark, tmp_path / "checkpoint") as here, ThreadPoolExecutor(1) as threads:
+        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "figs")), 0)
+        merged = threads.submit(here.call, sink, rows, 1)
+        try:
+            eventually(begun.exists)
+            spark.sql(f"UPDATE {table.in_sql} SET item = 'oil' WHERE version = 1")  # noqa: S608 - ours
+        finally:
+            go_on.touch()
+        merged.result(PATIENCE)
+        here.call(sink, rows, 1)
+    assert table.rows() == [(1, 2, "tea"), (2, 1, "oil"), (3, 1, "nuts")]
+
+
+def test_two_queries_that_create_one_table_of_delta_both_write(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    require("delta")
+    table = Table(spark, "delta", tmp_path)
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    rows = held(orders(spark, (1, 1, "figs")), begun, go_on)
+    with (
+        run(spark, tmp_path / "one") as here,
+        run(spark, tmp_path / "two") as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        written = threads.submit(here.call, table.sink(), rows, 0)
+        try:
+            eventually(begun.exists)
+            other.call(table.sink(), orders(spark, (2, 1, "tea")), 0)
+        finally:
+            go_on.touch()
+        written.result(PATIENCE)
+    assert table.rows() == [(1, 1, "figs"), (2, 1, "tea")]
+
+
+def test_two_queries_that_create_one_table_of_iceberg_both_write(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("iceberg")
+    table = Table(spark, "iceberg", tmp_path)
+    with run(spark, tmp_path / "one") as here, run(spark, tmp_path / "two") as other:
+
+        def exists(*_: object) -> bool:
+            monkeypatch.undo()
+            other.call(table.sink(), orders(spark, (2, 1, "tea")), 0)
+            return False  # as it was when the first query looked
+
+        monkeypatch.setattr(type(spark.catalog), "tableExists", exists)
+        here.call(table.sink(), orders(spark, (1, 1, "figs")), 0)
+    assert table.rows() == [(1, 1, "figs"), (2, 1, "tea")]
+
+
+def test_the_waits_for_other_writers_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanout.spark.tables.conflicts._WAITS", Backoff(base=1e-6, cap=1e-6))
+    attempts: list[int] = []
+
+    def attempt() -> None:
+        attempts.append(1)
+        raise ConnectionError("changed")
+
+    with pytest.raises(ConnectionError, match="changed"):
+        in_attempts(attempt, lambda error: "changed" in str(error))
+    assert len(attempts) == 30
+    with pytest.raises(ConnectionError, match="changed"):
+        in_attempts(attempt, lambda _: False)
+    assert len(attempts) == 31
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"], indirect=True)
+def test_columns_of_the_table_alone_stay_and_are_generated(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    sink = table.sink(key="id", latest_by="version")
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, (1, 1, "figs")), 0)
+        spark.sql(f"ALTER TABLE {table.in_sql} ADD COLUMN added string")
+        spark.sql(f"UPDATE {table.in_sql} SET added = 'mine'")  # noqa: S608 - a name of ours
+        here.call(sink, orders(spark, (1, 1, "tea"), (2, 1, "nuts")), 1)
+    assert table.rows() == [(1, 1, "tea", "mine"), (2, 1, "nuts", None)]
+
+
+def test_generated_columns_of_delta_follow_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    require("delta")
+    table = Table(spark, "delta by name", tmp_path)
+    session: Any = spark._jsparkSession
+    java: Any = spark._jvm
+    tables = java.io.delta.tables.DeltaTable
+    twice = tables.columnBuilder(session, "twice").dataType("bigint")
+    made = tables.create(session).tableName(table.in_sql).addColumn("id", "bigint")
+    made = made.addColumn("version", "int").addColumn("item", "string")
+    made.addColumn(twice.generatedAlwaysAs("CAST(version * 2 AS bigint)").build()).execute()
+    sink = table.sink(key="id", latest_by="version")
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
+        here.call(sink, orders(spark, (1, 5, "nuts"), (3, 4, "oil")), 1)
+    assert table.rows() == [(1, 5, "nuts", 10), (2, 1, "tea", 2), (3, 4, "oil", 8)]
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"], indirect=True)
+def test_the_reason_of_a_refusal_is_said(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(table.sink(), orders(spark, (1, 1, "figs")), 0)
+        more = orders(spark, (1, 1, "figs")).selectExpr("*", "1 AS added")
+        with pytest.raises(BatchNotWrittenError, match=r"was not written to .*: .*\badded\b") as at:
+            here.call(table.sink(), more, 1)
+    assert "\n" not in str(at.value)
+
+
+@pytest.mark.parametrize(("table", "options"), ONE_OF_EACH, indirect=["table"])
+@pytest.mark.parametrize("policy", ["ANSI", "LEGACY"])
+def test_a_type_that_would_change_a_value_is_refused(
+    spark: SparkSession, table: Table, tmp_path: Path, options: dict[str, Any], policy: str
+) -> None:
+    sink = table.sink(**options)
+    spark.conf.set("spark.sql.storeAssignmentPolicy", policy)
+    try:
+        with run(spark, tmp_path / "checkpoint") as here:
+            here.call(sink, orders(spark, (1, 1, "figs")), 0)
+            rows = orders(spark, (2, 1, "tea")).withColumn("version", F.expr("version + 0.7D"))
+            with pytest.raises(OptionError, match="the column 'version' is double, and int in"):
+                here.call(sink, rows, 1)
+    finally:
+        spark.conf.unset("spark.sql.storeAssignmentPolicy")
+    assert table.rows() == [(1, 1, "figs")]
 
 
 def test_a_statement_has_settings_of_its_own(spark: SparkSession) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,10 @@ from fanout.errors import (
 )
 from fanout.landing.owner import run_name
 from fanout.spark import ParquetSink
+from fanout.spark.tables.parquet_sink import _later
 from tests.spark.harness import PATIENCE
 from tests.spark.manual import ManualSource
-from tests.spark.sink.harness import run
+from tests.spark.sink.harness import CONTENT, OTHER, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +60,34 @@ def test_a_batch_that_comes_again_is_written_once(spark: SparkSession, tmp_path:
     assert ids(sink, spark) == [*range(15)]
     found = sink.read(spark).select("query", "sink", "batch").distinct().collect()
     assert {(row.sink, row.batch) for row in found} == {("parquet", 0), ("parquet", 1)}
+
+
+def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"))
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, 0, 10), 0)  # of an earlier version
+        here.call(sink, orders(spark, 0, 10), 0, content=CONTENT)
+        here.call(sink, orders(spark, 10, 20), 1, content=CONTENT)
+        here.call(sink, orders(spark, 10, 20), 1, content=CONTENT)
+        here.call(sink, orders(spark, 20, 30), 3, content=CONTENT)  # batch 2 had no records
+        with pytest.raises(CheckpointError, match="which holds another batch with this id"):
+            here.call(sink, orders(spark, 30, 40), 1, content=OTHER)
+    with run(spark, tmp_path / "checkpoint") as here:
+        with pytest.raises(CheckpointError, match=r"batch 2 was .* holds the later batch 3"):
+            here.call(sink, orders(spark, 30, 40), 2, content=OTHER)
+        here.call(sink, orders(spark, 30, 40), 4, content=OTHER)
+    assert ids(sink, spark) == [*range(40)]
+
+
+@pytest.mark.parametrize("number", [0, 9, 10, 99, 347, 1990])
+def test_later_batches_are_told_by_their_names(spark: SparkSession, number: int) -> None:
+    java: Any = spark._jvm
+    pattern = java.org.apache.hadoop.fs.GlobFilter(_later(number))
+    numbers = [*range(2100), 10**9]
+    later = [n for n in numbers if pattern.accept(java.org.apache.hadoop.fs.Path(f"/a/batch={n}"))]
+    assert later == [n for n in numbers if n > number]
 
 
 def test_a_batch_without_the_marker_is_not_read_and_is_written_anew(
@@ -270,6 +300,24 @@ def test_a_query_writes_what_it_reads(
     source.end("a")
     assert start(source, sink, available_now=True).await_termination(PATIENCE)
     assert sorted(row.sequence for row in sink.read(spark).collect()) == [*range(1, 101)]
+
+
+def test_a_copy_of_a_checkpoint_loses_no_record_without_an_error(
+    spark: SparkSession, tmp_path: Path, checkpoint: str, start: Callable[..., FanOutQuery]
+) -> None:
+    sink, copy = ParquetSink(path=str(tmp_path / "out")), str(tmp_path / "copy")
+    source = ManualSource("a", bounded=True)
+    source.put(b"0")
+    assert start(source, sink, available_now=True).await_termination(PATIENCE)
+    shutil.copytree(checkpoint, copy)
+    source.put(b"1")
+    assert start(source, sink, available_now=True).await_termination(PATIENCE)
+    source.put(b"2")
+    copied = start(source, sink, available_now=True, checkpoint_location=copy)
+    with pytest.raises(BatchFailedError, match="which holds another batch with this id"):
+        copied.await_termination(PATIENCE)
+    assert start(source, sink, available_now=True).await_termination(PATIENCE)
+    assert sorted(bytes(row.data) for row in sink.read(spark).collect()) == [b"0", b"1", b"2"]
 
 
 def test_a_run_that_lost_the_checkpoint_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from fanout.spark.tables.postgres_copy import CopyTask
 from fanout.spark.tables.postgres_table import TargetTable, column_types, find_table
 from tests.spark.harness import PATIENCE, eventually
 from tests.spark.manual import ManualSource
-from tests.spark.sink.harness import run
+from tests.spark.sink.harness import CONTENT, OTHER, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,11 +78,52 @@ def test_a_batch_that_comes_again_is_written_once(
         here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
         here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
         here.call(sink, orders(spark, (3, 1, "nuts")), 1)
-        here.call(sink, orders(spark, (1, 1, "figs"), (2, 1, "tea")), 0)
+        here.call(sink, orders(spark, (3, 1, "nuts")), 1)
         writer = f"{here.query_id}/postgres"
     assert query(url, "TABLE orders") == [(1, 1, "figs"), (2, 1, "tea"), (3, 1, "nuts")]
     assert query(url, "SELECT writer, batch_id FROM fanout_batches") == [(writer, 1)]
     assert staging(url) == []
+
+
+def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    sink = PostgresSink(table="orders", dsn=url)
+    with run(spark, tmp_path) as here:
+        writer = f"{here.query_id}/postgres"
+        # As an earlier version has left it.
+        query(
+            url,
+            "CREATE TABLE fanout_batches (writer text PRIMARY KEY, batch_id bigint NOT NULL,"
+            " written_at timestamptz NOT NULL)",
+        )
+        query(url, f"INSERT INTO fanout_batches VALUES ('{writer}', 0, now())")  # noqa: S608 - ours
+        here.call(sink, orders(spark, (1, 1, "figs")), 0, content=CONTENT)
+        here.call(sink, orders(spark, (2, 1, "tea")), 1, content=CONTENT)
+        here.call(sink, orders(spark, (2, 1, "tea")), 1, content=CONTENT)
+        with pytest.raises(CheckpointError, match="which holds another batch with this id"):
+            here.call(sink, orders(spark, (3, 1, "nuts")), 1, content=OTHER)
+        with pytest.raises(CheckpointError, match=r"batch 0 was .* holds the later batch 1"):
+            here.call(sink, orders(spark, (3, 1, "nuts")), 0, content=OTHER)
+    assert query(url, "TABLE orders") == [(2, 1, "tea")]
+    assert staging(url) == []
+
+
+def test_a_copy_of_a_checkpoint_that_writes_the_same_batch_is_found_in_the_transaction(
+    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, copy = PostgresSink(table="orders", dsn=url), PostgresSink._copy
+    with run(spark, tmp_path) as here:
+
+        def copy_later(self: PostgresSink, *arguments: Any) -> Any:
+            monkeypatch.undo()
+            here.call(sink, orders(spark, (1, 1, "figs")), 0, content=OTHER)
+            return copy(self, *arguments)
+
+        monkeypatch.setattr(PostgresSink, "_copy", copy_later)
+        with pytest.raises(CheckpointError, match="which holds another batch with this id"):
+            here.call(sink, orders(spark, (2, 1, "tea")), 0, content=CONTENT)
+    assert query(url, "TABLE orders") == [(1, 1, "figs")]
 
 
 def test_two_runs_that_write_one_batch_write_it_once(
