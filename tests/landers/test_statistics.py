@@ -11,7 +11,7 @@ from fanout.core.policy import Retry
 from fanout.core.positions import Cursor
 from fanout.core.progress import ABSENCES
 from fanout.core.statistics import CommitStatistics, SplitState
-from fanout.errors import RemoteError, ServiceError, SplitFailedError
+from fanout.errors import RemoteError, RetryLaterError, ServiceError, SplitFailedError
 from fanout.landers.failures import LanderCause
 from fanout.landers.messages import Hello, Release, Report, SplitReport, Wanted, encode
 from tests.landers.rig import MemoryChannel, Rig, until
@@ -20,7 +20,7 @@ from tests.spark.manual import ManualConnection, ManualSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.core.events import Split
+    from fanout.core.events import Batch, Split
 
 
 def numbered(count: int) -> list[bytes]:
@@ -112,6 +112,26 @@ async def test_answers_that_slow_landers_down_are_counted_of_all(tmp_path: Path)
         await until(lambda: rig.coordinator.statistics().totals.throttled == 6)
         source.throttled = 4
         await until(lambda: rig.coordinator.statistics().totals.throttled == 8)
+
+
+async def test_a_lander_whose_decode_waits_lands_every_record(tmp_path: Path) -> None:
+    source = ManualSource("a")
+    source.put(*numbered(10))
+    failures = [RetryLaterError()] * 3
+
+    async def decode(batch: Batch) -> Batch:
+        if batch.num_records and failures:
+            raise failures.pop()
+        return batch
+
+    source.decode = decode
+    async with Rig(source, tmp_path).running(0) as rig:
+        assert len(await rig.read(10)) == 10
+        await until(lambda: rig.coordinator.statistics().splits["a"].last_cause is not None)
+        cause = rig.coordinator.statistics().splits["a"].last_cause
+        assert "RetryLaterError" in str(cause)
+        assert rig.coordinator.statistics().resubscriptions == 0
+    assert failures == []
 
 
 async def retry(*_: object) -> Retry:

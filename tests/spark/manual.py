@@ -17,7 +17,14 @@ from fanout.core.source import Capabilities
 from fanout.core.statistics import CommitStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Mapping,
+        Sequence,
+    )
 
     from fanout.core.event_time import EventTime
     from fanout.core.policy import Phase
@@ -67,6 +74,7 @@ class ManualSource:
         self.identity = identity
         self.bounded = bounded
         self.throttled = 0
+        self.decode: Callable[[Batch], Awaitable[Batch]] | None = None
         self.event_time: EventTime | None = None
         self.available_now: list[bool] = []
         self.lag = 0.0
@@ -175,6 +183,7 @@ class ManualConnection:
             commits=self,
             polling=source,
             throttled=lambda: source.throttled,
+            decode=source.decode,
         )
         self.statistics = CommitStatistics()
 
