@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from fanout.core.drain import Drained
 from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import BatchFailedError, OptionError
+from fanout.kafka.writing.row_batches import prepare_rows
+from fanout.kinesis.writing.entries import make_entries
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
 from fanout.landing.segment_filler import Stopped
@@ -267,3 +270,36 @@ def test_a_query_refuses_a_column_before_anything_is_stored(
         start(source, Recorder())
     assert not (tmp_path / "checkpoint").exists()
     assert source.trace == []
+
+
+def test_sinks_write_the_large_types_that_a_session_may_hand_to_tasks() -> None:
+    """So it does with `spark.sql.execution.arrow.useLargeVarTypes`."""
+    header = {"key": "h", "value": b"v"}
+
+    def row(text: pa.DataType, binary: pa.DataType, some: pa.DataType) -> pa.RecordBatch:
+        columns = {
+            "topic": pa.array(["orders"], text),
+            "partition": pa.array([0], pa.int32()),
+            "key": pa.array(["k"], text),
+            "value": pa.array([b"v"], binary),
+            "headers": pa.array([[header]], some),
+        }
+        return pa.record_batch(columns)
+
+    def entry(text: pa.DataType, binary: pa.DataType) -> pa.RecordBatch:
+        columns = {"partitionKey": pa.array(["k"], text), "data": pa.array([b"v"], binary)}
+        return pa.record_batch(columns)
+
+    small, large = (pa.string(), pa.binary()), (pa.large_string(), pa.large_binary())
+    found = [
+        prepare_rows(
+            row(*kinds, pa.list_(pa.struct([("key", kinds[0]), ("value", kinds[1])]))),
+            datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        for kinds in (small, large)
+    ]
+    assert found[0].equals(found[1])
+    entries = [[*make_entries(entry(*kinds), 1000)] for kinds in (small, large)]
+    assert [[(one.key, one.data) for one in each] for each in entries] == [
+        [(("k", None), b"v")]
+    ] * 2

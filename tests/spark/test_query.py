@@ -272,9 +272,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ids: list[int] = []
     original = BatchRunner.run
 
-    def run(runner: BatchRunner, batch_id: int, query_id: str) -> Any:
+    def run(runner: BatchRunner, batch_id: int, *args: Any) -> Any:
         ids.append(batch_id)
-        return original(runner, batch_id, query_id)
+        return original(runner, batch_id, *args)
 
     monkeypatch.setattr(BatchRunner, "run", run)
     monkeypatch.setattr(fanout.spark.batch_runner, "IDLE_SECONDS", 0.3)
