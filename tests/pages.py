@@ -29,7 +29,7 @@ PAGES: Final = (
 
 def page(name: str) -> str:
     """Return the text of a page of docs, or of the README."""
-    return ((ROOT if name == "README.md" else DOCS) / name).read_text()
+    return ((ROOT if name == "README.md" else DOCS) / name).read_text(encoding="utf-8")
 
 
 def python_blocks(name: str) -> list[str]:

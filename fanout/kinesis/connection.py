@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from datetime import UTC
 from typing import TYPE_CHECKING, final
 
 from fanout.core.policy import Fatal, Phase, Retry
@@ -21,12 +20,14 @@ from fanout.kinesis.reading.recovery import Recovery
 from fanout.kinesis.reading.subscription import DamagedFrames, EnhancedFanOut
 from fanout.kinesis.shards import ShardCatalog
 from fanout.kinesis.starting_position import describe_position, resolve_start
+from fanout.kinesis.stream_positions import adopt_alone, identity
 from fanout.kinesis.takeovers import Takeovers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from fanout.core.backoff import Pacing
+    from fanout.core.checkpoint import Checkpoint
     from fanout.core.events import Batch, End, Split
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
@@ -60,6 +61,7 @@ class KinesisConnection:
             terms=Terms("shard", describe_position, name_of),
             origin=Origin("aws_kinesis", stream.name, consumer),
             decode=options.decoder,
+            adopt=self._adopt,
         )
         self.pacing: Pacing = options.pacing
         self._options = options
@@ -138,6 +140,15 @@ class KinesisConnection:
         """
         return resolve_start(self._options.start, splits, self._stream.server_time)
 
+    async def _adopt(self, checkpoint: Checkpoint, splits: Sequence[Split]) -> Checkpoint | None:
+        """Continue stored positions of the stream.
+
+        Raises:
+            PositionError: The stream was deleted, and another one was created by its name.
+        """
+        del splits
+        return adopt_alone(checkpoint, self._stream)
+
     @asynccontextmanager
     async def subscribe(
         self, split: Split, position: Position, reserve: Reserve
@@ -199,10 +210,3 @@ class KinesisConnection:
                 return await self._recovery.verdict(remedy, error, split, position)
             case verdict:
                 return verdict
-
-
-def identity(stream: StreamDescription) -> str:
-    """Return the name under which the positions of a stream are stored."""
-    # A stream that replaces another has its name, ARN and shard ids, but none of its records.
-    created = stream.created.astimezone(UTC).isoformat(timespec="milliseconds")
-    return f"kinesis:{stream.arn} of {created}"

@@ -15,6 +15,7 @@ from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import code_of, explained
 from fanout.kinesis.control_calls import until_answered
+from fanout.kinesis.options import stream_of_consumer
 from fanout.kinesis.registration import ConsumerRegistration, deregister_consumer
 
 if TYPE_CHECKING:
@@ -123,6 +124,11 @@ class StreamConsumers:
             ServiceError: If no consumer has that name or ARN, or it may not be described.
         """
         if consumer.startswith("arn:"):
+            if stream_of_consumer(consumer) != self.stream.arn:
+                raise ServiceError(
+                    f"{consumer} is no consumer of {self.stream.arn}; `fanout consumers list` "
+                    f"lists those that it has"
+                )
             named = {"arn": consumer}
         else:
             named = {"stream_arn": self.stream.arn, "name": consumer}

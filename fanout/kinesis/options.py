@@ -326,6 +326,12 @@ def _check_shards(shards: str | Sequence[str], streams: Sequence[str]) -> tuple[
     return several
 
 
+def stream_of_consumer(consumer: str) -> str | None:
+    """Return the ARN of a consumer's stream, where the consumer is given by its own ARN."""
+    match = _CONSUMER_ARN.fullmatch(consumer)
+    return None if match is None else match["stream_arn"]
+
+
 def streams_of(text: str) -> str | list[str]:
     """Return the option `stream` of a text: one stream, or several with commas between them."""
     return text.split(",") if "," in text else text

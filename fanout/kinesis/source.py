@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.positions import Latest
-from fanout.errors import ServiceError
+from fanout.errors import OptionError, ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import explained
 from fanout.kinesis.chosen_shards import ChosenConnection, ShardChoice
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.control_calls import until_answered
 from fanout.kinesis.open_files import check_open_files
-from fanout.kinesis.options import KinesisOptions
+from fanout.kinesis.options import KinesisOptions, stream_of_consumer
 from fanout.kinesis.reading.decode import SCHEMA, arrival, cursor_after
 from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.streams_connection import StreamsConnection
@@ -67,6 +67,7 @@ class KinesisSource(KinesisOptions):
         Raises:
             SetupError: If credentials or a region are missing, or the streams have more shards
                 than this process may open files.
+            OptionError: If the consumer is one of another account's stream.
             ServiceError: If a stream or consumer does not exist or may not be used, or the
                 endpoint does not answer.
         """
@@ -153,6 +154,7 @@ async def open_kinesis_connection(
     async with AsyncExitStack() as stack:
         registration = None
         if options.mode == "efo" and options.consumer is not None:
+            _check_owner(options.consumer, options.only_stream, stream)
             registration = ConsumerRegistration(
                 client, stream.arn, options.consumer, jitter=jitter, tags=options.tags
             )
@@ -162,6 +164,19 @@ async def open_kinesis_connection(
             if registration.registered is not None:
                 await _check_same(client, stream, jitter)
         yield KinesisConnection(options, client, stream, registration)
+
+
+def _check_owner(consumer: str, name: str, stream: StreamDescription) -> None:
+    """Check that a consumer that is given by its ARN is one of the stream.
+
+    A name is that of a stream in the account of the credentials, and an ARN has its own account.
+    """
+    owner = stream_of_consumer(consumer)
+    if owner not in {None, stream.arn}:
+        raise OptionError(
+            f"stream={name!r} is {stream.arn} for these credentials, but the consumer {consumer} "
+            f"is registered on {owner}: set stream to the ARN of the one to read"
+        )
 
 
 async def _check_same(client: KinesisClient, stream: StreamDescription, jitter: FullJitter) -> None:

@@ -7,12 +7,12 @@ no longer stays in it, so that the positions that are kept for it can be read on
 from __future__ import annotations
 
 import re
+from datetime import UTC
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.errors import PositionError
-from fanout.kinesis.connection import identity
 from fanout.kinesis.stream_splits import StreamSplits, stream_of
 
 if TYPE_CHECKING:
@@ -25,9 +25,28 @@ _SEVERAL: Final = re.compile(r"kinesis:\[(.*)\]")
 _NAME: Final = re.compile(r".*:stream/(?P<name>[a-zA-Z0-9_.-]+) of ")
 
 
+def identity(stream: StreamDescription) -> str:
+    """Return the name under which the positions of a stream are stored."""
+    # A stream that replaces another has its name, ARN and shard ids, but none of its records.
+    created = stream.created.astimezone(UTC).isoformat(timespec="milliseconds")
+    return f"{_KIND}{stream.arn} of {created}"
+
+
 def identity_of_several(streams: Iterable[StreamDescription]) -> str:
     """Return the name under which the positions of several streams are stored together."""
     return _joined({stream.name: _identity(stream) for stream in streams})
+
+
+def adopt_alone(checkpoint: Checkpoint, stream: StreamDescription) -> Checkpoint | None:
+    """Return stored positions as positions of one stream; None if they are no such.
+
+    Raises:
+        PositionError: The stream was deleted, and another one was created by its name.
+    """
+    if checkpoint.source == identity(stream):
+        return checkpoint
+    _check_not_replaced(checkpoint.source.removeprefix(_KIND), _identity(stream))
+    return None
 
 
 def adopt(checkpoint: Checkpoint, streams: Iterable[StreamDescription]) -> Checkpoint | None:
@@ -48,6 +67,7 @@ def adopt(checkpoint: Checkpoint, streams: Iterable[StreamDescription]) -> Check
         return None
     for name in stored.keys() & given.keys():
         if stored[name] != given[name]:
+            _check_not_replaced(stored[name], given[name])
             raise PositionError(
                 f"the stored positions of the stream {name!r} belong to {stored[name]}, not to "
                 f"{given[name]}; resume them with the stream that they were stored for, or start "
@@ -90,6 +110,19 @@ def stored_streams(source: str) -> Mapping[str, str]:
     streams = [source.removeprefix(_KIND)] if several is None else several[1].split(", ")
     named = ((_NAME.match(stream), stream) for stream in streams)
     return {match["name"]: stream for match, stream in named if match is not None}
+
+
+def _check_not_replaced(stored: str, given: str) -> None:
+    """Check that two identities are not of two streams that had one name one after the other."""
+    arn, _, created = stored.partition(" of ")
+    same, _, created_now = given.partition(" of ")
+    if arn == same and created != created_now:
+        raise PositionError(
+            f"the stored positions are of a stream that was deleted: {arn} was created at "
+            f"{created} when they were stored, and is another stream now, created at "
+            f"{created_now}; its records are all new, so start anew without the stored positions, "
+            f"with a new checkpoint or landing"
+        )
 
 
 def _identity(stream: StreamDescription) -> str:

@@ -58,6 +58,13 @@ def test_a_registered_consumer_is_active_and_listed(shell: Shell) -> None:
     assert shell.json("list", "orders") == {"stream": "orders", "consumers": [consumer]}
 
 
+def test_a_consumer_of_another_accounts_stream_is_left_alone(shell: Shell) -> None:
+    theirs = f"{shell.arn.replace('123456789012', '222222222222')}/consumer/etl:1"
+    result = shell("deregister", "orders", theirs, "--yes")
+    assert result.exit_code != 0
+    assert f"{theirs} is no consumer of {shell.arn}" in result.stderr
+
+
 def test_registering_a_consumer_that_exists_changes_nothing(shell: Shell) -> None:
     first = shell.json("register", "orders", "etl")
     second = shell.json("register", "orders", "etl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -116,3 +117,22 @@ async def test_a_sequence_number_that_is_not_of_the_shard_is_an_invalid_argument
         async with service.subscribe(kinesis, kind, SequenceNumber="1"):
             pass
     assert code_of(error.value) == "InvalidArgumentException"
+
+
+async def test_a_number_that_is_older_than_the_retention_period_is_still_a_position(
+    service: Service, kinesis: KinesisClient, live: Service | None
+) -> None:
+    """A poller of a quiet shard stays behind its last record, however long ago that expired.
+
+    The number that a shard begins with is as old as the shard. If the service refuses it, a poller
+    would take a shard that was quiet for the retention period for one with lost records.
+    """
+    stream = await kinesis.describe_stream()
+    age = stream.server_time - stream.created
+    if live is not None and age < timedelta(hours=stream.retention_hours):
+        pytest.skip(f"the stream is {age} old, and keeps records for {stream.retention_hours} h")
+    (first,) = [
+        each.first for each in await kinesis.list_shards() if each.shard_id == service.shard
+    ]
+    position = {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": str(first)}
+    assert await kinesis.get_shard_iterator(stream.arn, service.shard, position)

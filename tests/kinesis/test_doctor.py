@@ -89,6 +89,13 @@ async def test_the_version_of_http_is_named_where_the_service_promises_another(
     assert subscribed[SUBSCRIBE].status == "ok"
 
 
+async def test_a_consumer_of_another_accounts_stream_is_a_problem(stream: Stream) -> None:
+    other = stream.arn.replace("123456789012", "222222222222")
+    found = (await examine(stream, consumer=f"{other}/consumer/etl:1"))["consumer"]
+    assert found.status == "problem"
+    assert f"is not registered on {stream.arn}" in found.detail
+
+
 async def test_a_running_reader_is_left_alone(stream: Stream) -> None:
     async with stream.reading() as reader:
         stream.put(1)

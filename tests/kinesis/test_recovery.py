@@ -334,6 +334,28 @@ async def test_a_position_that_is_refused_without_having_expired_repeats_nothing
     assert reader.log[FIRST] == stream.log[FIRST][: reader.count]
 
 
+@pytest.mark.parametrize("shards", [2])
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+@pytest.mark.parametrize(
+    ("on_data_loss", "sentence"),
+    [
+        ("fail", "past the stream's retention, unless the number is one of another shard; "),
+        ("earliest", "nothing has expired: if the number is one of another shard, correct the st"),
+    ],
+)
+async def test_a_number_of_another_shard_is_not_only_called_expired(
+    stream: Stream, mode: str, on_data_loss: str, sentence: str
+) -> None:
+    second = "shardId-000000000001"
+    stream.put(1, shard=FIRST)
+    stream.put(1, shard=second)
+    start = {FIRST: stream.log[second][0], "*": "LATEST"}
+    async with stream.reading(mode=mode, on_data_loss=on_data_loss, start=start) as reader:
+        failure = await reader.failed()
+    assert sentence in str(failure)
+    assert FIRST not in reader.log
+
+
 @pytest.mark.parametrize("on_data_loss", ["fail", "earliest"])
 async def test_a_horizon_that_is_refused_ends_the_stream(stream: Stream, on_data_loss: str) -> None:
     stream.inject(REFUSED)

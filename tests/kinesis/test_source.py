@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import aioboto3
 import aiobotocore.session
+import psutil
 import pytest
 from aiobotocore.credentials import AioCredentialResolver
 from aiohttp import web
@@ -313,9 +315,29 @@ async def test_positions_of_a_stream_that_was_deleted_and_created_again_are_refu
         kinesis.delete_stream(StreamName="orders")
     assert stream.server.create_stream("orders") == stream.arn
     stream.put(3)
-    with pytest.raises(fanout.PositionError, match=r"belong to .*orders of 20.*, not to .*orders"):
+    with pytest.raises(fanout.PositionError, match=r"that was deleted: .* start anew with"):
         async with stream.open(resume=saved):
             pass
+
+
+async def test_a_consumer_of_another_accounts_stream_is_refused_before_anything_is_read(
+    stream: Stream,
+) -> None:
+    other = stream.arn.replace("123456789012", "222222222222")
+    sentence = rf"^stream='orders' is {stream.arn} .*, but the consumer .* on {other}: set stream"
+    with pytest.raises(OptionError, match=sentence):
+        async with stream.open(consumer=f"{other}/consumer/etl:1"):
+            pass
+    assert not stream.server.statistics().subscribe_calls
+
+
+async def test_polling_asks_for_no_consumer_not_even_one_of_another_account(
+    stream: Stream,
+) -> None:
+    other = stream.arn.replace("123456789012", "222222222222")
+    stream.put(1)
+    async with stream.open(mode="polling", consumer=f"{other}/consumer/etl:1") as opened:
+        assert (await anext(opened)).num_records == 1
 
 
 async def test_a_stream_that_does_not_exist_is_named(stream: Stream) -> None:
@@ -441,15 +463,20 @@ async def test_a_new_consumer_is_waited_for_however_large_the_backoff(stream: St
 @asynccontextmanager
 async def nothing_left(stream: Stream) -> AsyncIterator[None]:
     """Check that the block leaves no task, socket or thread behind, here or at the server."""
-    loop: Any = asyncio.get_running_loop()
-    sockets = loop._selector.get_map()
-    tasks, before, threads = asyncio.all_tasks(), len(sockets), _threads()
+    tasks, before, threads = asyncio.all_tasks(), _sockets(stream), _threads()
     yield
     assert asyncio.all_tasks() == tasks
     assert _threads() == threads
     # asyncio closes a socket in the next turn of the loop; the server learns it from the network.
-    await eventually(lambda: len(sockets) <= before)
+    await eventually(lambda: _sockets(stream) <= before)
     await eventually(lambda: not stream.server.statistics().open_subscriptions)
+
+
+def _sockets(stream: Stream) -> int:
+    """Count the connections of this process to the server."""
+    port = urlsplit(stream.server.endpoint_url).port
+    connections = psutil.Process().net_connections("tcp")
+    return sum(bool(each.raddr) and each.raddr.port == port for each in connections)
 
 
 def _threads() -> set[threading.Thread]:

@@ -19,7 +19,7 @@ from tests.spark.manual import ManualSource
 if TYPE_CHECKING:
     import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "landing.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "landing.md").read_text(encoding="utf-8")
 LAND, _, _, FOLLOW, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -39,7 +39,7 @@ __all__ = (
 )  # the page's code imports it, in a loop that refuses to read files
 pa.array([0])  # imports pandas, which reads files, too
 
-PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text(encoding="utf-8")
 ASYNCIO, SPARK, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SCRAPE, ALERTS = (
     yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -16,10 +16,9 @@ from fanout.core.backlog import (
 from fanout.core.findings import Finding, fine, named, problem, unknown
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.kinesis.aws.error_hints import ACCESS_DENIED, code_of
-from fanout.kinesis.connection import identity
 from fanout.kinesis.doctor.probes import CALL_ERRORS, CALL_TIMEOUT, next_arrival, reason
 from fanout.kinesis.starting_position import starting_position
-from fanout.kinesis.stream_positions import of_one_stream
+from fanout.kinesis.stream_positions import identity, of_one_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

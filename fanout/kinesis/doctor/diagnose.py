@@ -17,7 +17,6 @@ from fanout.errors import FanOutError, OptionError, ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client, server_time
 from fanout.kinesis.aws.error_hints import ACCESS_DENIED, BAD_CREDENTIALS, explained
 from fanout.kinesis.aws.session import open_session
-from fanout.kinesis.connection import identity
 from fanout.kinesis.doctor.checkpoint import examine_checkpoint, read_backlogs
 from fanout.kinesis.doctor.checks import (
     available_memory,
@@ -31,7 +30,7 @@ from fanout.kinesis.doctor.checks import (
 from fanout.kinesis.doctor.checks import landers as examine_landers
 from fanout.kinesis.doctor.probes import READING, Probe, probe, probe_consumer, probe_polling
 from fanout.kinesis.open_files import open_files_limit
-from fanout.kinesis.stream_positions import of_one_stream, stored_streams
+from fanout.kinesis.stream_positions import identity, of_one_stream, stored_streams
 from fanout.kinesis.stream_splits import StreamSplits
 
 if TYPE_CHECKING:

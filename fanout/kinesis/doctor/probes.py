@@ -21,6 +21,7 @@ from fanout.kinesis.aws.api import NO_TAGS
 from fanout.kinesis.aws.error_hints import code_of, hint_of
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.doctor.checks import consumer_quota, consumer_state, http_version, price
+from fanout.kinesis.options import stream_of_consumer
 from fanout.kinesis.policy import judge
 from fanout.kinesis.reading.decode import decode_records
 from fanout.kinesis.registration import ConsumerRegistration
@@ -156,7 +157,16 @@ async def probe_consumer(
             )
         )
     findings.append(http_version(options.http_version))
-    if consumer is not None or described.code == _NOT_FOUND:
+    if stream is not None and stream_of_consumer(name) not in {None, stream.arn}:
+        findings.append(
+            problem(
+                "consumer",
+                f"{name} is not registered on {stream.arn}, which {options.only_stream!r} is for "
+                f"these credentials",
+                "give the ARN of the stream to read, or a consumer of this one",
+            )
+        )
+    elif consumer is not None or described.code == _NOT_FOUND:
         findings.append(consumer_state(name, consumer))
     if stream is not None:
         quota = consumer_quota(stream, exists=consumer is not None)

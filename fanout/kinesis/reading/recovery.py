@@ -115,8 +115,8 @@ class Recovery:
         if first <= refused.sequence:
             raise ServiceError(
                 f"{event.split} refused sequence number {refused.sequence}, but still has older "
-                f"records, so nothing has expired; open the stream again, and report it if it is "
-                f"refused again"
+                f"records, so nothing has expired: if the number is one of another shard, correct "
+                f"the start, or start anew without it; otherwise open the stream again"
             )
         del self._refused[event.split.id]
 
@@ -203,8 +203,8 @@ class Recovery:
             case Cursor(sequence) if sequence < shard.first:
                 return Fatal(
                     f"sequence number {sequence} is not one of this shard's, which begins at "
-                    f"{shard.first}; it may be that of a stream that was deleted: start anew, "
-                    f"without the stored position"
+                    f"{shard.first}; it may be one of another shard, or of a stream that was "
+                    f"deleted: correct the start, or start anew without the stored position"
                 )
             case Cursor() if shard.last is not None and reaches(position, Cursor(shard.last)):
                 return Finish(self._catalog.children(split.id))
@@ -231,7 +231,8 @@ class Recovery:
     def _expired(self, split: Split, position: Cursor) -> Verdict:
         lost = f"what came {_after(position)} is past the stream's retention"
         if not self._may_lose:
-            return Fatal(f"{lost}; {_WAYS_OUT}")
+            # The service has one answer to both.
+            return Fatal(f"{lost}, unless the number is one of another shard; {_WAYS_OUT}")
         self._refused[split.id] = position
         return Skip(Horizon(), lost)
 
