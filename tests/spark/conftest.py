@@ -42,7 +42,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2]")
         .appName("fanout-tests")
-        .config(map=small_settings() | format_settings(tmp_path_factory.mktemp("warehouse")))
+        # JdbcSink refuses what depends on the zone of the machine.
+        .config(
+            map=small_settings("-Duser.timezone=UTC")
+            | format_settings(tmp_path_factory.mktemp("warehouse"))
+        )
         .config("spark.driver.memory", "1g")
         .config("spark.sql.shuffle.partitions", "2")
         # For some rows it takes longer to compile a plan than to interpret it. The drivers that are

@@ -1,7 +1,8 @@
 """Which values of a DataFrame a database would alter, by the types of its columns.
 
 Databases round numbers and times without an error, and pad bytes. Spark replaces bytes that are not
-UTF-8, and writes times as the wall clock of its JVM.
+UTF-8, and writes times by java.sql, which knows the wall clock of the JVM's time zone alone, and
+another calendar before 1582.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ _MOST_DIGITS: Final = 1000
 # The bits, or digits, of a float that is a REAL in truth.
 _SINGLE: Final = 24
 _MICROSECONDS: Final = 6
+_UTC: Final = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z")
+_BEFORE: Final = "{0} < date'1582-10-15'"
+# The zones of java.util begin in 1900.
+_BEFORE_ZONES: Final = "{0} < timestamp'1900-01-01 00:00:00Z'"
 # Spark's greatest decimal with digits enough behind the point.
 _AS_DECIMAL: Final = "try_cast({0} AS decimal(38, 18))"
 
@@ -71,16 +76,19 @@ class JdbcColumn:
         if isinstance(kind, types.StringType):
             return self._of_text()
         if isinstance(kind, types.BinaryType):
-            compared = {_BINARY: "<>", _VARBINARY: ">"}.get(self.kind)
-            bounded = compared and self.precision > 0
-            return [f"octet_length({{0}}) {compared} {self.precision}"] if bounded else []
+            return self._of_bytes()
         if isinstance(kind, types.NumericType):
             return self._of_number(kind)
         if isinstance(kind, types.TimestampType):
             return self._of_instant(zone)
         if isinstance(kind, types.TimestampNTZType):
             return self._of_wall_clock(zone)
-        return []
+        return [_BEFORE] if isinstance(kind, types.DateType) else []
+
+    def _of_bytes(self) -> list[str]:
+        compared = {_BINARY: "<>", _VARBINARY: ">"}.get(self.kind)
+        bounded = compared and self.precision > 0
+        return [f"octet_length({{0}}) {compared} {self.precision}"] if bounded else []
 
     def _of_text(self) -> list[str]:
         found = ["NOT (CAST({0} AS binary) <=> encode({0}, 'UTF-8'))"]
@@ -109,7 +117,7 @@ class JdbcColumn:
     def _of_instant(self, zone: str) -> list[str]:
         if self.kind == _DATE:
             return ["{0} IS NOT NULL"]
-        found = self._of_fraction()
+        found = [*self._of_fraction(), _BEFORE if zone in _UTC else _BEFORE_ZONES]
         if self.kind == _TIMESTAMP:
             # The hour that comes twice.
             there = f"from_utc_timestamp({{0}}, '{zone}')"
@@ -117,14 +125,12 @@ class JdbcColumn:
         return found
 
     def _of_wall_clock(self, zone: str) -> list[str]:
+        if zone not in _UTC:
+            # Spark takes it for one of UTC, and the driver writes that of the zone.
+            return ["{0} IS NOT NULL"]
         if self.kind == _DATE:
-            return ["NOT (CAST(CAST({0} AS date) AS timestamp_ntz) <=> {0})"]
-        found = self._of_fraction()
-        if self.kind in {_TIMESTAMP, _TIMESTAMP_WITH_ZONE}:
-            # The hour that is left out.
-            there = f"convert_timezone('{zone}', 'UTC', {{0}})"
-            found.append(f"NOT (convert_timezone('UTC', '{zone}', {there}) <=> {{0}})")
-        return found
+            return ["NOT (CAST(CAST({0} AS date) AS timestamp_ntz) <=> {0})", _BEFORE]
+        return [*self._of_fraction(), _BEFORE]
 
     def _of_fraction(self) -> list[str]:
         if self.kind not in {_TIMESTAMP, _TIMESTAMP_WITH_ZONE} or self.scale >= _MICROSECONDS:

@@ -74,6 +74,8 @@ _UTC: Final = (
     "cast(unix_micros({0}) div 86400000000 as int), 0, 0, "
     "cast(unix_micros({0}) % 86400000000 as decimal(18, 0)) / 1000000) as string), 'Z')"
 )
+# With the old parser of times Spark writes a date before 1582 in another calendar than it reads.
+_DAY: Final = "substring_index(cast(cast({0} as timestamp_ntz) as string), ' ', 1)"
 # Spark writes the first two as null, and bytes that are not UTF-8 as others; no name has a NUL.
 _NAMELESS: Final = (
     "{0} in ('', '__HIVE_DEFAULT_PARTITION__') or instr({0}, char(0)) > 0"
@@ -325,6 +327,8 @@ def _named(field: StructField, partitions: AbstractSet[str]) -> Column:
         )
     if isinstance(kind, types.TimestampType):
         column = F.expr(_UTC.format(name))
+    elif isinstance(kind, types.DateType):
+        column = F.expr(_DAY.format(name))
     elif isinstance(kind, types.StringType):
         text = (
             f"partition_by names the column {field.name}, which has a string that is empty or that "

@@ -34,6 +34,10 @@ from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
 from fanout.spark.kinesis_sink.task import RowIds
 from fanout.spark.query_stream import QueryStream
 from fanout.spark.sink_batch import SinkBatch
+from fanout.spark.tables.columns import check_kept
+from fanout.spark.tables.jdbc_sink import JdbcSink
+from fanout.spark.tables.parquet_sink import _named
+from fanout.spark.tables.postgres_connection import is_conflict
 from fanout.spark.tables.postgres_sink import PostgresSink
 from tests.provers.planted.edits import (
     ANY,
@@ -353,6 +357,41 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         ),
         "tests/landing/test_segment_filler.py"
         "::test_a_hurry_is_over_with_the_segment_that_it_hurried",
+    ),
+    "values that PostgreSQL would cut or round are refused": TestedBug(
+        (Edit(PostgresSink._take_over, on(statement(check_kept), drop)),),
+        "tests/spark/tables/test_postgres_sink.py"
+        "::test_values_that_their_columns_would_alter_are_refused",
+    ),
+    "a deadlock in PostgreSQL is tried again": TestedBug(
+        (
+            Edit(
+                PostgresSink._write,
+                on(
+                    node(ast.If, test=has(called(is_conflict))),
+                    with_test(constant(value=True)),
+                ),
+            ),
+        ),
+        "tests/spark/tables/test_postgres_sink.py"
+        "::test_a_transaction_that_another_one_is_in_the_way_of_is_tried_again",
+    ),
+    "values that a database would cut or round over JDBC are refused": TestedBug(
+        (Edit(JdbcSink._stage, on(statement(check_kept), drop)),),
+        "tests/spark/tables/test_jdbc_sink.py"
+        "::test_values_that_their_columns_would_alter_are_refused",
+    ),
+    "instants are directories in no time zone": TestedBug(
+        (
+            Edit(
+                _named,
+                on(
+                    node(ast.If, test=has(_attribute("TimestampType"))),
+                    with_test(constant(value=False)),
+                ),
+            ),
+        ),
+        "tests/spark/tables/test_parquet_sink.py::test_instants_are_directories_in_no_time_zone",
     ),
 }
 

@@ -22,20 +22,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _DAY: Final = 86_400_000_000
-# 0001-01-01, 9999-12-31 and the day after, the days around the change of calendars in 1582.
-_DAYS: Final = (-719162, 2932896, 2932897, -141428, -141427, -141418, -141417, -719529, 0, -1)
-# The hour that New York has twice, the one that it leaves out, the first rule of its zone, and the
-# ends of what nanoseconds in 64 bits have.
+# 9999-12-31 and the day after.
+_DAYS: Final = (2932896, 2932897, 0, -1)
+# 0001-01-01, and the days around the change of calendars in 1582.
+_OLD_DAYS: Final = (-719162, -719529, -141428, -141418, -141417)
+# The hour that New York has twice, the one that it leaves out, and the end of what 64 bits of
+# nanoseconds have.
 _MOMENTS: Final = (
     1793511000000000,
     1793514600123456,
     1772937000000000,
-    -2717650800000000,
-    -2208988800000001,
     9223372036854776,
-    -9223372036854777,
     *(day * _DAY for day in _DAYS),
     999,
+)
+# The first rule of New York's zone, and the beginning of such nanoseconds.
+_OLD_MOMENTS: Final = (
+    -2717650800000000,
+    -2208988800000001,
+    -9223372036854777,
+    *(day * _DAY for day in _OLD_DAYS),
 )
 _FLOATS: Final = (0.0, -0.0, math.inf, -math.inf, math.nan, 0.5, -1.5)
 _TEXTS: Final = (
@@ -66,6 +72,7 @@ class Kind:
         raw: The type of raw values.
         make: The expression that makes a value of the column `raw`.
         kept: Raw values that a sink keeps, where it has the type.
+        old: Raw values from before 1900, which a sink may refuse.
         hard: Raw values that a sink may refuse.
         some: Raw values of every sort.
     """
@@ -74,6 +81,7 @@ class Kind:
     raw: str
     make: str
     kept: tuple[Any, ...]
+    old: tuple[Any, ...]
     hard: tuple[Any, ...]
     some: SearchStrategy[Any]
 
@@ -131,7 +139,7 @@ def _integer(name: str, bits: int) -> Kind:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     wide = tuple(one for one in (2**24 + 1, 2**53 + 1) if one < high)
     edges = (low, high, 0, -1, *wide)
-    return Kind(name, "bigint", f"CAST(raw AS {name})", edges, (), st.integers(low, high))
+    return Kind(name, "bigint", f"CAST(raw AS {name})", edges, (), (), st.integers(low, high))
 
 
 def _decimal(precision: int, scale: int) -> Kind:
@@ -143,15 +151,15 @@ def _decimal(precision: int, scale: int) -> Kind:
     edges = (most, -most, 1, -1, 0, most // 2 * 2, 10 ** (precision - 1), 10 ** (precision // 2))
     numbers = st.integers(-most, most).map(text)
     make = f"CAST(raw AS {name})"
-    return Kind(name, "string", make, tuple(map(text, edges)), (), numbers)
+    return Kind(name, "string", make, tuple(map(text, edges)), (), (), numbers)
 
 
 def _array(kind: Kind) -> Kind:
     make = f"transform(raw, x -> {kind.make.replace('raw', 'x')})"
-    kept = ([], [None], [None, *kind.kept, None])
+    kept = ([], [None], [None, *kind.kept, *kind.old, None])
     hard = tuple([one] for one in kind.hard)
     some = st.lists(st.none() | kind.some, max_size=4)
-    return Kind(f"array<{kind.name}>", f"array<{kind.raw}>", make, kept, hard, some)
+    return Kind(f"array<{kind.name}>", f"array<{kind.raw}>", make, kept, (), hard, some)
 
 
 _STRING: Final = Kind(
@@ -159,6 +167,7 @@ _STRING: Final = Kind(
     "binary",
     "CAST(raw AS string)",
     (*_TEXTS, "é".encode() * 2**19),
+    (),
     _BROKEN,
     st.binary(max_size=9) | st.text(max_size=9).map(str.encode) | st.sampled_from(_TEXTS),
 )
@@ -167,6 +176,7 @@ _DATE: Final = Kind(
     "int",
     "date_from_unix_date(raw)",
     _DAYS,
+    _OLD_DAYS,
     (-(2**31), 2**31 - 1, -(2**31) + 10957),
     st.integers(-1000000, 4000000) | st.integers(-(2**31), 2**31 - 1),
 )
@@ -175,17 +185,19 @@ _INSTANT: Final = Kind(
     "bigint",
     "timestamp_micros(raw)",
     _MOMENTS,
+    _OLD_MOMENTS,
     (-(2**63), 2**63 - 1, -(2**63) + 946684800000000),
     st.integers(-62135596800000000, 253402300800000000) | st.integers(-(2**63), 2**63 - 1),
 )
 KINDS: Final = (
-    Kind("boolean", "boolean", "raw", (True, False), (), st.booleans()),
+    Kind("boolean", "boolean", "raw", (True, False), (), (), st.booleans()),
     *(_integer(*one) for one in (("tinyint", 8), ("smallint", 16), ("int", 32), ("bigint", 64))),
     Kind(
         "float",
         "double",
         "CAST(raw AS float)",
         (*_FLOATS, 2.0**-149, 3.4028234663852886e38),
+        (),
         (),
         st.floats(width=32),
     ),
@@ -195,14 +207,15 @@ KINDS: Final = (
         "raw",
         (*_FLOATS, 5e-324, 1.7976931348623157e308, 0.1 + 0.2),
         (),
+        (),
         st.floats(),
     ),
     *(_decimal(*one) for one in ((5, 2), (18, 6), (38, 0), (38, 18), (38, 38))),
     _STRING,
-    Kind("binary", "binary", "raw", (*_TEXTS, *_BROKEN, b"\xff" * 2**20), (), st.binary()),
+    Kind("binary", "binary", "raw", (*_TEXTS, *_BROKEN, b"\xff" * 2**20), (), (), st.binary()),
     _DATE,
     _INSTANT,
-    Kind("timestamp_ntz", "bigint", _WALL_CLOCK, _MOMENTS, (), _INSTANT.some),
+    Kind("timestamp_ntz", "bigint", _WALL_CLOCK, _MOMENTS, _OLD_MOMENTS, (), _INSTANT.some),
     _array(_STRING),
     _array(_decimal(38, 18)),
     _array(_DATE),

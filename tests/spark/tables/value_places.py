@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from abc import ABC, abstractmethod
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, final
@@ -252,7 +253,9 @@ def _of_name(kind: Kind, name: bytes) -> Any:  # noqa: PLR0911 - one for each ty
         return (_days(day) * 86400 + seconds) * 1_000_000 + int(fraction.ljust(6, "0"))
     if kind.name.startswith("decimal"):
         return Decimal(text)
-    return float(text) if kind.name in {"float", "double"} else int(text)
+    if kind.name == "float":
+        return struct.unpack("f", struct.pack("f", float(text)))[0]
+    return float(text) if kind.name == "double" else int(text)
 
 
 def _days(text: str) -> int:
