@@ -55,7 +55,7 @@ class EventTime:
     def __post_init__(self) -> None:
         if self.column is not None and not isinstance(self.column, str):
             kind = "the name of a column, or a function of a record batch"
-            check_function(f"event_time: column={self.column!r}", self.column, kind)
+            check_function("event_time: column", self.column, kind)
         if not 0 <= _number("out_of_orderness", self.out_of_orderness) < math.inf:
             raise OptionError(
                 f"event_time: out_of_orderness={self.out_of_orderness} must not be negative, and "

@@ -96,7 +96,7 @@ def parse_start(
         case type():
             return _parse_one(option, start, dialect)  # a class can be called, and is no function
         case Callable():
-            check_function(f"{option}={start!r}", start, "a start, or a function of splits")
+            check_function(option, start, "a start, or a function of splits")
             return start
         case _:
             return _parse_one(option, start, dialect)

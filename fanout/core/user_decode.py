@@ -145,7 +145,7 @@ def check_decode(decode: object) -> None:
         OptionError: If it is neither None nor a function that returns its result.
     """
     if decode is not None:
-        check_function(f"decode={decode!r}", decode, "a function of a record batch")
+        check_function("decode", decode, "a function of a record batch")
 
 
 def _rising(numbers: pa.Array) -> bool:

@@ -1,49 +1,138 @@
-"""Check the functions that users pass as options, and what comes back from them."""
+"""Functions that a user hands in: refuse what would never run, and see what has not run yet."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import inspect
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
+from typing import Final, ParamSpec
 
 from fanout.errors import OptionError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+_P = ParamSpec("_P")
+
+# A call of these makes an object, and runs nothing of the body.
+_LAZY: Final = (
+    (inspect.iscoroutinefunction, "an async function"),
+    (inspect.isasyncgenfunction, "an async generator"),
+    (inspect.isgeneratorfunction, "a generator"),
+)
 
 
-def check_function(what: str, value: object, kind: str) -> None:
-    """Check that an option is a function that returns its result when it is called.
+def check_function(
+    option: str,
+    value: object,
+    kind: str,
+    *,
+    arguments: int | None = None,
+    is_secret: bool = False,
+) -> None:
+    """Check that an option is a function whose call does its work.
 
     Args:
-        what: The option, with its value where that may be shown.
-        value: Its value.
+        option: The option.
+        value: Its value: a function, a method, a partial, or an object that can be called.
         kind: What it must be, such as "a function of a record batch".
+        arguments: With how many arguments it is called; None where that is not checked.
+        is_secret: Whether a value that is no function may be a secret, and is not shown.
 
     Raises:
-        OptionError: If it is something else, a class, an async function or a generator.
+        OptionError: If it is nothing that can be called, a class, async, a generator, or a function
+            of another number of arguments.
     """
-    if isinstance(value, type) or not callable(value):
-        raise OptionError(f"{what} must be {kind}")
-    if other := _other_kind(value):
-        raise OptionError(f"{what} must be {kind}, and no {other}")
+    wanted = f"{option} must be {kind}"
+    if not callable(value):
+        raise OptionError(wanted if is_secret else f"{option}={value!r} must be {kind}")
+    if isinstance(value, type):
+        raise OptionError(f"{wanted}, and is the class {value.__name__}: pass an instance of it")
+    if (lazy := _lazy(value)) is not None:
+        raise OptionError(
+            f"{wanted}, and is {lazy}, whose body would never run: pass a plain function that has "
+            f"done its work when it returns"
+        )
+    if arguments is None:
+        return
+    try:
+        # What a decorator says of the function in it does not count.
+        inspect.signature(value, follow_wrapped=False).bind(*range(arguments))
+    except TypeError as error:
+        raise OptionError(f"{wanted}, and cannot be called so: {error}") from error
+    except ValueError:  # one of C, which has no signature
+        pass
 
 
 def check_on_resubscribe(value: object) -> None:
     """Check the option `on_resubscribe`.
 
     Raises:
-        OptionError: If it is neither None nor a function that is not async.
+        OptionError: If it is neither None nor a function that `check_function` accepts.
     """
     if value is not None:
-        kind = "a function of a split, an error and a number"
-        check_function(f"on_resubscribe={value!r}", value, kind)
+        kind = "a function of a split, an error and a delay"
+        check_function("on_resubscribe", value, kind, arguments=3)
 
 
-def is_interrupt(error: BaseException) -> bool:
-    """Return whether an error is Ctrl-C of a person, and not what a user's function raised."""
-    in_main = threading.current_thread() is threading.main_thread()
-    return in_main and isinstance(error, KeyboardInterrupt)
+class UnfinishedError(Exception):
+    """A function of the user has returned before it has done its work."""
+
+
+def call(function: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
+    """Call a function that has done its work when it returns; what it returns is not used.
+
+    Raises:
+        UnfinishedError: If it returns what would do the work only later, as a coroutine does.
+        BaseException: What it raises.
+    """
+    if (left := unfinished(function(*args, **kwargs))) is not None:
+        raise UnfinishedError(
+            f"returned {left}, whose work is not done: do it before returning, and return nothing"
+        )
+
+
+def call_listener(
+    option: str, function: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs
+) -> None:
+    """Call a function that is told of something, in the event loop.
+
+    Args:
+        option: The option, for messages.
+        function: The function.
+        *args: Its arguments.
+        **kwargs: Its keyword arguments.
+
+    Raises:
+        OptionError: If it has not done its work when it returns, or raises what would end the event
+            loop, such as SystemExit.
+        Exception: Any other error that it raises.
+    """
+    try:
+        call(function, *args, **kwargs)
+    except UnfinishedError as error:
+        raise OptionError(f"the function {option} {error}") from None
+    except Exception:
+        raise
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise OptionError(f"the function {option} raised {type(error).__name__}") from error
+
+
+def unfinished(result: object) -> str | None:
+    """Return what a function has returned in place of doing its work; None where it has done it.
+
+    A coroutine is closed; see `drop_unawaited`.
+
+    Args:
+        result: What the function has returned.
+    """
+    if inspect.iscoroutine(result):
+        drop_unawaited(result)
+        return "a coroutine"
+    if isinstance(result, Awaitable | Iterator | AsyncIterator | concurrent.futures.Future):
+        return f"an object of the type {type(result).__name__}"
+    return None
 
 
 def drop_unawaited(returned: object) -> None:
@@ -52,40 +141,18 @@ def drop_unawaited(returned: object) -> None:
         returned.close()
 
 
-def call_listener(name: str, function: Callable[..., object], *arguments: Any) -> None:
-    """Call a user's function whose result counts for nothing.
-
-    Args:
-        name: The option.
-        function: The function.
-        *arguments: Its arguments.
-
-    Raises:
-        OptionError: If it returns something that would have to be awaited, or raises what would end
-            the event loop, such as SystemExit.
-        Exception: Any other error that it raises.
-    """
-    try:
-        returned = function(*arguments)
-    except Exception:
-        raise
-    except BaseException as error:
-        if is_interrupt(error):
-            raise
-        raise OptionError(f"the function {name} raised {type(error).__name__}") from error
-    if inspect.isawaitable(returned):
-        drop_unawaited(returned)
-        raise OptionError(
-            f"the function {name} returned {type(returned).__name__}, which is never awaited; pass "
-            f"a function that is not async"
-        )
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an error is Ctrl-C of a person, and not what a user's function raised."""
+    in_main = threading.current_thread() is threading.main_thread()
+    return in_main and isinstance(error, KeyboardInterrupt)
 
 
-def _other_kind(function: Any) -> str:
-    """Return which kind of function it is that returns no result when called; empty for none."""
-    for each in (function, type(function).__call__):
-        if inspect.iscoroutinefunction(each):
-            return "async function"
-        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
-            return "generator"
-    return ""
+def _lazy(function: Callable[..., object]) -> str | None:
+    """Return what kind of function makes an object in place of running; None for a plain one."""
+    while isinstance(function, partial):
+        function = function.func
+    for called in (function, type(function).__call__):
+        for is_kind, kind in _LAZY:
+            if is_kind(called):
+                return kind
+    return None

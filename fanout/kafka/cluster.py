@@ -84,7 +84,7 @@ class Cluster:
                 self.security.check_host(server.host)
         else:
             kind = "a fanout.kafka.Security, or a function that returns one"
-            check_function("security", self.security, kind)
+            check_function("security", self.security, kind, is_secret=True)
 
     def __reduce__(self) -> tuple[Callable[[], Cluster], tuple[()]]:
         travels = self.for_workers()

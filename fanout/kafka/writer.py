@@ -84,7 +84,7 @@ async def open_writer(
             raise OptionError(f"{name}={value!r} must be a string, and not empty")
     if partitioner is not None:
         kind = "a function of keys and a number"
-        check_function(f"partitioner={partitioner!r}", partitioner, kind)
+        check_function("partitioner", partitioner, kind, arguments=2)
     options = ProducerOptions.parse(producer_options or {})
     cluster = cluster.named("writer")
     async with AsyncExitStack() as stack:

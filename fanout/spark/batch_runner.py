@@ -13,8 +13,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame
 
-from fanout.core.callables import UnfinishedError, call, check_function
 from fanout.core.error_text import text_of
+from fanout.core.user_functions import UnfinishedError, call, check_function
 from fanout.errors import BatchFailedError, CheckpointError
 from fanout.landing.entries import BatchEntry
 from fanout.landing.local_storage import LocalStorage
@@ -61,7 +61,8 @@ def check_handler(handler: object) -> None:
         OptionError: If it is no function of a DataFrame and a batch id that works when it is
             called.
     """
-    check_function("handler", handler, takes="a DataFrame and a batch id", arguments=2)
+    kind = "a function of a DataFrame and a batch id"
+    check_function("handler", handler, kind, arguments=2)
 
 
 @final

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from pyspark.sql import DataFrame
 
-from fanout.core.callables import UnfinishedError, call
 from fanout.core.error_text import text_of
+from fanout.core.user_functions import UnfinishedError, call
 from fanout.errors import (
     BatchFailedError,
     BatchNotWrittenError,

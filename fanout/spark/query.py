@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, final
 
-from fanout.core.callables import call, check_function
 from fanout.core.error_text import text_of
 from fanout.core.lifecycle_log import LogEvent, totals, write
 from fanout.core.statistics import BatchStatistics
+from fanout.core.user_functions import call, check_function
 from fanout.errors import BatchFailedError, CheckpointError, SparkLostError
 from fanout.spark.batch_phases import BatchReport
 from fanout.spark.batch_runner import BatchResult
@@ -191,7 +191,7 @@ class FanOutQuery:
         Raises:
             OptionError: If the listener is no plain function.
         """
-        check_function("listener", listener, takes="a BatchReport", arguments=1)
+        check_function("listener", listener, "a function of a BatchReport", arguments=1)
         self._listeners.append(listener)
 
         def remove() -> None:

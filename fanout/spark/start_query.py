@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from fanout.core.callables import check_function
 from fanout.core.opening import resolve_start
 from fanout.core.option_checks import check_path, whole
+from fanout.core.user_functions import check_function, check_on_resubscribe
 from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
@@ -111,12 +111,10 @@ def foreach_batch(
             committed a batch to Kafka.
     """
     check_handler(handler)
-    if on_resubscribe is not None:
-        takes = "a split, an error and seconds"
-        check_function("on_resubscribe", on_resubscribe, takes=takes, arguments=3)
+    check_on_resubscribe(on_resubscribe)
     if on_failed_batch is not None:
-        takes = "a DataFrame, a batch id and an error"
-        check_function("on_failed_batch", on_failed_batch, takes=takes, arguments=3)
+        kind = "a function of a DataFrame, a batch id and an error"
+        check_function("on_failed_batch", on_failed_batch, kind, arguments=3)
     if available_now and processing_time is not None:
         raise OptionError("available_now and processing_time contradict each other; pass one")
     if max_wait < 0:

@@ -10,8 +10,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode, get_current_span, get_tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from fanout.core.callables import call
 from fanout.core.option_checks import whole
+from fanout.core.user_functions import call
 from fanout.errors import OptionError
 from fanout.spark.batch_runner import check_handler
 from fanout.spark.current_batch import RecoveringHandler, current_batch

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from pyspark.sql import DataFrame
 
-from fanout.core.callables import check_function, unfinished
+from fanout.core.user_functions import check_function, unfinished
 from fanout.errors import OptionError
 
 Transform: TypeAlias = Callable[[DataFrame], DataFrame]
@@ -24,7 +24,7 @@ def check_transform(transform: object) -> None:
         OptionError: If it is neither None nor a function of a DataFrame.
     """
     if transform is not None:
-        check_function("transform", transform, takes="a DataFrame", arguments=1)
+        check_function("transform", transform, "a function of a DataFrame", arguments=1)
 
 
 def transformed(df: DataFrame, transform: Transform | None) -> DataFrame:

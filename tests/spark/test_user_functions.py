@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.core.callables import UnfinishedError
+from fanout.core.user_functions import UnfinishedError
 from fanout.errors import BatchFailedError, OptionError, StreamStateError
 from fanout.landing.checkpoint_status import read_status
 from fanout.landing.local_storage import LocalStorage

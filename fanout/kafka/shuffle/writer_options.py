@@ -129,7 +129,7 @@ class ShuffleWriterOptions(ShuffleProducerOptions):
             value = getattr(self, name)
             if not (isinstance(value, str) or (name, value) == ("timestamp", None)):
                 kind = "the name of a column, or a function of rows"
-                check_function(f"{name}={value!r}", value, kind)
+                check_function(name, value, kind)
         self.check_producer(has_times=self.timestamp is not None)
         idle = self.idle_after
         if idle is not None and not _LEAST_IDLE <= number("idle_after", idle) < math.inf:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
-from fanout.core.callables import check_function
+from fanout.core.user_functions import check_function
 from fanout.errors import OptionError
 from fanout.kafka.writing.write_options import WriteOptions
 from fanout.spark.sink.connection import connect
@@ -81,7 +81,7 @@ class KafkaSink(WriteOptions):
         check_transform(self.transform)
         if self.transform_arrow is not None:
             check_function(
-                "transform_arrow", self.transform_arrow, takes="a RecordBatch", arguments=1
+                "transform_arrow", self.transform_arrow, "a function of a RecordBatch", arguments=1
             )
         if self.transform is not None and self.transform_arrow is not None:
             raise OptionError("transform and transform_arrow contradict each other; pass one")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
-from fanout.core.callables import check_function
 from fanout.core.statistics import Origin
+from fanout.core.user_functions import check_function
 from fanout.spark.current_batch import check_sink_name
 from fanout.spark.sink.sink_counts import SinkCounts
 
@@ -47,7 +47,8 @@ class SinkTarget:
         _ = self.options.cluster.for_workers()  # checks its security
         check_sink_name(self.name)
         if self.partitioner is not None:
-            check_function("partitioner", self.partitioner, takes="keys and a number", arguments=2)
+            kind = "a function of keys and a number"
+            check_function("partitioner", self.partitioner, kind, arguments=2)
 
     def statistics(self) -> SinkStatistics:
         """Return what the sink has counted."""

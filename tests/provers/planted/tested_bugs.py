@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from fanout.core import callables
+from fanout.core import user_functions
 from fanout.core.fan_out import FanOut
 from fanout.core.positions import Timestamp
 from fanout.core.user_decode import UserDecode
@@ -254,7 +254,7 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         "::test_an_entry_that_was_read_at_once_is_not_waited_for",
     ),
     "a coroutine that a handler returns is dropped": TestedBug(
-        (Edit(callables.call, on(node(ast.If), with_test(constant(value=False)))),),
+        (Edit(user_functions.call, on(node(ast.If), with_test(constant(value=False)))),),
         "tests/spark/test_user_functions.py"
         "::test_a_handler_that_returns_its_work_undone_loses_no_batch",
     ),

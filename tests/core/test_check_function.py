@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from fanout.core.callables import UnfinishedError, call, check_function
+from fanout.core.user_functions import UnfinishedError, call, check_function
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def run_to_its_end(function: Callable[..., Any]) -> Callable[[object, int], None
 
 
 def check(function: object) -> None:
-    check_function("handler", function, takes="rows and a number", arguments=2)
+    check_function("handler", function, "a function of rows and a number", arguments=2)
 
 
 @pytest.mark.parametrize(
