@@ -16,6 +16,9 @@ from fanout.core.fan_out import FanOut
 from fanout.core.positions import Timestamp
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
+from fanout.kinesis import source
+from fanout.kinesis.aws import client
+from fanout.kinesis.aws.pinned_config import pinned_config
 from fanout.spark.batch_runner import BatchRunner
 from fanout.spark.dataframe.landing_thread import LandingThread
 from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
@@ -85,6 +88,11 @@ def _look_ups_swapped(body: list[ast.stmt]) -> list[ast.stmt]:
     return body
 
 
+def _adaptive(mode: ast.Constant) -> ast.Constant:
+    mode.value = "adaptive"
+    return mode
+
+
 def _first_two_swapped(body: list[ast.stmt]) -> list[ast.stmt]:
     return [body[1], body[0], *body[2:]]
 
@@ -100,6 +108,20 @@ _HSYNC: Final = node(ast.If, body=[node(ast.Expr, value=_method("hsync"))])
 _LAST_POSITIONS: Final = node(ast.Attribute, value=node(ast.Name, id="last"), attr="positions")
 
 TESTED_BUGS: Final[dict[str, TestedBug]] = {
+    "a listing is not begun anew": TestedBug(
+        (Edit(client._all_pages, on(node(ast.If), with_test(constant(value=True)))),),
+        "tests/kinesis/test_client.py::test_a_listing_whose_page_token_expires_begins_anew",
+    ),
+    "a consumer of another account's stream is used": TestedBug(
+        (Edit(source._check_owner, on(node(ast.If), drop)),),
+        "tests/kinesis/test_source.py::"
+        "test_a_consumer_of_another_accounts_stream_is_refused_before_anything_is_read",
+    ),
+    "retries follow the environment": TestedBug(
+        (Edit(pinned_config, on(node(ast.Constant, value="standard"), _adaptive)),),
+        "tests/kinesis/test_environment.py::"
+        "test_the_configuration_of_a_session_changes_no_retries_either",
+    ),
     "a second writer also succeeds": TestedBug(
         (
             Edit(
