@@ -47,6 +47,14 @@ SUBSCRIBING: Final[Lines] = {
     "Another client holds a shard when the stream opens: opening does not wait for that shard.": (
         "tests/kinesis/test_takeover.py::test_a_shard_that_somebody_else_holds_from_the_beginning_holds_nobody_up",
     ),
+    "The service throttles, fails or lets a page token expire while a stream is opened.": (
+        "tests/kinesis/test_rare_answers.py::test_a_call_that_is_refused_for_now_ends_nothing",
+        "tests/kinesis/test_client.py::test_a_listing_whose_page_token_expires_begins_anew",
+        "tests/core/test_fan_out.py::test_a_listing_that_fails_for_a_minute_while_opening_is_the_failure",
+    ),
+    "The environment asks for retries that slow a whole client: they do not reach it.": (
+        "tests/kinesis/test_environment.py::test_a_variable_or_a_profile_changes_nothing_or_is_told",
+    ),
     "The very first call is denied: one call, and an error that names the missing action.": (
         "tests/kinesis/test_faults.py::test_a_denied_first_call_is_fatal_and_the_only_one",
         "tests/kinesis/test_polling.py::test_a_denied_first_call_is_fatal_and_the_only_one",
@@ -90,6 +98,9 @@ SUBSCRIBING: Final[Lines] = {
 }
 
 STREAMING: Final[Lines] = {
+    "A producer gave no partition key: it is null, and the record is delivered.": (
+        "tests/kinesis/test_records_without_key.py::test_a_key_that_was_not_given_is_null",
+    ),
     "Records come event by event, in one subscription or in many.": (
         "tests/kinesis/test_source.py::test_trim_horizon_reads_everything",
         "tests/kinesis/test_subscription.py::test_the_ranges_of_batches_form_a_chain",
@@ -377,6 +388,9 @@ SHARD_ENDS: Final[Lines] = {
 }
 
 CONSUMERS: Final[Lines] = {
+    "A consumer is of another account's stream of that name: nothing is read.": (
+        "tests/kinesis/test_source.py::test_a_consumer_of_another_accounts_stream_is_refused_before_anything_is_read",
+    ),
     "The stream does not exist.": (
         "tests/kinesis/test_source.py::test_a_stream_that_does_not_exist_is_named",
     ),

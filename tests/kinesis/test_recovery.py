@@ -357,6 +357,23 @@ async def test_a_number_of_another_shard_is_not_only_called_expired(
 
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "earliest"])
+async def test_a_number_of_another_stream_is_never_taken_for_one_that_expired(
+    stream: Stream, on_data_loss: str
+) -> None:
+    stream.put(2)
+    message = (
+        "StartingSequenceNumber 1 used in GetShardIterator on shard shardId-000000000000 in stream "
+        "orders under account 123456789012 is invalid because it did not come from this stream."
+    )
+    stream.inject(replace(REFUSED, message=message))
+    start = {FIRST: stream.log[FIRST][0]}
+    async with stream.reading(on_data_loss=on_data_loss, start=start) as reader:
+        failure = await reader.failed()
+    assert "is of another stream: correct the start, or start anew" in str(failure)
+    assert reader.count == 0
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "earliest"])
 async def test_a_horizon_that_is_refused_ends_the_stream(stream: Stream, on_data_loss: str) -> None:
     stream.inject(REFUSED)
     async with stream.reading(on_data_loss=on_data_loss) as reader:

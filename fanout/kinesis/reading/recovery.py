@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 # Seconds. The clocks of the service's machines differ, and it sends its time in whole seconds.
 _CLOCK_TOLERANCE: Final = 60.0
 
+# In the service's sentence about a number that nothing of this stream ever had.
+_FOREIGN: Final = "did not come from this stream"
+
 _WAYS_OUT: Final = (
     "on_data_loss='earliest' continues with the oldest record that is left; or start anew, without "
     "the stored position"
@@ -208,6 +211,11 @@ class Recovery:
                 )
             case Cursor() if shard.last is not None and reaches(position, Cursor(shard.last)):
                 return Finish(self._catalog.children(split.id))
+            case Cursor(sequence) if _FOREIGN in str(error):
+                return Fatal(
+                    f"sequence number {sequence} is of another stream: correct the start, or start "
+                    f"anew without the stored position"
+                )
             case Cursor():
                 return self._expired(split, position)
 

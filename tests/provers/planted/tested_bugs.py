@@ -20,7 +20,10 @@ from fanout.errors import RetryLaterError
 from fanout.kafka.reading.client import _Client
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
+from fanout.kinesis import source
+from fanout.kinesis.aws import client
 from fanout.kinesis.aws.error_hints import _hint_of_call
+from fanout.kinesis.aws.pinned_config import pinned_config
 from fanout.kinesis.chosen_shards import ShardChoice
 from fanout.kinesis.connection import KinesisConnection
 from fanout.landing import columns, object_errors
@@ -104,6 +107,11 @@ def _look_ups_swapped(body: list[ast.stmt]) -> list[ast.stmt]:
     return body
 
 
+def _adaptive(mode: ast.Constant) -> ast.Constant:
+    mode.value = "adaptive"
+    return mode
+
+
 def _first_two_swapped(body: list[ast.stmt]) -> list[ast.stmt]:
     return [body[1], body[0], *body[2:]]
 
@@ -132,6 +140,20 @@ _LATER: Final = node(ast.ExceptHandler, type=node(ast.Name, id=RetryLaterError._
 _LAST_POSITIONS: Final = node(ast.Attribute, value=node(ast.Name, id="last"), attr="positions")
 
 TESTED_BUGS: Final[dict[str, TestedBug]] = {
+    "a listing is not begun anew": TestedBug(
+        (Edit(client._all_pages, on(node(ast.If), with_test(constant(value=True)))),),
+        "tests/kinesis/test_client.py::test_a_listing_whose_page_token_expires_begins_anew",
+    ),
+    "a consumer of another account's stream is used": TestedBug(
+        (Edit(source._check_owner, on(node(ast.If), drop)),),
+        "tests/kinesis/test_source.py::"
+        "test_a_consumer_of_another_accounts_stream_is_refused_before_anything_is_read",
+    ),
+    "retries follow the environment": TestedBug(
+        (Edit(pinned_config, on(node(ast.Constant, value="standard"), _adaptive)),),
+        "tests/kinesis/test_environment.py::"
+        "test_the_configuration_of_a_session_changes_no_retries_either",
+    ),
     "a second writer also succeeds": TestedBug(
         (
             Edit(
