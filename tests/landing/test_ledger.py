@@ -257,7 +257,9 @@ def test_a_truncated_entry_is_damage(storage: LocalStorage, tmp_path: Path, leng
     open_ledger(storage).write(with_segment(storage, 3))
     path = tmp_path / ENTRY
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(CheckpointError, match=r"000000000003\.json .* is damaged .*; restore it"):
+    with pytest.raises(
+        CheckpointError, match=r"000000000003\.json .* is damaged .*; restore this file"
+    ):
         open_ledger(storage)
 
 
@@ -315,7 +317,7 @@ def test_an_entry_under_the_name_of_another_batch_is_refused(
 ) -> None:
     open_ledger(storage).write(idle(3))
     spoil(tmp_path, ENTRY, batch=4)
-    with pytest.raises(CheckpointError, match=r"0003\.json .* batch 4\); restore it"):
+    with pytest.raises(CheckpointError, match=r"0003\.json .* batch 4\); restore this file"):
         open_ledger(storage)
 
 

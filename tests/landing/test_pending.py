@@ -197,7 +197,9 @@ def test_a_pending_segment_that_is_missing_is_missed(tmp_path: Path) -> None:
     for number in (1, 2):
         first.keep(number)
     (tmp_path / "pending/000000000001.json").unlink()
-    with pytest.raises(CheckpointError, match=r"000000000001\.json is missing .*; restore it"):
+    with pytest.raises(
+        CheckpointError, match=r"000000000001\.json is missing .*; restore this file"
+    ):
         Query(tmp_path, run=2)
 
 
@@ -206,7 +208,7 @@ def test_a_truncated_file_is_damage(tmp_path: Path, length: int) -> None:
     Query(tmp_path).keep(1)
     path = tmp_path / "pending/000000000001.json"
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(CheckpointError, match=r"0001\.json .* is damaged .*; restore it"):
+    with pytest.raises(CheckpointError, match=r"0001\.json .* is damaged .*; restore this file"):
         Query(tmp_path, run=2)
 
 

@@ -227,7 +227,9 @@ class TestDamagedSegment:
     ) -> None:
         os.truncate(unfinished, unfinished.stat().st_size // 2)
         recorder = Recorder()
-        ends_with(CheckpointError, start(source, recorder), r"bytes instead of \d+; restore it")
+        ends_with(
+            CheckpointError, start(source, recorder), r"bytes instead of \d+; restore this file"
+        )
         assert recorder.calls == []
 
     def test_one_with_a_changed_record_is_an_error(
@@ -237,7 +239,7 @@ class TestDamagedSegment:
         place = whole.index(b"x" * 1000)
         unfinished.write_bytes(whole[:place] + b"y" + whole[place + 1 :])
         recorder = Recorder()
-        ends_with(CheckpointError, start(source, recorder), r"cannot be read; .*restore it")
+        ends_with(CheckpointError, start(source, recorder), r"cannot be read; .*restore this file")
         assert recorder.calls == []
 
     def test_one_with_a_damaged_footer_is_an_error(
@@ -246,7 +248,7 @@ class TestDamagedSegment:
         whole = unfinished.read_bytes()
         unfinished.write_bytes(whole[:-40] + b"\0" * 40)
         recorder = Recorder()
-        ends_with(CheckpointError, start(source, recorder), r"cannot be read; .*restore it")
+        ends_with(CheckpointError, start(source, recorder), r"cannot be read; .*restore this file")
         assert recorder.calls == []
 
 

@@ -253,10 +253,12 @@ def test_what_an_earlier_run_has_left_pending_is_read_whole_before_it_is_handled
     data = path.read_bytes()
     later = bench.again()
     path.write_bytes(data.replace(b"two", b"2wo"))
-    with pytest.raises(CheckpointError, match="cannot be read; if it is damaged, restore it"):
+    with pytest.raises(
+        CheckpointError, match="cannot be read; if it is damaged, restore this file"
+    ):
         later.run(0, PendingBatch(later.ledger.pending.left), recorder)
     path.unlink()
-    with pytest.raises(CheckpointError, match="is missing; restore it"):
+    with pytest.raises(CheckpointError, match="is missing; restore this file"):
         later.run(0, PendingBatch(later.ledger.pending.left), recorder)
     assert later.ledger.newest is None
     path.write_bytes(data)
