@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 import sys
 from contextlib import suppress
@@ -189,8 +190,15 @@ def _start(since: str | None) -> datetime | str:
 
 
 def _searched(pattern: str | None) -> re.Pattern[str] | None:
+    if pattern is None:
+        return None
     try:
-        return None if pattern is None else re.compile(pattern)
+        pattern.encode()
+    except UnicodeEncodeError:
+        # The locale of this process is not that of the records, which are searched as UTF-8.
+        pattern = os.fsencode(pattern).decode(errors="backslashreplace")
+    try:
+        return re.compile(pattern)
     except re.error as error:
         raise OptionError(f"{pattern=} is no regular expression: {error}") from error
 

@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.cli.standard_output import StandardOutput
+from fanout.cli.tail import _searched
 from fanout.errors import SetupError
 from fanout.kinesis.writing.kpl_format import encode_aggregate
 from fanout.testing.kinesis.rules import KinesisRules
@@ -463,3 +464,11 @@ def test_prometheus_reads_what_was_shown(stream: Stream) -> None:
         process.send_signal(signal.SIGINT)
         process.communicate()
     assert re.search(r"^messaging_client_consumed_messages_total{.*} 1\.0$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("pattern", ["ünï", "\udcc3\udcbcn\udcc3\udcaf"])
+def test_a_pattern_is_that_of_the_records_in_any_locale(pattern: str) -> None:
+    """Python takes bytes of the command line for others where the locale is not UTF-8."""
+    found = _searched(pattern)
+    assert found is not None
+    assert found.search("1 ünï")

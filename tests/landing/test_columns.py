@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -234,6 +235,19 @@ def test_another_source_adds_no_columns(place: Place) -> None:
     with pytest.raises(CheckpointError, match=r"cannot be continued: .* manual:other"):
         place.run(TYPED.insert(0, SCHEMA.field("data")), identity="manual:other")
     assert landed_schema(place.storage) == SCHEMA
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"version":1}', "canary"])
+def test_columns_that_are_damaged_are_refused(place: Place, content: str) -> None:
+    place.run(SCHEMA)
+    stored = place.path / "columns" / "000000000000.json"
+    whole = stored.read_text()
+    for damaged in (content, re.sub(r'"schema":"[^"]*"', f'"schema":"{content}"', whole)):
+        stored.write_text(damaged)
+        with pytest.raises(CheckpointError, match=r"columns/000000000000.json in .* is damaged"):
+            place.run(SCHEMA)
+        with pytest.raises(CheckpointError, match="is damaged"):
+            landed_schema(place.storage)
 
 
 def test_columns_of_a_newer_version_are_refused(place: Place) -> None:
