@@ -156,7 +156,7 @@ def _decimal(precision: int, scale: int) -> Kind:
 
 def _array(kind: Kind) -> Kind:
     make = f"transform(raw, x -> {kind.make.replace('raw', 'x')})"
-    kept = ([], [None], [None, *kind.kept, *kind.old, None])
+    kept: tuple[Any, ...] = ([], [None], [None, *kind.kept, *kind.old, None])
     hard = tuple([one] for one in kind.hard)
     some = st.lists(st.none() | kind.some, max_size=4)
     return Kind(f"array<{kind.name}>", f"array<{kind.raw}>", make, kept, (), hard, some)
