@@ -19,6 +19,7 @@ from fanout.landing.owner import run_name
 from fanout.spark import JdbcSink
 from fanout.spark.tables.jdbc_connection import sql_errors
 from fanout.spark.tables.jdbc_table import JdbcTable, qualifier
+from fanout.spark.tables.jdbc_values import JdbcColumn
 from tests.spark.harness import PATIENCE
 from tests.spark.manual import ManualSource
 from tests.spark.sink.harness import CONTENT, OTHER, run
@@ -413,6 +414,34 @@ def test_values_that_their_columns_would_alter_are_refused(
             with pytest.raises(BatchNotWrittenError, match=says):
                 here.call(sink, one, 1)
     assert db.run("SELECT id FROM kept") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "zone", "value", "altered"),
+    [
+        (93, "America/New_York", "timestamp'2026-11-01 05:30:00Z'", False),
+        (93, "America/New_York", "timestamp'2026-11-01 06:30:00Z'", True),
+        (2014, "America/New_York", "timestamp'2026-11-01 06:30:00Z'", False),
+        (93, "UTC", "timestamp'2026-11-01 06:30:00Z'", False),
+        (93, "UTC", "timestamp'1600-01-01 00:00:00Z'", False),
+        (2014, "Asia/Kolkata", "timestamp'1899-12-31 00:00:00Z'", True),
+        (2014, "UTC", "timestamp'1582-10-14 00:00:00Z'", True),
+        (91, "UTC", "timestamp'2026-11-01 00:00:00Z'", True),
+        (93, "UTC", "timestamp_ntz'2026-03-08 02:30:00'", False),
+        (93, "America/New_York", "timestamp_ntz'2026-01-01 00:00:00'", True),
+        (93, "UTC", "timestamp_ntz'0001-01-01 00:00:00'", True),
+        (91, "America/New_York", "date'1582-10-15'", False),
+        (91, "America/New_York", "date'0001-01-01'", True),
+        (91, "America/New_York", "CAST(null AS date)", None),
+    ],
+)
+def test_times_that_java_would_alter_are_found(
+    spark: SparkSession, kind: int, zone: str, value: str, altered: object
+) -> None:
+    rows = spark.sql(f"SELECT {value} AS v")
+    condition = JdbcColumn("v", kind, "TIME", 26, 6).alters(rows.schema["v"].dataType, zone)
+    ((found,),) = rows.selectExpr(condition).collect()
+    assert found is altered
 
 
 def test_columns_have_the_types_of_the_table(
