@@ -485,7 +485,7 @@ TABLES: Final[Lines] = {
     ),
     "Other writers commit to the table in between: the batch is found behind their commits.": (
         "tests/spark/tables/test_lakehouse_sinks.py::test_other_writers_do_not_hide_a_batch",
-        "tests/spark/tables/test_lakehouse_sinks.py::test_a_snapshot_of_a_later_batch_is_enough",
+        "tests/spark/tables/test_lakehouse_sinks.py::test_the_newest_snapshot_of_a_query_is_enough",
     ),
     "A killed attempt leaves files or tables behind: readers never see them.": (
         "tests/spark/tables/test_parquet_sink.py::test_a_batch_without_the_marker_is_not_read_and_is_written_anew",
