@@ -277,6 +277,34 @@ def test_a_batch_is_merged_although_another_writer_changes_the_table_meanwhile(
     assert table.rows() == [(1, 2, "tea"), (2, 1, "oil"), (3, 1, "nuts")]
 
 
+def test_a_batch_is_merged_on_read_although_the_table_is_compacted_meanwhile(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    require("iceberg")
+    table = Table(spark, "iceberg", tmp_path)
+    sink = table.sink(key="id", latest_by="version")
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    rows = held(orders(spark, (1, 2, "tea")), begun, go_on)
+    name = table.in_sql.removeprefix(f"{CATALOG}.")
+    with run(spark, tmp_path / "checkpoint") as here, ThreadPoolExecutor(1) as threads:
+        for batch_id in (0, 1):
+            here.call(sink, orders(spark, (1, 1, "figs"), (2 + batch_id, 1, "figs")), batch_id)
+        spark.sql(
+            f"ALTER TABLE {table.in_sql} SET TBLPROPERTIES ('write.merge.mode' = 'merge-on-read')"
+        )
+        merged = threads.submit(here.call, sink, rows, 2)
+        try:
+            eventually(begun.exists)
+            spark.sql(
+                f"CALL {CATALOG}.system.rewrite_data_files(table => '{name}',"
+                f" options => map('rewrite-all', 'true'))"
+            )
+        finally:
+            go_on.touch()
+        merged.result(PATIENCE)
+    assert table.rows() == [(1, 2, "tea"), (2, 1, "figs"), (3, 1, "figs")]
+
+
 def test_two_queries_that_create_one_table_of_delta_both_write(
     spark: SparkSession, tmp_path: Path
 ) -> None:
