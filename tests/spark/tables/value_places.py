@@ -73,8 +73,11 @@ class PostgresPlace(Place):
         "float": "v::float8",
         "string": "convert_to(v::text, 'UTF8')",
         "date": "v - date '1970-01-01'",
-        "timestamp": "(extract(epoch FROM v) * 1000000)::numeric(30)",
-        "timestamp_ntz": "(extract(epoch FROM v) * 1000000)::numeric(30)",
+        # The epoch of the last instants themselves is rounded.
+        "timestamp": "(extract(epoch FROM v - timestamptz '2000-01-01 00:00:00Z') * 1000000)"
+        "::numeric(30) + 946684800000000",
+        "timestamp_ntz": "(extract(epoch FROM v - timestamp '2000-01-01 00:00:00') * 1000000)"
+        "::numeric(30) + 946684800000000",
     }
 
     def __init__(self, url: str) -> None:
