@@ -70,10 +70,11 @@ class SinkBatch:
         ):
             return True
         self.ownership.check()
-        later = newest.batch_id > self.batch_id
-        held = f"the later batch {newest.batch_id}" if later else "another batch with this id"
+        held = "another batch with this id"
+        if newest.batch_id > self.batch_id:
+            held = f"the later batch {newest.batch_id} of this query"
         raise CheckpointError(
-            f"batch {self.batch_id} was not written to {place}, which holds {held} of this query: "
+            f"batch {self.batch_id} was not written to {place}, which holds {held}: "
             f"the checkpoint was restored from an older copy, or a copy of it is in use; take both "
             f"back to one moment, or start with a new checkpoint location"
         )
