@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from fanout.core.backoff import Pacing
-    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.checkpoint import Checkpoint, SplitPosition
     from fanout.core.events import Batch, Split
     from fanout.core.policy import Phase, Verdict
     from fanout.core.positions import Position
@@ -67,9 +67,38 @@ class ShardChoice:
             self._ids.update(split.id for split in chosen)
             left = [split for split in left if split not in self]
 
+    def check_stored(self, stored: Iterable[SplitPosition], listed: Iterable[Split]) -> None:
+        """Check that no stored shard may continue a named one through shards that are forgotten.
+
+        Call it when both are learned. A reader forgets what it has read when it has expired.
+
+        Raises:
+            OptionError: That cannot be told of a shard.
+        """
+        states = [*stored]
+        known = {split.id: split for split in [*listed, *(state.split for state in states)]}
+        expired = self._names - known.keys() - {id_.rpartition("/")[2] for id_ in known}
+        unread = (state.split for state in states if not state.ended)
+        lost = sorted(split.id for split in unread if not self._is_traced(split, known))
+        if expired and lost:
+            raise OptionError(
+                f"shards={min(expired)!r} has expired, and it is not known any more whether "
+                f"{named(lost)} continue it; name the shards to read, these among them"
+            )
+
+    def _is_traced(self, split: Split, known: Mapping[str, Split]) -> bool:
+        """Say whether a shard is chosen, or has known ancestors alone."""
+        return split in self or all(
+            parent in known and self._is_traced(known[parent], known)
+            for parent in self._followed(split)
+        )
+
     def _continues(self, split: Split) -> bool:
-        parents = split.parents if self._any_parent else sorted(split.parents)[:1]
-        return any(self._has(parent) for parent in parents)
+        return any(self._has(parent) for parent in self._followed(split))
+
+    def _followed(self, split: Split) -> Sequence[str]:
+        """Return the parents with any of which a shard is chosen."""
+        return split.parents if self._any_parent else sorted(split.parents)[:1]
 
     def _check(self, listed: Iterable[Split]) -> None:
         """Check that each shard that is named is listed, or has been a parent of one that is."""
@@ -146,14 +175,21 @@ class ChosenConnection:
         return self._all.reads(split) and split in self._choice
 
     async def _adopt(self, checkpoint: Checkpoint, splits: Sequence[Split]) -> Checkpoint | None:
-        """Continue stored positions, and find out which of them are those of chosen shards."""
+        """Continue stored positions, and find out which of them are those of chosen shards.
+
+        Raises:
+            OptionError: As for `ShardChoice.check_stored`.
+            Exception: As for all shards.
+        """
         adopted: Checkpoint | None
         if self._all.adopt is not None:
             adopted = await self._all.adopt(checkpoint, splits)
         else:
             adopted = checkpoint if checkpoint.source == self.identity else None
         if adopted is not None:
-            self._choice.learn([state.split for state in adopted.splits.values()])
+            states = adopted.splits.values()
+            self._choice.learn([state.split for state in states])
+            self._choice.check_stored(states, splits)
         return adopted
 
 

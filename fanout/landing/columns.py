@@ -106,7 +106,7 @@ def continued(
     """
     schema = schema.remove_metadata()
     stored, number = _stored(storage)
-    landed = stored or _inferred(storage, log)
+    landed = stored or _inferred(storage, log, schema)
     if landed is None:
         return LandedColumns(schema, date_of is not None, date_of or ""), number
     _check_directories(storage.location, landed, date_of)
@@ -184,21 +184,33 @@ def _added(location: str, landed: pa.Schema, schema: pa.Schema) -> list[pa.Field
     return added
 
 
-def _inferred(storage: LandingStorage, log: EntryLog) -> LandedColumns | None:
-    """Return what the newest file has, of a version that stored nothing; None without files."""
+def _inferred(storage: LandingStorage, log: EntryLog, given: pa.Schema) -> LandedColumns | None:
+    """Return what the newest file has, of a version that stored nothing; None without files.
+
+    A type that Parquet lacks, such as times in whole seconds, is the one that is given now.
+    """
     entries = log.newest_first(range(log.oldest(), log.next_number))
     file = next((entry.segments[-1].name for entry in entries if entry.segments), None)
     if file is None:
         return None
     try:
         with pq.ParquetFile(storage.open(file)) as parquet:
-            schema = parquet.schema_arrow.remove_metadata()
+            schema = _as_given(parquet.schema_arrow.remove_metadata(), given)
     except FileNotFoundError:
         return None  # somebody deletes old files
     except (OSError, pa.ArrowException) as error:
         raise CheckpointError(f"cannot read {storage.location}/{file}: {text_of(error)}") from error
     _warn_of_mixture(storage, schema)
     return LandedColumns(schema, _is_by_date(file))
+
+
+def _as_given(found: pa.Schema, given: pa.Schema) -> pa.Schema:
+    """Return the columns of a file, those as they are given that Parquet stores as it has them."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(given.empty_table(), sink)
+    stored = pq.read_schema(pa.BufferReader(sink.getvalue()))
+    same = {field.name for field in stored if field in [*found]}
+    return pa.schema([given.field(one.name) if one.name in same else one for one in found])
 
 
 def _warn_of_mixture(storage: LandingStorage, schema: pa.Schema) -> None:

@@ -15,11 +15,11 @@ from aiokafka.protocol.metadata import MetadataRequest, MetadataResponse_v5
 from fanout.core.opening import open_stream
 from fanout.core.statistics import SplitState
 from fanout.kafka import open_writer
-from fanout.kafka.cluster import Cluster
+from fanout.kafka.cluster import Cluster, Server
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.doctor.lag import read_partition_backlogs
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.protocol.connections import Connections, Lane, open_connections
 from fanout.kafka.reading.client import start_client
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.transport import Fetched, PartitionFetch, Throttled
@@ -247,3 +247,23 @@ async def test_a_writer_that_is_throttled_writes_each_record_once(
     reader = await topic.read()
     keys = [key for batch in reader.batches for key in batch.records["key"].to_pylist()]
     assert sorted(map(int, keys)) == [*range(written + 1)]
+
+
+@in_virtual_time
+async def test_a_request_that_waits_sees_that_the_time_becomes_longer() -> None:
+    """An answer to a request that was sent before may throttle further."""
+    loop, here = asyncio.get_running_loop(), Server("broker", 9092)
+    any_: Any = None
+    options = ConsumerOptions(request_timeout=30.0)
+    connections = Connections((), security=any_, context=any_, client_id="c", options=options)
+    connections._note_throttle(here, Lane.CALLS, SimpleNamespace(throttle_time_ms=3000))
+    loop.call_later(
+        1.0,
+        connections._note_throttle,
+        here,
+        Lane.CALLS,
+        SimpleNamespace(throttle_time_ms=9000),
+    )
+    began = loop.time()
+    await connections._wait_for_quota(here, Lane.CALLS)
+    assert loop.time() - began == pytest.approx(10.0)

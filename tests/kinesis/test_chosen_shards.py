@@ -134,6 +134,24 @@ async def test_children_of_expired_shards_are_known_from_the_stored_positions(
 
 
 @of("shards", [2])
+async def test_stored_shards_whose_parents_are_forgotten_are_not_left_out(stream: Stream) -> None:
+    """The reader has forgotten shards that it has read, as they had expired."""
+    left, _ = stream.server.split_shard("orders", IDS[0])
+    grandchildren = stream.server.split_shard("orders", left)
+    async with stream.reading(shards=IDS[0]) as reader:
+        for shard in grandchildren:
+            stream.put(1, shard=shard)
+        await reader.has(2)
+        stored = json.loads(reader.stream.positions)
+    del stored["splits"][left]
+    stored["splits"].pop(IDS[0], None)
+    stream.server.expire("orders")
+    with pytest.raises(OptionError, match=f"shards='{IDS[0]}' has expired, .*{grandchildren[0]}"):
+        async with stream.open(shards=IDS[0], resume=json.dumps(stored)):
+            pass
+
+
+@of("shards", [2])
 @of(
     ("shards_option", "named"),
     [("shardId-000000000009", "shardId-000000000009"), ([IDS[0], "orders"], "orders")],

@@ -179,6 +179,24 @@ def test_a_landing_of_a_version_that_stored_no_columns_goes_on(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("identity", [False, True])
+def test_types_that_parquet_lacks_are_those_of_before(
+    place: Place, caplog: pytest.LogCaptureFixture, *, identity: bool
+) -> None:
+    """Whole seconds are milliseconds in a file, whose columns do not tell them apart."""
+    schema = pa.schema([*SCHEMA, ("seen", pa.timestamp("s", "UTC"))])
+    place.run(schema)
+    kept = (place.path / IDENTITY).read_bytes()
+    place.age()
+    if identity:
+        (place.path / IDENTITY).write_bytes(kept)
+    place.run(schema)
+    assert landed_schema(place.storage) == schema
+    assert not caplog.records
+    with pytest.raises(CheckpointError, match="the column seen of type timestamp"):
+        place.run(TIMED)
+
+
 def test_a_landing_without_files_has_the_columns_of_the_next_run(place: Place) -> None:
     place.run(SCHEMA, 0)
     place.age()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections import defaultdict
 from contextlib import asynccontextmanager
@@ -237,17 +238,16 @@ class Connections:
         Raises:
             RequestTimedOutError: If that takes longer than a broker may take to answer.
         """
-        until = self._throttled_until.get((server, lane))
-        if until is None:
-            return
         now = asyncio.get_running_loop().time
-        await asyncio.sleep(min(until - now(), self._options.request_timeout))
-        if (left := until - now()) > 0:
-            raise RequestTimedOutError(
-                f"{server} accepts no request for another {left:.0f} seconds, because this client "
-                "has exceeded a quota"
-            )
-        self._throttled_until.pop((server, lane), None)
+        patience_ends = now() + self._options.request_timeout
+        # An answer to an earlier request may make the time longer meanwhile.
+        while (left := self._throttled_until.get((server, lane), -math.inf) - now()) > 0:
+            if now() >= patience_ends:
+                raise RequestTimedOutError(
+                    f"{server} accepts no request for another {left:.0f} seconds, because this "
+                    "client has exceeded a quota"
+                )
+            await asyncio.sleep(min(left, patience_ends - now()))
 
     def _is_closed(self, server: Server) -> bool:
         connection = self._open.get((server, Lane.CALLS))

@@ -54,7 +54,9 @@ def decode(
         find_bad: Whether to halve a batch that fails until the bad rows are found.
 
     Raises:
-        DecodeFailedError: If the function fails, and `find_bad` is false.
+        DecodeFailedError: If the function fails, and `find_bad` is false, or it tries to end the
+            process.
+        RetryLaterError: If the function raises it.
     """
     decoded = DecodedRows()
     for partition, of_it in acquired.by_partition(rows):
@@ -75,7 +77,8 @@ def _decode(
     try:
         batch = function(given, partition)
     except DecodeFailedError as error:
-        if not find_bad:
+        # SystemExit and its like are about the process, and not about a record.
+        if not find_bad or not isinstance(error.__cause__, Exception | None):
             raise
         if len(rows) == 1:
             decoded.bad[int(rows[0])] = (

@@ -227,7 +227,7 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
     "two readers of chosen shards have the child of a merge": TestedBug(
         (
             Edit(
-                ShardChoice._continues,
+                ShardChoice._followed,
                 on(node(ast.IfExp), with_test(constant(value=True))),
             ),
         ),

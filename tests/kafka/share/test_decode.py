@@ -1,0 +1,106 @@
+"""What becomes of the records of a poll that `decode` of the user gets."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fanout.core.backoff import Backoff, FullJitter
+from fanout.core.events import Split
+from fanout.core.user_decode import UserDecode
+from fanout.errors import DecodeFailedError
+from fanout.kafka.reading.columns import PLACES
+from fanout.kafka.share.acknowledgements import SharedState
+from fanout.kafka.share.acquired import AcquiredRecords
+from fanout.kafka.share.decode import decode
+from fanout.kafka.share.dedup import Dedup
+from fanout.kafka.share.delivery import MemberDelivery
+from fanout.kafka.share.locks import ExpiredRecords
+from fanout.kafka.share.poll_columns import NO_RECORDS, SCHEMA, PolledRecords
+from tests.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fanout.kafka.partitions import Partition
+
+LOCK = 30.0
+
+
+def polled(count: int, acquired_after: float = 0.0, unreadable: tuple[int, ...] = ()) -> Any:
+    """Return records of one partition, as a poll brings them."""
+    rows = [{"topic": "t", "partition": 0, "offset": number} for number in range(count)]
+    return PolledRecords(
+        pa.RecordBatch.from_pylist(rows, SCHEMA),
+        ("t",),
+        np.zeros(count, np.int64),
+        np.arange(count, dtype=np.int64),
+        np.ones(count, np.int32),
+        np.array(unreadable, np.int64),
+        acquired_after,
+    )
+
+
+@pytest.mark.parametrize("error", [SystemExit("over"), asyncio.CancelledError()])
+def test_what_would_end_the_process_makes_no_record_bad(error: BaseException) -> None:
+    def ending(records: pa.RecordBatch) -> pa.RecordBatch:
+        if records.num_rows:
+            raise error
+        return records
+
+    acquired = AcquiredRecords(polled(4), LOCK)
+    function = UserDecode(ending, NO_RECORDS, PLACES)
+    with pytest.raises(DecodeFailedError) as caught:
+        decode(function, acquired, acquired.all_rows, find_bad=True)
+    assert caught.value.__cause__ is error
+
+
+class SlowLetters:
+    """A topic for bad records whose brokers are slow."""
+
+    async def write(self, *_: object) -> None:
+        await asyncio.sleep(0.6 * LOCK)
+
+
+class OnePoll:
+    """A member that gets one poll."""
+
+    fetching = True
+
+    async def poll(self) -> PolledRecords:
+        return cast("PolledRecords", polled(4, asyncio.get_running_loop().time(), (0,)))
+
+    def acknowledge(self, *_: object) -> asyncio.Future[Mapping[Partition, Exception]]:
+        response = asyncio.get_running_loop().create_future()
+        response.set_result({})
+        return response
+
+
+@in_virtual_time
+async def test_records_that_come_late_to_decode_are_delivered_if_it_asks_for_no_wait() -> None:
+    """Each time that they were released instead, the broker would be nearer to dropping them."""
+    function = UserDecode(lambda records: records, NO_RECORDS, PLACES)
+    options = SimpleNamespace(
+        user_decode=function, on_bad_record="dead_letter", max_deliveries=None
+    )
+    jitter = FullJitter(Backoff(), Random(1))
+    any_: Any = None
+    letters = cast("Any", SlowLetters())
+    shared = SharedState(cast("Any", options), LOCK, any_, Dedup(LOCK), letters, jitter)
+    member = cast("Any", OnePoll())
+    delivery = MemberDelivery(Split("member"), 0, member, ExpiredRecords(), shared)
+
+    async def reserve(nbytes: int) -> None:
+        del nbytes
+
+    async with aclosing(delivery.batches(reserve)) as batches:
+        batch = await anext(batches)
+    assert batch.records.column("offset").to_pylist() == [1, 2, 3]
+    assert (shared.counts.acquired, shared.counts.rejected, shared.counts.released) == (4, 1, 0)
