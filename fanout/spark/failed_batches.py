@@ -103,9 +103,10 @@ class FailedBatches:
         try:
             call(self._function, frame, batch_id, error)
         except BaseException as raised:
-            if not (stopped() or has_gone(raised)):
+            refuses = raised is error or raised is error.__cause__
+            if refuses or not (stopped() or has_gone(raised)):
                 self._log.remove(batch_id)
-            if raised is error or raised is error.__cause__:
+            if refuses:
                 raise error from error.__cause__
             says = (
                 "" if isinstance(raised, UnfinishedError) else f"raised {type(raised).__name__}: "

@@ -433,10 +433,12 @@ def test_a_function_that_fails_too_fails_the_batch_and_the_handler_is_called_aga
 
 
 @pytest.mark.parametrize("what", ["error", "cause"])
+@pytest.mark.parametrize("stopped", [False, True])
 def test_a_function_refuses_a_batch_by_raising_the_error_that_it_was_given(
-    bench: Bench, what: str
+    bench: Bench, what: str, *, stopped: bool
 ) -> None:
     def refuse(_: DataFrame, __: int, error: BatchFailedError) -> None:
+        bench.stopped = stopped  # in this moment
         assert error.__cause__ is not None
         raise error if what == "error" else error.__cause__
 

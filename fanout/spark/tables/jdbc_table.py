@@ -28,6 +28,10 @@ _WITH_NO_DATA: Final = ("Apache Derby", "DB2", "HSQL")
 _FOLLOWING: Final = (0, 2, 4)
 # The column of the table of batches with what tells a batch from others with its id.
 _CONTENT: Final = "batch_content"
+# The driver of MySQL says how many digits the seconds of a column have by its length alone.
+_BY_LENGTH: Final = ("MySQL",)
+_WHOLE_SECONDS: Final = len("2026-01-01 00:00:00.")
+_TIMESTAMP: Final = 93
 _SELECT_INTO: Final = ("Microsoft SQL Server", "Adaptive Server")
 
 
@@ -319,6 +323,7 @@ def columns_of(connection: Any, table: str) -> tuple[JdbcColumn, ...]:
         connection: A `java.sql.Connection`.
         table: The table's name, which was checked.
     """
+    product = str(connection.getMetaData().getDatabaseProductName())
     statement = connection.createStatement()
     try:
         found = statement.executeQuery(f"SELECT * FROM {table} WHERE 1 = 0").getMetaData()  # noqa: S608 - checked
@@ -329,12 +334,20 @@ def columns_of(connection: Any, table: str) -> tuple[JdbcColumn, ...]:
                 int(found.getColumnType(number)),
                 str(found.getColumnTypeName(number)),
                 int(found.getPrecision(number)),
-                int(found.getScale(number)),
+                _scale(found, number, product),
             )
             for number in numbers
         )
     finally:
         statement.close()
+
+
+def _scale(found: Any, number: int, product: str) -> int:
+    """Return the digits behind the point of a column, or of the seconds of one of times."""
+    scale = int(found.getScale(number))
+    if product in _BY_LENGTH and int(found.getColumnType(number)) == _TIMESTAMP:
+        return max(scale, int(found.getPrecision(number)) - _WHOLE_SECONDS)
+    return scale
 
 
 def find_table(spark: SparkSession, connection: Any, table: str) -> JdbcTable:

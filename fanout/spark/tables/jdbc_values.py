@@ -25,9 +25,14 @@ _INTEGER: Final = (-6, -5, 4, 5)
 _FLOATS: Final = (6, 7, 8)
 _FLOAT, _REAL = _FLOATS[:2]
 _DATE, _TIMESTAMP, _TIMESTAMP_WITH_ZONE = 91, 93, 2014
+_TIMES_OF_DAY: Final = (92, 2013)
 
 # A decimal without limits, such as H2's DECFLOAT, names a greater one; Oracle's NUMBER names none.
 _MOST_DIGITS: Final = 1000
+# Oracle's FLOAT is a NUMERIC that counts binary digits, with a lower scale than this.
+_LEAST_SCALE: Final = -84
+# What drivers say of bytes without a limit.
+_NO_LENGTH: Final = 2**31 - 1
 # The bits, or digits, of a float that is a REAL in truth.
 _SINGLE: Final = 24
 _MICROSECONDS: Final = 6
@@ -83,18 +88,18 @@ class JdbcColumn:
             return self._of_instant(zone)
         if isinstance(kind, types.TimestampNTZType):
             return self._of_wall_clock(zone)
-        return [_BEFORE] if isinstance(kind, types.DateType) else []
+        return self._of_day() if isinstance(kind, types.DateType) else []
 
     def _of_bytes(self) -> list[str]:
         compared = {_BINARY: "<>", _VARBINARY: ">"}.get(self.kind)
-        bounded = compared and self.precision > 0
+        bounded = compared and 0 < self.precision < _NO_LENGTH
         return [f"octet_length({{0}}) {compared} {self.precision}"] if bounded else []
 
     def _of_text(self) -> list[str]:
         found = ["NOT (CAST({0} AS binary) <=> encode({0}, 'UTF-8'))"]
         if self.kind in _TEXT and self.precision > 0:
             found.append(f"char_length({{0}}) > {self.precision}")
-        if self._is_bounded:
+        if self._is_bounded or self.kind in _INTEGER:
             found.append(f"NOT (round({_AS_DECIMAL}, {self.scale}) <=> {_AS_DECIMAL})")
         return found
 
@@ -108,14 +113,19 @@ class JdbcColumn:
                 # A cast back would end at the greatest integer.
                 exact = 2 ** (24 if single else 53)
                 return [f"{{0}} NOT BETWEEN -{exact} AND {exact}"]
+        elif self._is_bounded and self.scale < 0:
+            return [f"NOT (round({{0}}, {self.scale}) <=> {{0}})"]
         elif self._is_bounded and not isinstance(kind, types.IntegralType):
             other = f"decimal(38, {min(self.scale, 38)})"
         else:
             return []
         return [f"NOT (try_cast(try_cast({{0}} AS {other}) AS {kind.simpleString()}) <=> {{0}})"]
 
+    def _of_day(self) -> list[str]:
+        return ["{0} IS NOT NULL"] if self.kind in _TIMES_OF_DAY else [_BEFORE]
+
     def _of_instant(self, zone: str) -> list[str]:
-        if self.kind == _DATE:
+        if self.kind == _DATE or self.kind in _TIMES_OF_DAY:
             return ["{0} IS NOT NULL"]
         found = [*self._of_fraction(), _BEFORE if zone in _UTC else _BEFORE_ZONES]
         if self.kind == _TIMESTAMP:
@@ -125,8 +135,8 @@ class JdbcColumn:
         return found
 
     def _of_wall_clock(self, zone: str) -> list[str]:
-        if zone not in _UTC:
-            # Spark takes it for one of UTC, and the driver writes that of the zone.
+        if zone not in _UTC or self.kind in _TIMES_OF_DAY:
+            # In a zone Spark takes it for one of UTC, and the driver writes that of the zone.
             return ["{0} IS NOT NULL"]
         if self.kind == _DATE:
             return ["NOT (CAST(CAST({0} AS date) AS timestamp_ntz) <=> {0})", _BEFORE]
@@ -139,4 +149,5 @@ class JdbcColumn:
 
     @property
     def _is_bounded(self) -> bool:
-        return self.kind in _DECIMAL and 0 < self.precision <= _MOST_DIGITS
+        bounded = 0 < self.precision <= _MOST_DIGITS and self.scale >= _LEAST_SCALE
+        return self.kind in _DECIMAL and bounded

@@ -27,7 +27,7 @@ from fanout.spark.tables.columns import column_names, in_spark
 from fanout.spark.tables.table_sink import TableSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -156,7 +156,12 @@ class ParquetSink(TableSink):
                 f"the batches in {self.path} have a column with types that do not fit together: "
                 f"{said}; read them one by one, or write the newer ones to another path"
             ) from error
-        return reader.schema(_typed(found)).parquet(*batches)
+        kinds = _directory_types(found)
+        if not kinds and self._partitions:
+            # Spark keeps the metadata of one file, and that of an earlier version has none.
+            for batch in _newest_of_each(batches):
+                kinds |= _directory_types(reader.parquet(batch).schema)
+        return reader.schema(_typed(found, kinds)).parquet(*batches)
 
     def _complete(self, spark: SparkSession) -> list[str]:
         """Return the directories of batches that have the marker; the path is no pattern."""
@@ -340,12 +345,23 @@ def _named(field: StructField, partitions: AbstractSet[str]) -> Column:
     return column.alias(field.name)
 
 
-def _typed(found: StructType) -> StructType:
+def _directory_types(found: StructType) -> dict[str, DataType]:
+    """Return the types of the columns that are directories, as the files tell them."""
+    told = (json.loads(column.metadata.get(_TYPES, _NONE)) for column in found)
+    return {one.name: one.dataType for each in told for one in types.StructType.fromJson(each)}
+
+
+def _newest_of_each(batches: Sequence[str]) -> list[str]:
+    """Return the newest of the batches of each query."""
+    found = sorted(batches, key=lambda batch: int(batch.rpartition("=")[2]))
+    return [*{batch.rpartition("/")[0]: batch for batch in found}.values()]
+
+
+def _typed(found: StructType, directories: Mapping[str, DataType]) -> StructType:
     """Return a schema as it was written, where Spark has guessed the types of directories."""
-    kinds = dict(_DIRECTORIES)
+    kinds = {**_DIRECTORIES, **directories}
     for column in found:
-        written = types.StructType.fromJson(json.loads(column.metadata.pop(_TYPES, _NONE)))
-        kinds |= {one.name: one.dataType for one in written}
+        column.metadata.pop(_TYPES, None)
     return types.StructType(
         [
             types.StructField(one.name, kinds.get(one.name, one.dataType), True, one.metadata)  # noqa: FBT003

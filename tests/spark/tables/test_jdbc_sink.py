@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +19,7 @@ from fanout.errors import (
 from fanout.landing.owner import run_name
 from fanout.spark import JdbcSink
 from fanout.spark.tables.jdbc_connection import sql_errors
-from fanout.spark.tables.jdbc_table import JdbcTable, qualifier
+from fanout.spark.tables.jdbc_table import JdbcTable, columns_of, qualifier
 from fanout.spark.tables.jdbc_values import JdbcColumn
 from tests.spark.harness import PATIENCE
 from tests.spark.manual import ManualSource
@@ -377,6 +378,7 @@ ALTERED = [
     ("decimal(5, 2)", "'12.345'", "'12.34'"),
     ("integer", "1.5BD", "2.0BD"),
     ("integer", "1.5d", "2d"),
+    ("integer", "'1.7'", "'2'"),
     ("real", "0.1d", "0.5d"),
     ("real", "16777217", "16777216"),
     ("double precision", "9007199254740993L", "9007199254740992L"),
@@ -388,6 +390,7 @@ ALTERED_BY_H2 = [
     ("timestamp(3) with time zone", "timestamp_micros(1)", "timestamp_millis(1)"),
     ("binary(3)", "unhex('61')", "unhex('616263')"),
     ("float(20)", "0.1d", "0.5d"),
+    ("time", "timestamp_ntz'2026-01-01 10:00:00'", "'10:00:00'"),
 ]
 
 
@@ -442,6 +445,54 @@ def test_times_that_java_would_alter_are_found(
     condition = JdbcColumn("v", kind, "TIME", 26, 6).alters(rows.schema["v"].dataType, zone)
     ((found,),) = rows.selectExpr(condition).collect()
     assert found is altered
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "altered"),
+    [
+        # FLOAT, NUMBER(5, -2) and NUMBER of Oracle.
+        (JdbcColumn("v", 2, "NUMBER", 126, -127), "0.1d", None),
+        (JdbcColumn("v", 2, "NUMBER", 126, -127), "'0.1'", False),
+        (JdbcColumn("v", 2, "NUMBER", 5, -2), "1200", False),
+        (JdbcColumn("v", 2, "NUMBER", 5, -2), "1234", True),
+        (JdbcColumn("v", 2, "NUMBER", 5, -2), "1234.0BD", True),
+        (JdbcColumn("v", 2, "NUMBER", 5, -2), "1200.0d", False),
+        (JdbcColumn("v", 2, "NUMBER", 0, -127), "0.1BD", None),
+        # bytea of PostgreSQL.
+        (JdbcColumn("v", -2, "bytea", 2147483647, 0), "unhex('80')", None),
+    ],
+)
+def test_what_drivers_say_of_other_databases_is_understood(
+    spark: SparkSession, column: JdbcColumn, value: str, altered: object
+) -> None:
+    rows = spark.sql(f"SELECT {value} AS v")
+    condition = column.alters(rows.schema["v"].dataType, "UTC")
+    assert (rows.selectExpr(condition).collect()[0][0] if condition else None) is altered
+
+
+@pytest.mark.parametrize(
+    ("product", "length", "scale", "digits"),
+    [
+        ("MySQL", 26, 0, 6),
+        ("MySQL", 23, 0, 3),
+        ("MySQL", 19, 0, 0),
+        ("MySQL", 26, 6, 6),
+        ("H2", 26, 0, 0),
+    ],
+)
+def test_the_digits_of_seconds_are_those_of_the_column(
+    product: str, length: int, scale: int, digits: int
+) -> None:
+    connection = Mock()
+    connection.getMetaData().getDatabaseProductName.return_value = product
+    described = connection.createStatement().executeQuery().getMetaData()
+    described.getColumnCount.return_value = 1
+    described.getColumnName.return_value = "at"
+    described.getColumnType.return_value = 93
+    described.getColumnTypeName.return_value = "TIMESTAMP"
+    described.getPrecision.return_value = length
+    described.getScale.return_value = scale
+    assert [one.scale for one in columns_of(connection, "orders")] == [digits]
 
 
 def test_columns_have_the_types_of_the_table(

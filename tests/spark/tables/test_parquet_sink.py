@@ -204,6 +204,18 @@ def test_a_string_that_a_directory_would_alter_is_refused(
     assert {code for (code,) in found} == {*codes}
 
 
+def test_directories_beside_those_of_an_earlier_version_have_their_types(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"), partition_by="code")
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, spark.sql("SELECT 1 AS id, '07' AS code"), 1)
+    (written,) = (tmp_path / "out").rglob("batch=1")
+    earlier = spark.sql("SELECT 2 AS id, '007' AS code").write.partitionBy("code")
+    earlier.parquet(str(written.parent / "batch=0"))
+    assert sorted(row.code for row in sink.read(spark).collect()) == ["007", "07"]
+
+
 def test_binary_directories_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(path=str(tmp_path / "out"), partition_by="code")
     with (
