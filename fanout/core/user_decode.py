@@ -64,7 +64,13 @@ class UserDecode:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            raise DecodeFailedError("decode failed for a batch without rows") from error
+            remedy = ""
+            if isinstance(error, RetryLaterError):
+                remedy = ": let it return them there without asking a service"
+            raise DecodeFailedError(
+                f"decode failed for a batch without rows, which it gets when the source is made, "
+                f"so that its columns are known{remedy}"
+            ) from error
         if problem := self._problem(given, self.no_records):
             raise DecodeFailedError(f"decode was given a batch without rows, and {problem}")
         self.schema: pa.Schema = self.no_records.schema

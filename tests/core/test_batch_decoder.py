@@ -414,10 +414,24 @@ def test_closing_and_cancelling_do_not_wait_for_an_outage(after: float) -> None:
     assert numbers == [*range(1, 11)]
 
 
+@pytest.mark.parametrize(
+    ("raised", "remedy"),
+    [
+        (RetryLaterError("no registry"), ": let it return them there without asking a service"),
+        (KeyError("total"), ""),
+    ],
+)
 @in_virtual_time
-async def test_an_outage_when_the_stream_opens_is_an_error() -> None:
+async def test_an_error_without_rows_says_why_decode_is_called(
+    raised: Exception, remedy: str
+) -> None:
     def decode(_: pa.RecordBatch) -> pa.RecordBatch:
-        raise RetryLaterError("no registry")
+        raise raised
 
-    with pytest.raises(DecodeFailedError, match="decode failed for a batch without rows"):
+    with pytest.raises(
+        DecodeFailedError,
+        match="^decode failed for a batch without rows, which it gets when the source is made, so "
+        f"that its columns are known{remedy}$",
+    ) as failure:
         source(decode)
+    assert failure.value.__cause__ is raised
