@@ -70,7 +70,10 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
 # - 2,000 for sinks of Parquet, Delta Lake, Iceberg and PostgreSQL, and over JDBC.
 # - 3,000 for checks of requests in the embedded Kinesis, counters of writers, sinks and landers,
 #   the lag of a query's landing, and subscriptions over HTTP/2.
-MAX_LINES = 68_000
+# - 4,500 for what users of other systems met: the columns of a landing, chosen shards, batches that
+#   are set aside, values that a table would alter, batches that a sink knows again, throttled
+#   brokers, functions that never run, and hints by call and code.
+MAX_LINES = 72_500
 
 
 def test_the_wheel_does_not_grow_unnoticed(wheel: Path) -> None:

@@ -653,7 +653,7 @@ def test_a_full_disk_is_a_clear_error_that_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr("fanout.landing.segments.OpenSegment.seal", refuse)
         query = start(source, Recorder())
-        with pytest.raises(CheckpointError, match=r"No space left.* come again"):
+        with pytest.raises(CheckpointError, match=r"No space left.*free some and start"):
             query.await_termination(20)
     assert not any(isinstance(event, Acknowledged) for event in source.trace)
     recorder = Recorder()

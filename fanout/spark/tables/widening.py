@@ -26,6 +26,8 @@ _WHOLE: Final[Mapping[type[DataType], tuple[int, int]]] = {
 _FLOATING: Final[Mapping[type[DataType], int]] = {types.FloatType: 24, types.DoubleType: 53}
 _NESTED: Final = (types.ArrayType, types.MapType, types.StructType)
 _TEXT: Final = (types.StringType, types.VarcharType)
+# A string has all of their digits, in one way.
+_AS_TEXT: Final = (*_WHOLE, types.DecimalType, types.BooleanType, types.DateType)
 
 
 def check_kept(rows: StructType, table: StructType, name: str, *, exact_case: bool) -> None:
@@ -70,7 +72,11 @@ def _keeps(wide: DataType, kind: DataType, exact_case: bool) -> bool:  # noqa: F
     if type(wide) in _FLOATING:
         bits = _FLOATING.get(type(kind)) or _WHOLE.get(type(kind), (0, 64))[1]
         return bits <= _FLOATING[type(wide)]
-    return type(wide) is type(kind) or (isinstance(wide, _TEXT) and isinstance(kind, _TEXT))
+    return (
+        type(wide) is type(kind)
+        or (isinstance(wide, _TEXT) and isinstance(kind, _TEXT))
+        or (isinstance(wide, types.StringType) and isinstance(kind, _AS_TEXT))
+    )
 
 
 def _parts(wide: Any, kind: Any, exact_case: bool) -> list[tuple[DataType, DataType]]:  # noqa: FBT001

@@ -29,6 +29,10 @@ def schema(columns: str) -> StructType:
         ("v decimal(10,2)", "v decimal(14,4)"),
         ("v string", "v varchar(3)"),  # Spark refuses longer ones
         ("v void", "v date"),
+        ("v int", "v string"),
+        ("v decimal(10,2)", "v string"),
+        ("v boolean", "v string"),
+        ("v date", "v string"),
         (
             "v array<struct<a:int,b:map<string,float>>>",
             "v array<struct<b:map<string,double>,a:bigint>>",
@@ -59,7 +63,8 @@ def test_a_type_that_has_each_value_is_taken(rows: str, table: str) -> None:
         ("v date", "v timestamp"),
         ("v timestamp", "v timestamp_ntz"),
         ("v timestamp", "v string"),
-        ("v int", "v string"),
+        ("v double", "v string"),
+        ("v int", "v varchar(3)"),
         ("v string", "v int"),
         ("v string", "v char(5)"),
         ("v boolean", "v int"),

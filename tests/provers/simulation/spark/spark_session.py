@@ -152,6 +152,7 @@ class SimSparkSession:
         self.log = log
         self.random = random
         self._objects = objects
+        self.conf = SimpleNamespace(get=lambda _: "false")  # of spark.sql.caseSensitive
         self.sparkContext = SimpleNamespace(appName="simulated", applicationId="local-1")
         handle = SimpleNamespace(pid=lambda: 1)
         process = SimpleNamespace(current=lambda: handle)
@@ -169,8 +170,12 @@ class SimSparkSession:
 
     def option(self, name: str, value: str) -> Self:
         """Take an option: the reader refuses what is damaged, as these say."""
-        expected = {"parquet.page.verify-checksum.enabled": "true"}.get(name, "false")
-        assert value == expected, f"{name}={value} would hide damage"
+        expected = {
+            "parquet.page.verify-checksum.enabled": "true",
+            "datetimeRebaseMode": "CORRECTED",
+            "int96RebaseMode": "CORRECTED",
+        }.get(name, "false")
+        assert value == expected, f"{name}={value} would hide or alter something"
         return self
 
     def parquet(self, *uris: str) -> SimDataFrame:
