@@ -181,7 +181,19 @@ def _added(location: str, landed: pa.Schema, schema: pa.Schema) -> list[pa.Field
             f"{location} cannot be continued: the column {', '.join(never)} is new and never null, "
             f"and the records that are there lack it; let decode say that it may be null, {_OUT}"
         )
+    _check_case(location, landed, added)
     return added
+
+
+def _check_case(location: str, landed: pa.Schema, added: list[pa.Field]) -> None:
+    """Refuse a new column whose name differs from another one's in case alone."""
+    names = {name.lower(): name for name in landed.names}
+    for field in added:
+        if (other := names.setdefault(field.name.lower(), field.name)) != field.name:
+            raise CheckpointError(
+                f"{location} cannot be continued: the column {field.name} is new, and Spark takes "
+                f"its name for that of {other}; let decode give it another name, {_OUT}"
+            )
 
 
 def _inferred(storage: LandingStorage, log: EntryLog, given: pa.Schema) -> LandedColumns | None:

@@ -344,7 +344,7 @@ class FanOutQuery:
             self._log_batch(report, logging.DEBUG, "has ended")
         else:
             outcome = "was set aside" if set_aside else "comes again"
-            self._log_batch(report, logging.ERROR, f"{outcome}, as its handler raised", error)
+            self._log_batch(report, logging.ERROR, f"{outcome} after", error)
         for listener in tuple(self._listeners):
             try:
                 call(listener, report)

@@ -119,6 +119,11 @@ REFUSED = {
         (pa.schema([*SCHEMA, pa.field("amount", pa.int64(), nullable=False)]), {}),
         "the column amount is new and never null",
     ),
+    "a new column whose name differs in case alone": (
+        (TYPED, {}),
+        (pa.schema([*TYPED, ("AMOUNT", pa.int64())]), {}),
+        "the column AMOUNT is new, and Spark takes its name for that of amount",
+    ),
     "nulls after none": (
         (pa.schema([*SCHEMA, pa.field("amount", pa.int64(), nullable=False)]), {}),
         (pa.schema([*SCHEMA, ("amount", pa.int64())]), {}),

@@ -157,7 +157,7 @@ def test_the_log_has_start_resume_and_stop_with_totals(
     ]
     assert [each["levelname"] for each in batches] == ["DEBUG", "DEBUG", "ERROR"]
     assert re.search(
-        r" comes again, as its handler raised ValueError: 1 records, \d+ bytes; a: 20 to 21$",
+        r" comes again after ValueError: 1 records, \d+ bytes; a: 20 to 21$",
         batches[2]["message"],
     )
     assert [each.get("error.type") for each in batches] == [None, None, "ValueError"]

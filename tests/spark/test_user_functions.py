@@ -209,12 +209,29 @@ def test_a_poisoned_batch_is_set_aside_counted_and_told_and_the_query_goes_on(
     assert told["fanout.batch.ranges"] == ["a: 1 to 2"]
     assert told["error.type"] == "ValueError"
     assert re.search(
-        r"was set aside, as its handler raised ValueError: 1 records, .*; a: 1 to 2$",
+        r"was set aside after ValueError: 1 records, .*; a: 1 to 2$",
         told["message"],
     )
     found = read_status(LocalStorage(Path(checkpoint, "fanout"))).set_aside
     assert found is not None
     assert (found.batch, found.rows, found.places) == (1, 1, ("a: 1 to 2",))
+
+
+def test_the_log_lays_an_error_of_the_function_for_failed_batches_on_no_handler(
+    start: Start, source: ManualSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(_: DataFrame, __: int) -> None:
+        raise ValueError
+
+    def set_aside(_: DataFrame, __: int, ___: BatchFailedError) -> None:
+        raise OSError("no space there either")
+
+    source.put(b"one")
+    with pytest.raises(BatchFailedError, match=r"^on_failed_batch raised OSError"):
+        start(source, handler, available_now=True, on_failed_batch=set_aside).await_termination(
+            PATIENCE
+        )
+    assert re.search(r"batch 0 of the query \S+ comes again after OSError: 3 records", caplog.text)
 
 
 @pytest.mark.parametrize("function", [told, "print", fail])
