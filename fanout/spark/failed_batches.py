@@ -14,9 +14,10 @@ from fanout.errors import (
     BatchNotWrittenError,
     FanOutError,
     OptionError,
+    ServiceError,
     UnwritableRecordError,
 )
-from fanout.spark.hadoop.jvm import has_gone
+from fanout.spark.hadoop.jvm import has_gone, is_caused_by
 
 if TYPE_CHECKING:
     from fanout.landing.ledger import LedgerBatch
@@ -28,6 +29,15 @@ OnFailedBatch: TypeAlias = Callable[[DataFrame, int, BatchFailedError], None]
 # Of the errors of this library those that may be about the rows; the others are about the query,
 # or about a service, and the rows are fine.
 _ABOUT_ROWS: Final = (UnwritableRecordError, BatchNotWrittenError)
+# What is behind the error of a sink whose store or connection has failed: classes of Java, and
+# those of SQLSTATE, where a connection that is lost has none.
+_OF_STORAGE: Final = (
+    "java.io.IOException",
+    "java.sql.SQLNonTransientConnectionException",
+    "java.sql.SQLRecoverableException",
+    "java.sql.SQLTransientException",
+)
+_OF_SERVER: Final = frozenset({"", "08", "53", "57", "58"})
 _PLACES: Final = 100
 
 
@@ -53,6 +63,8 @@ class FailedBatches:
         if self._function is None or not isinstance(cause, Exception):
             return False  # as for SystemExit, by which the user ends the program
         if isinstance(cause, UnfinishedError) or has_gone(cause):
+            return False
+        if isinstance(cause, BatchNotWrittenError) and _is_of_storage(cause.__cause__):
             return False
         return not isinstance(cause, FanOutError) or isinstance(cause, _ABOUT_ROWS)
 
@@ -114,3 +126,17 @@ class FailedBatches:
             raise BatchFailedError(
                 f"on_failed_batch {says}{text_of(raised)}; it was called because {error}"
             ) from raised
+
+
+def _is_of_storage(error: BaseException | None) -> bool:
+    """Return whether a sink has failed because of what it writes to, and not because of the rows.
+
+    Args:
+        error: The cause of the sink's error.
+    """
+    if error is None:
+        return False
+    if isinstance(error, (ServiceError, OSError)) or is_caused_by(error, *_OF_STORAGE):
+        return True
+    # Drivers of Python's DB API; the server sends no state where it does not answer any more.
+    return hasattr(error, "sqlstate") and (error.sqlstate or "")[:2] in _OF_SERVER

@@ -491,6 +491,36 @@ def test_an_error_that_may_be_about_the_rows_sets_the_batch_aside(
     assert [call[2].__cause__ for call in aside.calls] == [error]
 
 
+class RefusedError(Exception):
+    """What a driver of a database raises."""
+
+    def __init__(self, sqlstate: str | None) -> None:
+        super().__init__("no")
+        self.sqlstate = sqlstate
+
+
+def of_sink(cause: Exception) -> BatchNotWrittenError:
+    error = BatchNotWrittenError("not written")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "cause", [RefusedError(None), RefusedError("57P01"), RefusedError("53100"), OSError(28, "full")]
+)
+def test_a_sink_whose_storage_fails_sets_no_batch_aside(bench: Bench, cause: Exception) -> None:
+    bench.on_failed_batch = aside = Aside()
+    with pytest.raises(BatchFailedError):
+        bench.run(0, bench.filled(b"one"), raising(of_sink(cause)))
+    assert aside.calls == []
+
+
+def test_a_sink_that_refuses_rows_sets_the_batch_aside(bench: Bench) -> None:
+    bench.on_failed_batch = aside = Aside()
+    bench.run(0, bench.filled(b"one"), raising(of_sink(RefusedError("23514"))))
+    assert len(aside.calls) == 1
+
+
 def test_a_stop_of_spark_that_interrupts_the_handler_sets_no_batch_aside(bench: Bench) -> None:
     bench.on_failed_batch = aside = Aside()
     bench.stopped = True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.core.user_functions import UnfinishedError
-from fanout.errors import BatchFailedError, OptionError, StreamStateError
+from fanout.errors import BatchFailedError, BatchNotWrittenError, OptionError, StreamStateError
 from fanout.landing.checkpoint_status import read_status
 from fanout.landing.local_storage import LocalStorage
 from fanout.spark import BatchReport, ParquetSink, traced
@@ -215,6 +215,27 @@ def test_a_poisoned_batch_is_set_aside_counted_and_told_and_the_query_goes_on(
     found = read_status(LocalStorage(Path(checkpoint, "fanout"))).set_aside
     assert found is not None
     assert (found.batch, found.rows, found.places) == (1, 1, ("a: 1 to 2",))
+
+
+def test_a_sink_without_a_place_to_write_to_sets_no_batch_aside(
+    start: Start, source: ManualSource, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    aside = Recorder()
+
+    def set_aside(df: DataFrame, batch_id: int, _: BatchFailedError) -> None:
+        aside(df, batch_id)
+
+    query = start(
+        source,
+        ParquetSink(path=f"{tmp_path}/file/table"),
+        available_now=True,
+        on_failed_batch=set_aside,
+    )
+    with pytest.raises(BatchFailedError) as caught:
+        query.await_termination(PATIENCE)
+    assert isinstance(caught.value.__cause__, BatchNotWrittenError)
+    assert aside.sequences == []
 
 
 def test_the_log_lays_an_error_of_the_function_for_failed_batches_on_no_handler(
