@@ -68,6 +68,8 @@ _OF_SERVICE: Final = ("25006", "42501")
 _MESSAGE: Final = b"PG_DIAG_MESSAGE_PRIMARY"
 # What the server says when it ends a connection; the driver quotes its own query before that.
 _FATAL: Final = re.compile(r"(?:FATAL|PANIC):  (.*)")
+# The driver quotes its query before the reason for which it failed.
+_OF_QUERY: Final = re.compile(r".*Failed to execute query '.*': ", re.DOTALL)
 # The driver says nothing else of a time before the first one of PostgreSQL.
 _UNTOLD: Final = "Error occurred writing COPY data:"
 
@@ -159,8 +161,9 @@ def _unconnected(error: Any) -> OptionError | ServiceError:
     text = str(error)
     if (said := _OF_SERVER.search(text)) is not None:
         return ServiceError(f"PostgreSQL cannot be reached: {said.group().strip()}")
-    # The driver reads the catalog first, and a limit of the role may end that.
-    if _state(error) or _FATAL.search(text):
+    # When it is connected, the driver reads the catalog; a limit of the role may end that, and the
+    # server's reason is lost where its last words are overtaken by the end of the connection.
+    if _OF_QUERY.search(text):
         return ServiceError(_text(error))
     if _NO_SERVICE.search(text):
         return OptionError("dsn or PGSERVICE names a service that no service file here defines")
@@ -193,6 +196,6 @@ def _text(error: Any) -> str:
         text = ended.group(1)
     elif text.endswith(_UNTOLD):
         return f"a row cannot be copied: {_OF_VALUES['22008']}"
-    line = text.partition("\n")[0].strip()
+    line = _OF_QUERY.sub("", text).partition("\n")[0].strip()
     remedy = f"; {_REMEDIES[state]}" if state in _REMEDIES else ""
     return f"PostgreSQL refuses: {line}{remedy}" if state else f"{_LOST}: {line}"

@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from fanout.errors import OptionError, ServiceError, SetupError
-from fanout.spark.tables.postgres_connection import transaction, with_limits
+from fanout.spark.tables.postgres_connection import _unconnected, transaction, with_limits
 
 LIMITS: Final = {
     "connect_timeout": "10",
@@ -104,3 +104,27 @@ def test_a_server_that_cannot_be_reached_is_named(dsn: str, says: str) -> None:
     with pytest.raises(ServiceError, match=says) as caught, transaction(dsn):
         pass
     assert "hunter2" not in "".join(traceback.format_exception(caught.value, chain=True))
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT version();", "\nSELECT\n    attname\nFROM\n    pg_attribute\n"]
+)
+@pytest.mark.parametrize(
+    ("ended", "says"),
+    [
+        (
+            "server closed the connection unexpectedly\n\tThis probably means",
+            "server closed the con",
+        ),
+        (
+            "FATAL:  terminating connection due to a limit\nserver closed the",
+            "terminating connection",
+        ),
+    ],
+)
+def test_a_server_that_ends_a_new_connection_is_not_taken_for_a_malformed_dsn(
+    query: str, ended: str, says: str
+) -> None:
+    raised = _unconnected(OSError(f"IO: [libpq] Failed to execute query '{query}': {ended}"))
+    assert isinstance(raised, ServiceError)
+    assert str(raised).startswith(f"the connection to PostgreSQL failed: {says}")
