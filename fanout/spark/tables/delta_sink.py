@@ -114,11 +114,13 @@ class DeltaSink(KeyedSink):
         batch.ownership.check()
         transaction = {"txnAppId": found.writer, "txnVersion": str(batch.batch_id)}
         metadata = " ".join(filter(None, (spark.conf.get(_METADATA, None), mark_of(batch))))
+        if table is None:
+            # The commit that creates a table by its name takes no metadata.
+            self._save(rows.limit(0).write.mode("ignore"))
         if self.latest_by is None:
             writer = rows.write.options(**transaction, userMetadata=metadata)
             self._save(writer.mode("append"))
             return
-        self._save(rows.limit(0).write.mode("ignore"))  # creates it
         target = self.table
         if target is None:
             # SQL finds no relative path.

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
+import pyspark
 import pytest
 
 from fanout.errors import (
@@ -387,11 +388,15 @@ ALTERED = [
 ]
 ALTERED_BY_H2 = [
     ("timestamp(0)", "timestamp_ntz'2026-01-01 00:00:00.6'", "timestamp_ntz'2026-01-01'"),
-    ("timestamp(3) with time zone", "timestamp_micros(1)", "timestamp_millis(1)"),
     ("binary(3)", "unhex('61')", "unhex('616263')"),
     ("float(20)", "0.1d", "0.5d"),
     ("time", "timestamp_ntz'2026-01-01 10:00:00'", "'10:00:00'"),
 ]
+# Spark 3.5 reads no table with such a column.
+if not pyspark.__version__.startswith("3."):
+    ALTERED_BY_H2.append(
+        ("timestamp(3) with time zone", "timestamp_micros(1)", "timestamp_millis(1)")
+    )
 
 
 def test_values_that_their_columns_would_alter_are_refused(

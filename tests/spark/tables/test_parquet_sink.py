@@ -287,7 +287,7 @@ def test_other_readers_find_the_dates_of_a_session_with_the_old_calendar(
     found = parquet.read_table(file, coerce_int96_timestamp_unit="us", partitioning=None)
     assert found["day"].to_pylist() == [date(1, 1, 1)]
     assert found["at"].cast("timestamp[us]").to_pylist() == [datetime(1500, 1, 1)]  # noqa: DTZ001
-    assert spark.catalog.listTables() == []
+    assert spark.sql("SHOW TABLES").collect() == []
 
 
 @pytest.mark.parametrize("name", ["batch", "Query", "SINK"])
