@@ -111,7 +111,7 @@ def call_listener(
         call(function, *args, **kwargs)
     except UnfinishedError as error:
         raise OptionError(f"the function {option} {error}") from None
-    except Exception:
+    except Exception:  # as it is: the caller says whose it was
         raise
     except BaseException as error:
         if is_interrupt(error):
