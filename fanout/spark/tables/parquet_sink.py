@@ -225,9 +225,10 @@ class ParquetSink(TableSink):
             return None
         is_later = jvm(spark).org.apache.hadoop.fs.GlobFilter(_later(batch.batch_id))
         for one in files.listStatus(sink, is_later):
-            number = int(one.getPath().getName().partition("=")[2])
-            if files.exists(self._marker(spark, batch, number)):
-                return WrittenBatch(number)
+            number = one.getPath().getName().partition("=")[2]
+            # A directory that somebody has renamed is no batch.
+            if number.isdecimal() and files.exists(self._marker(spark, batch, int(number))):
+                return WrittenBatch(int(number))
         self._looked[batch.writer] = batch.ownership
         return None
 

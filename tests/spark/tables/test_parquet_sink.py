@@ -109,6 +109,19 @@ def test_a_batch_without_the_marker_is_not_read_and_is_written_anew(
     assert ids(sink, spark) == [*range(10), *range(10, 20, 2)]
 
 
+def test_a_directory_that_somebody_has_renamed_is_no_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = ParquetSink(path=str(tmp_path / "out"))
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, 0, 10), 0)
+    (batch,) = (tmp_path / "out").rglob("batch=0")
+    (batch.parent / "batch=10.bak").mkdir()
+    with run(spark, tmp_path / "checkpoint") as here:
+        here.call(sink, orders(spark, 10, 20), 1)
+    assert ids(sink, spark) == [*range(20)]
+
+
 def test_the_marker_does_not_depend_on_the_session(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(path=str(tmp_path / "out"))
     spark.conf.set("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
