@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # Older drivers alter decimals.
-_OLDEST: Final = (1, 12)
+_OLDEST: Final = (1, 13)
 # Until a server that does not answer is an error; libpq waits without end, or for hours. Seconds,
 # and milliseconds for tcp_user_timeout.
 _OF_CONNECTION: Final = (
@@ -97,7 +97,7 @@ def transaction(dsn: str | Callable[[], str]) -> Iterator[Any]:
         from adbc_driver_postgresql.dbapi import connect  # noqa: PLC0415
     if tuple(map(int, installed.split(".")[:2])) < _OLDEST:
         raise SetupError(
-            f"adbc-driver-postgresql {installed} alters decimals: install "
+            f"adbc-driver-postgresql {installed} alters values: install "
             f"{'.'.join(map(str, _OLDEST))} or newer here and for Spark's Python workers"
         )
     try:
