@@ -15,14 +15,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEY_PASSWORD = "canary-key-password"
+_SIGNS = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 def _name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
 
-def _builder(name: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    name: str, issuer: str, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    """Return a certificate with the identifiers that RFC 5280 wants, and Python 3.13 looks for."""
     now = datetime.now(UTC)
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     return (
         x509.CertificateBuilder()
         .subject_name(_name(name))
@@ -31,6 +47,8 @@ def _builder(name: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.Ce
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(hours=1))
+        .add_extension(own, critical=False)
+        .add_extension(authority, critical=False)
     )
 
 
@@ -49,8 +67,9 @@ def make_certificates(folder: Path, authority: str = "authority") -> Certificate
     key = ec.generate_private_key(ec.SECP256R1())
     folder.mkdir(exist_ok=True)
     ca = (
-        _builder(authority, authority, key)
+        _builder(authority, authority, key, key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_SIGNS, critical=True)
         .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
@@ -61,7 +80,7 @@ def make_certificates(folder: Path, authority: str = "authority") -> Certificate
     host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     for name in ("broker", "reader"):
         own = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(name, authority, own).add_extension(host, critical=False)
+        builder = _builder(name, authority, own, key).add_extension(host, critical=False)
         signed = builder.sign(key, hashes.SHA256()).public_bytes(pem)
         password = KEY_PASSWORD.encode()
         encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
