@@ -96,6 +96,14 @@ def test_the_broker_of_all_tests_keeps_what_is_put(kafka_broker: KafkaBroker) ->
     assert read(kafka_broker, "kept") == [(0, b"a"), (1, b"b")]
 
 
+def test_the_first_share_group_waits_for_no_topic_of_the_broker(mortal_broker: KafkaBroker) -> None:
+    with consuming(mortal_broker) as consumer:
+        assert (
+            len(consumer.list_topics(timeout=DEADLINE).topics["__share_group_state"].partitions)
+            == 4
+        )
+
+
 def test_a_topic_has_the_partitions_and_configurations_it_was_made_with(
     kafka_broker: KafkaBroker,
 ) -> None:

@@ -10,6 +10,7 @@ from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.testing.kafka.jars import KAFKA_VERSION, kafka_jars
 from fanout.testing.kafka.server_process import KeptServer
 from fanout.testing.kafka.settings import (
+    DEFAULTS,
     check_settings,
     free_ports,
     java_command,
@@ -29,6 +30,11 @@ _START_TIMEOUT = 90.0
 _LISTENERS = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
 
 _LOG_LINES = 30
+
+# The first share group waits for this topic: the broker makes it when the group asks, and
+# asks itself again after 1.5, 3, 6, ... seconds (`PersisterStateManager` of Kafka 4.3).
+_SHARE_STATE = "__share_group_state"
+_SHARE_STATE_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1"}
 
 # How many times other ports are tried after another process took the free ones.
 _PORT_ATTEMPTS = 3
@@ -229,6 +235,8 @@ class KafkaBroker:
         properties = server_properties(self._ports, self._protocols, self._settings)
         lay_out(self._server.directory, home, self._cluster, properties)
         self._start()
+        partitions = (DEFAULTS | self._settings)["share.coordinator.state.topic.num.partitions"]
+        self._admin.create(_SHARE_STATE, int(partitions), _SHARE_STATE_CONFIGS)
 
     def _start(self) -> None:
         server, admin = self._running, self._admin

@@ -38,7 +38,7 @@ _OWN = {
 
 _OF_THE_PORTS = {"controller.quorum.voters", "listeners", "listener.security.protocol.map"}
 
-_DEFAULTS = {
+DEFAULTS = {
     "auto.create.topics.enable": "false",
     # One node holds each internal topic; the share coordinator does not start with less said.
     "offsets.topic.replication.factor": "1",
@@ -115,7 +115,7 @@ def server_properties(
         The text of the file.
     """
     properties = {
-        **_DEFAULTS,
+        **DEFAULTS,
         **settings,
         **_OWN,
         "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",

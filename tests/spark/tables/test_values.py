@@ -89,14 +89,25 @@ def configured(spark: SparkSession, name: str) -> Iterator[None]:
             spark.conf.unset(key)
 
 
-def check(spark: SparkSession, here: Run, place: Place, columns: Sequence[Column]) -> list[Column]:
-    """Check that values come back, or are refused; return the columns of those that came back."""
+def check(
+    spark: SparkSession, here: Run, place: Place, columns: Sequence[Column], *, single: bool = True
+) -> list[Column]:
+    """Check that values come back, or are refused; return the columns of those that came back.
+
+    Args:
+        spark: The session.
+        here: The query.
+        place: Where the values are stored.
+        columns: The values.
+        single: Try the values of a refused column one by one.
+    """
     sink = place.sink(columns)
     try:
         here.call(sink, rows(spark, columns), next(_BATCHES))
     except FanOutError:
         assert all([*place.read(n, one.kind)] == [] for n, one in enumerate(columns)), columns
-        return [one for half in _halves(columns) for one in check(spark, here, place, half)]
+        parts = _halves(columns) if single or len(columns) > 1 else []
+        return [one for half in parts for one in check(spark, here, place, half, single=single)]
     for number, column in enumerate(columns):
         signed = place.signs_zero(column.target)
         stored = dict(place.read(number, column.kind))
@@ -150,11 +161,14 @@ def test_every_value_is_kept_or_refused(
 ) -> None:
     with configured(spark, configuration), run(spark, tmp_path / "checkpoint") as here:
         for kind in KINDS:
+            # What a number becomes in a column of another type depends on no zone and no calendar.
+            every = configuration == "old" or "date" in kind.name or "time" in kind.name
+            types = place.types(kind) if every else place.types(kind)[:1]
             edges = [None, *kind.kept, *kind.old, *kind.hard]
-            check(spark, here, place, [Column(kind, one, edges) for one in place.types(kind)])
+            check(spark, here, place, [Column(kind, one, edges) for one in types])
 
         @settings(
-            max_examples=20,
+            max_examples=8,
             deadline=None,
             derandomize=True,
             database=None,
@@ -167,6 +181,6 @@ def test_every_value_is_kept_or_refused(
                 Column(kind, place.types(kind)[0], [None, *values])
                 for kind, values in zip(KINDS, drawn, strict=True)
             ]
-            check(spark, here, place, columns)
+            check(spark, here, place, columns, single=False)
 
         random()
