@@ -130,6 +130,23 @@ class JdbcPlace(Place):
         "timestamp": ("timestamp with time zone", "timestamp", "timestamp(0)", "date"),
         "timestamp_ntz": ("timestamp", "timestamp(0)", "date"),
     }
+    # It has no time with a zone, and its decimals have 31 digits.
+    _DERBY: Final[Mapping[str, tuple[str, ...]]] = {
+        **_TYPES,
+        "string": ("clob", "varchar(32672)", "varchar(3)"),
+        "binary": ("blob", "varchar(32672) for bit data", "varchar(3) for bit data"),
+        "timestamp": ("timestamp", "date"),
+        "timestamp_ntz": ("timestamp", "date"),
+        "decimal(38,0)": (
+            "decimal(31, 0)",
+            "decimal(20, 4)",
+            "double precision",
+            "integer",
+            "real",
+        ),
+        "decimal(38,18)": ("decimal(31, 18)", "decimal(20, 4)", "double precision", "real"),
+        "decimal(38,38)": ("decimal(31, 31)", "decimal(20, 4)", "double precision", "real"),
+    }
     _OF_TIME: Final = {
         "date": "LocalDate",
         "timestamp": "OffsetDateTime",
@@ -138,8 +155,11 @@ class JdbcPlace(Place):
 
     def __init__(self, database: Database) -> None:
         self._database, self._table = database, ""
+        self._is_derby = database.url.startswith("jdbc:derby:")
 
     def types(self, kind: Kind) -> Sequence[str]:
+        if self._is_derby and kind.name in self._DERBY:
+            return self._DERBY[kind.name]
         if kind.name.startswith("decimal"):
             return (kind.name, "decimal(20, 4)", "double precision", "integer", "real")
         return self._TYPES.get(kind.name, ("varchar(9)",))
@@ -154,7 +174,10 @@ class JdbcPlace(Place):
 
     def read(self, number: int, kind: Kind) -> Iterator[tuple[int, Any]]:
         own = self.types(kind)[0]
-        query = f"SELECT id, CAST(v{number} AS {own}) FROM {self._table}"  # noqa: S608 - ours
+        value = f"CAST(v{number} AS {own})"
+        if self._is_derby and kind.name in self._OF_TIME:
+            value = f"CAST({value} AS varchar(40))"
+        query = f"SELECT id, {value} FROM {self._table}"  # noqa: S608 - ours
         with self._database.connection() as connection:
             found = connection.createStatement().executeQuery(query)
             get = self._getter(kind)
@@ -164,6 +187,8 @@ class JdbcPlace(Place):
     def _getter(self, kind: Kind) -> Callable[[Any], Any]:
         java: Any = self._database.spark._jvm
         micros = java.java.time.temporal.ChronoUnit.MICROS
+        if self._is_derby and kind.name in self._OF_TIME:  # its driver has none of java.time
+            return lambda found: _of_name(kind, found.getString(2).encode())
         if kind.name in self._OF_TIME:
             named = f"java.time.{self._OF_TIME[kind.name]}"
             asked = java.org.apache.spark.util.Utils.classForName(named, True, False)  # noqa: FBT003
