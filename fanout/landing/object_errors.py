@@ -186,7 +186,7 @@ def _reason(error: Exception, bucket: str) -> str:
 
 def _group(code: str, error: Exception) -> str:
     """Return what stands for a code among the meanings."""
-    if code.startswith("KMS."):
+    if code.startswith("KMS.") or (code == "AccessDenied" and "to perform: kms:" in str(error)):
         return "KMS"
     if code == "InvalidRequest" and "Object Lock" in str(error):
         return "ObjectLock"

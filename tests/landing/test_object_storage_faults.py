@@ -394,6 +394,10 @@ REFUSALS = {
         f"the KMS key of the bucket '{BUCKET}' cannot be used (KMS.DisabledException); enable it, "
         "and allow its use"
     ),
+    (403, "AccessDenied</Code><Message>not authorized to perform: kms:Decrypt</Message><Code>"): (
+        f"the KMS key of the bucket '{BUCKET}' cannot be used (AccessDenied); enable it, and allow "
+        "its use"
+    ),
     (400, "InvalidRequest"): "the service answered 400 (InvalidRequest)",
     (400, "InvalidRequest</Code><Message>with Object Lock parameters</Message><Code>"): (
         f"the bucket '{BUCKET}' has an object lock, which needs a checksum (InvalidRequest); give "
