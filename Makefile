@@ -24,11 +24,12 @@ PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-oldest test-lowest prove clients prove-oldest prove-4.0 sim crash crash-oldest live check bench site docs release clean
+.PHONY: help demo test test-all test-oldest test-lowest prove clients prove-oldest prove-4.0 sim crash crash-oldest live check bench site docs release clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
-	@echo "make test         the tests of behaviour, Spark ones on the newest pyspark"
+	@echo "make test         a test of every capability, in five minutes"
+	@echo "make test-all     these and what takes long: kills, clusters, examples, matrices of codecs and versions"
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
 	@echo "make test-lowest  all tests on the lowest versions that pyproject.toml allows"
 	@echo "make prove        the campaigns: simulated failures, planted bugs, kills at every step"
@@ -50,6 +51,9 @@ demo: $(VENV)/ready java
 	$(BIN)/fanout demo
 
 test: $(VENV)/ready java kafka s3a h2 spark-classes
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not prove and not long'
+
+test-all: $(VENV)/ready java kafka s3a h2 spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not prove'
 
 test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest

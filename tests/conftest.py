@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from fanout.errors import SetupError
 from tests.jars.fetch import jar_set
+from tests.progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,8 +96,12 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
         return group or nodeid.partition("::")[0]
 
 
+@pytest.hookimpl(trylast=True)  # after pytest has made its reporter
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if config.option.numprocesses and reporter is not None:
+        config.pluginmanager.register(ProgressLine(reporter))
     # A shell starts what runs in the background with SIGINT ignored, and every process of a test
     # would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -63,7 +63,10 @@ class Kinesis:
 WIRES = [PLAIN, Wire(cbor=True), Wire(http2=True), Wire(http2=True, cbor=True)]
 
 
-@pytest.fixture(params=WIRES, ids=str)
+@pytest.fixture(
+    params=[pytest.param(wire, marks=[] if wire == PLAIN else pytest.mark.long) for wire in WIRES],
+    ids=str,
+)
 def wire(request: pytest.FixtureRequest) -> Wire:
     """What the client speaks."""
     wire: Wire = request.param

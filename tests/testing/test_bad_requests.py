@@ -10,7 +10,7 @@ import cbor2
 import httpx
 import pytest
 
-from tests.testing.wires import CBOR, Wire, to_cbor
+from tests.testing.wires import CBOR, NO_AUTHORITIES, Wire, to_cbor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ RECORD = {"PartitionKey": "key", "Data": "YQ=="}
 @pytest.fixture
 def send(kinesis: Any, wire: Wire) -> Iterator[Callable[[str, bytes], tuple[int, dict[str, Any]]]]:
     """Send a body as it is, and return the status and the document of the answer."""
-    with httpx.Client(http1=not wire.http2, http2=wire.http2) as http:
+    with httpx.Client(verify=NO_AUTHORITIES, http1=not wire.http2, http2=wire.http2) as http:
 
         def send(action: str, body: bytes) -> tuple[int, dict[str, Any]]:
             headers = {

@@ -10,7 +10,7 @@ import pytest
 from botocore.eventstream import EventStreamBuffer
 
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.testing.wires import CBOR, Wire, to_cbor
+from tests.testing.wires import CBOR, NO_AUTHORITIES, Wire, to_cbor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def first_frame(kinesis: Any, wire: Wire) -> dict[str, str]:
     body = to_cbor(request) if wire.cbor else json.dumps(request).encode()
     buffer = EventStreamBuffer()
     with (
-        httpx.Client(http1=not wire.http2, http2=wire.http2) as http,
+        httpx.Client(verify=NO_AUTHORITIES, http1=not wire.http2, http2=wire.http2) as http,
         http.stream("POST", kinesis.server.endpoint_url, content=body, headers=headers) as response,
     ):
         for chunk in response.iter_raw():

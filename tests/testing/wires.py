@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CBOR = "application/x-amz-cbor-1.1"
+# The servers speak no TLS, and each client of httpx would read all certificates of the machine.
+NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 # A time is in milliseconds, as no other CBOR has it.
 _SECONDS = {1: lambda value, _: value / 1000}
 
@@ -69,6 +72,7 @@ def speaking(client: Any, wire: Wire) -> Iterator[None]:
         return
     # httpx resets no stream that it reads no further, but it closes a connection that is idle.
     with httpx.Client(
+        verify=NO_AUTHORITIES,
         http1=not wire.http2,
         http2=wire.http2,
         timeout=client.meta.config.read_timeout,

@@ -137,15 +137,9 @@ class JdbcPlace(Place):
         "binary": ("blob", "varchar(32672) for bit data", "varchar(3) for bit data"),
         "timestamp": ("timestamp", "date"),
         "timestamp_ntz": ("timestamp", "date"),
-        "decimal(38,0)": (
-            "decimal(31, 0)",
-            "decimal(20, 4)",
-            "double precision",
-            "integer",
-            "real",
-        ),
-        "decimal(38,18)": ("decimal(31, 18)", "decimal(20, 4)", "double precision", "real"),
-        "decimal(38,38)": ("decimal(31, 31)", "decimal(20, 4)", "double precision", "real"),
+        "decimal(38,0)": ("decimal(31, 0)", "decimal(20, 4)"),
+        "decimal(38,18)": ("decimal(31, 18)", "decimal(20, 4)"),
+        "decimal(38,38)": ("decimal(31, 31)", "decimal(20, 4)"),
     }
     _OF_TIME: Final = {
         "date": "LocalDate",
@@ -177,12 +171,13 @@ class JdbcPlace(Place):
         value = f"CAST(v{number} AS {own})"
         if self._is_derby and kind.name in self._OF_TIME:
             value = f"CAST({value} AS varchar(40))"
-        query = f"SELECT id, {value} FROM {self._table}"  # noqa: S608 - ours
+        null = f"CASE WHEN v{number} IS NULL THEN 1 ELSE 0 END"
+        query = f"SELECT id, {value}, {null} FROM {self._table}"  # noqa: S608 - ours
         with self._database.connection() as connection:
             found = connection.createStatement().executeQuery(query)
             get = self._getter(kind)
             while found.next():
-                yield found.getInt(1), None if found.getObject(2) is None else get(found)
+                yield found.getInt(1), None if found.getInt(3) else get(found)
 
     def _getter(self, kind: Kind) -> Callable[[Any], Any]:
         java: Any = self._database.spark._jvm
