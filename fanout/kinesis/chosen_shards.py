@@ -27,13 +27,9 @@ class ShardChoice:
     """Know which shards are chosen: those that are named, and their children from then on.
 
     Of readers that divide a stream, one has the child of a merge: the reader of the parent whose id
-    is lower.
-
-    Args:
-        names: The ids of shards. Where several streams are read, one names a shard of each of them,
-            unless the name of a stream and a slash are before it.
-        any_parent: Whether the child of a merge is chosen with either of its parents, for a reader
-            that divides nothing.
+    is lower. With `any_parent` either parent will do, for a reader that divides nothing. Where
+    several streams are read, a name is a shard of each of them, unless the name of a stream and a
+    slash are before it.
     """
 
     def __init__(self, names: Iterable[str], *, any_parent: bool = False) -> None:
@@ -49,11 +45,8 @@ class ShardChoice:
         return split_id in self._ids or bool({split_id, split_id.rpartition("/")[2]} & self._names)
 
     def of(self, listed: Sequence[Split]) -> list[Split]:
-        """Return the chosen shards of a listing.
-
-        Raises:
-            OptionError: The first listing lacks a shard that is named; later it may have expired.
-        """
+        """Return the chosen shards of a listing; the first must have each shard that is named."""
+        # In a later listing a named shard may have expired.
         if not self._checked:
             self._check(listed)
             self._checked = True
@@ -71,9 +64,6 @@ class ShardChoice:
         """Check that no stored shard may continue a named one through shards that are forgotten.
 
         Call it when both are learned. A reader forgets what it has read when it has expired.
-
-        Raises:
-            OptionError: That cannot be told of a shard.
         """
         states = [*stored]
         known = {split.id: split for split in [*listed, *(state.split for state in states)]}
@@ -114,12 +104,7 @@ class ShardChoice:
 
 @final
 class ChosenConnection:
-    """A connection of Kinesis that reads chosen shards alone.
-
-    Args:
-        connection: The connection to all shards.
-        choice: The chosen ones.
-    """
+    """A connection of Kinesis that reads chosen shards alone."""
 
     def __init__(self, connection: Connection, choice: ShardChoice) -> None:
         self._connection = connection
@@ -138,12 +123,7 @@ class ChosenConnection:
         return self._connection.pacing
 
     async def splits(self) -> Sequence[Split]:
-        """List the shards that are read.
-
-        Raises:
-            OptionError: The first listing lacks a shard that is named.
-            Exception: As for all shards.
-        """
+        """List the shards that are read."""
         return self._choice.of(await self._connection.splits())
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
@@ -175,12 +155,7 @@ class ChosenConnection:
         return self._all.reads(split) and split in self._choice
 
     async def _adopt(self, checkpoint: Checkpoint, splits: Sequence[Split]) -> Checkpoint | None:
-        """Continue stored positions, and find out which of them are those of chosen shards.
-
-        Raises:
-            OptionError: As for `ShardChoice.check_stored`.
-            Exception: As for all shards.
-        """
+        """Continue stored positions, and find out which of them are those of chosen shards."""
         adopted: Checkpoint | None
         if self._all.adopt is not None:
             adopted = await self._all.adopt(checkpoint, splits)

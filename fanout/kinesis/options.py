@@ -209,11 +209,7 @@ class KinesisOptions(SourceOptions):
 
     @property
     def only_stream(self) -> str:
-        """The name or ARN of the stream, for what can be done with one alone.
-
-        Raises:
-            OptionError: If there are several.
-        """
+        """The name or ARN of the stream, for what can be done with one alone."""
         if not isinstance(self.stream, str):
             raise OptionError(f"stream={self.stream!r} must be one stream here")
         return self.stream
@@ -305,12 +301,7 @@ class KinesisOptions(SourceOptions):
 
 
 def _check_shards(shards: str | Sequence[str], streams: Sequence[str]) -> tuple[str, ...]:
-    """Return the ids of chosen shards, each once.
-
-    Args:
-        shards: One, or several.
-        streams: The names of the streams that are read.
-    """
+    """Return the ids of chosen shards, each once."""
     several = (shards,) if isinstance(shards, str) else tuple(dict.fromkeys(shards))
     if not several:
         raise OptionError("shards is empty; name at least one, or leave it out for all")
@@ -366,12 +357,9 @@ def _check_stream(stream: str) -> re.Match[str] | None:
 
 
 def check_tags(tags: object) -> dict[str, str]:
-    """Check the tags of a consumer, and return a copy.
-
-    Raises:
-        OptionError: If they are not a mapping of at most 50 keys (1 to 128 characters, not
-            beginning with `aws:`) to values (at most 256 characters).
-    """
+    """Check the tags of a consumer, and return a copy."""
+    # Kinesis takes 50 keys of 1 to 128 characters, not beginning with `aws:`, and values of up to
+    # 256.
     if not isinstance(tags, Mapping):
         raise OptionError(f"tags={tags!r} must be a mapping of strings to strings")
     if len(tags) > _MAX_TAGS:
@@ -392,15 +380,7 @@ def check_tags(tags: object) -> dict[str, str]:
 
 
 def check_endpoint(url: str, *, insecure: bool) -> None:
-    """Accept https, and plain http on this machine or where `insecure` allows it.
-
-    Args:
-        url: The endpoint.
-        insecure: Whether plain http to another machine is allowed.
-
-    Raises:
-        OptionError: If the endpoint is another one, or holds a user or a password.
-    """
+    """Accept https, plain http on this machine or if `insecure`, and no user or password."""
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise OptionError(

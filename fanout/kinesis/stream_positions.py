@@ -38,11 +38,7 @@ def identity_of_several(streams: Iterable[StreamDescription]) -> str:
 
 
 def adopt_alone(checkpoint: Checkpoint, stream: StreamDescription) -> Checkpoint | None:
-    """Return stored positions as positions of one stream; None if they are no such.
-
-    Raises:
-        PositionError: The stream was deleted, and another one was created by its name.
-    """
+    """Return stored positions as positions of one stream; None if they are no such."""
     if checkpoint.source == identity(stream):
         return checkpoint
     _check_not_replaced(checkpoint.source.removeprefix(_KIND), _identity(stream))
@@ -53,13 +49,6 @@ def adopt(checkpoint: Checkpoint, streams: Iterable[StreamDescription]) -> Check
     """Return stored positions as positions of several streams; None if they are no such.
 
     Positions of one of the streams, stored when it was read alone, become those of its splits.
-
-    Args:
-        checkpoint: The stored positions.
-        streams: The streams that are read now.
-
-    Raises:
-        PositionError: A stream was deleted, and another one was created by its name.
     """
     stored = stored_streams(checkpoint.source)
     given = {stream.name: _identity(stream) for stream in streams}
@@ -81,12 +70,7 @@ def adopt(checkpoint: Checkpoint, streams: Iterable[StreamDescription]) -> Check
 
 
 def of_one_stream(checkpoint: Checkpoint, stream: StreamDescription) -> Checkpoint:
-    """Return what a checkpoint has of one stream; the checkpoint itself where it has no other.
-
-    Args:
-        checkpoint: Positions of one or of several streams.
-        stream: The stream.
-    """
+    """Return what a checkpoint has of one stream; the checkpoint itself where it has no other."""
     stored = stored_streams(checkpoint.source)
     if not _SEVERAL.fullmatch(checkpoint.source) or stream.name not in stored:
         return checkpoint
@@ -101,11 +85,8 @@ def of_one_stream(checkpoint: Checkpoint, stream: StreamDescription) -> Checkpoi
 
 
 def stored_streams(source: str) -> Mapping[str, str]:
-    """Return the streams that stored positions are of: by name, the ARN and time of creation.
-
-    Args:
-        source: The identity that was stored with the positions; one of another service has none.
-    """
+    """Return the streams of a stored identity: by name, the ARN and time of creation."""
+    # The identity of another service has none.
     several = _SEVERAL.fullmatch(source)
     streams = [source.removeprefix(_KIND)] if several is None else several[1].split(", ")
     named = ((_NAME.match(stream), stream) for stream in streams)

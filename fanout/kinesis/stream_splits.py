@@ -14,21 +14,13 @@ if TYPE_CHECKING:
 
 
 def stream_of(split_id: str) -> str:
-    """Return the name of the stream that a split is in; neither name may have a slash.
-
-    Args:
-        split_id: The id of the split, such as `orders/shardId-000000000000`.
-    """
+    """Return the stream of a split, such as `orders/shardId-000000000000`."""
     return split_id.partition("/")[0]
 
 
 @final
 class StreamSplits:
-    """Translate between the shards of one stream and the splits of a source of several.
-
-    Args:
-        stream: The stream's name.
-    """
+    """Translate between the shards of one stream and the splits of a source of several."""
 
     def __init__(self, stream: str) -> None:
         self._prefix = f"{stream}/"
@@ -51,12 +43,7 @@ class StreamSplits:
         return Split(split.id.removeprefix(self._prefix), parents)
 
     def event(self, event: Batch | End, split: Split) -> Batch | End:
-        """Return an event of a shard as one of its split.
-
-        Args:
-            event: The event.
-            split: The split.
-        """
+        """Return an event of a shard as one of its split."""
         if isinstance(event, End):
             return replace(event, split=split, children=self.splits(event.children))
         return replace(event, split=split)

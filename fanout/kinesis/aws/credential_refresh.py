@@ -34,11 +34,7 @@ class _Caller:
 
 @final
 class CredentialRefresh:
-    """Renew the credentials once for all calls that were refused with the same ones.
-
-    Args:
-        renew: Finds credentials again, and signs with them from then on.
-    """
+    """Renew the credentials once for all calls that were refused with the same ones."""
 
     def __init__(self, renew: Callable[[], Awaitable[None]]) -> None:
         self._renew = renew
@@ -58,10 +54,8 @@ class CredentialRefresh:
         """Ensure that the next call is signed with newer credentials; return when to make it.
 
         Thousands of shards are refused together: the first renews the credentials, and the others
-        wait for it, for a minute at most. Credentials that cannot be renewed are kept, and a
-        warning is logged.
-
-        Cancellation: the next caller that waits renews them.
+        wait for it, for a minute at most; if it is cancelled, the next one renews them. Credentials
+        that cannot be renewed are kept, and a warning is logged.
         """
         state = self._callers.setdefault(caller, _Caller())
         state.refusals += 1

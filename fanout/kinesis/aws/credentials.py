@@ -45,9 +45,7 @@ _SIGNED_HEADERS: Final = "The Canonical String for this request should have been
 class RenewableCredentials:
     """Stand in for botocore's credentials, and delegate to those that were found last.
 
-    Args:
-        current: The credentials that were found first.
-        find: Looks for credentials as if for the first time; returns None if there are none.
+    `find` looks for credentials as if for the first time; it returns None if there are none.
     """
 
     def __init__(self, current: Any, find: Callable[[], Awaitable[Any]]) -> None:
@@ -63,12 +61,7 @@ class RenewableCredentials:
         return str(self._current.method)
 
     async def get_frozen_credentials(self) -> Any:
-        """Return the keys for one request, renewed first if they are about to expire.
-
-        Raises:
-            CredentialRetrievalError: If a credential process returned malformed output.
-            Exception: Any other error of botocore, if they cannot be renewed.
-        """
+        """Return the keys for one request, renewed first if they are about to expire."""
         try:
             return await self._current.get_frozen_credentials()
         except ValueError as error:
@@ -86,14 +79,7 @@ class RenewableCredentials:
         return self._current.get_deferred_property(name)  # type: ignore[no-any-return]
 
     async def renew(self) -> None:
-        """Find credentials again, and sign with them from now on.
-
-        Cancellation: the old credentials stay.
-
-        Raises:
-            NoCredentialsError: If there are none any more; the old ones stay.
-            Exception: Any other error of botocore, if they cannot be read; the old ones stay.
-        """
+        """Find credentials again, and sign with them; without success the old ones stay."""
         found = await self._find()
         if found is None:
             raise NoCredentialsError
@@ -103,15 +89,9 @@ class RenewableCredentials:
 async def find_credentials(session: aioboto3.Session | None) -> Any:
     """Find credentials as if for the first time, in threads, because that reads files.
 
-    Args:
-        session: The session to take them from; None for the environment, the files and the role of
-            this machine. Keys that were passed to the session itself are returned as they are.
-
-    Returns:
-        Credentials of botocore; None if there are none.
-
-    Raises:
-        Exception: Any error of botocore, if they cannot be read.
+    Without a session they are those of the environment, the files and the role of this machine.
+    Keys that were passed to the session itself are returned as they are. None says that there are
+    none; any error of botocore may come.
     """
     held = None if session is None else inner_session(session)._credentials  # noqa: SLF001  # a public getter would load them
     match held:
@@ -144,20 +124,9 @@ async def assume_role(
     region: str,
     find_source: Callable[[], Awaitable[Any]],
 ) -> Any:
-    """Assume a role with credentials that are found first.
+    """Return a role's credentials, which botocore renews before they expire; None without a source.
 
-    Args:
-        session: The session that makes the client of STS.
-        role: The role.
-        region: The region of STS.
-        find_source: Finds the credentials to assume the role with.
-
-    Returns:
-        The role's credentials, which botocore renews before they expire; None if there are no
-        source credentials.
-
-    Raises:
-        ClientError: If the role may not be assumed.
+    A role that may not be assumed is a ClientError of botocore.
     """
     source = await find_source()
     if source is None:

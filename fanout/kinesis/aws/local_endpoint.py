@@ -15,10 +15,6 @@ from fanout.core.option_checks import is_loopback
 
 
 def go_past_proxies(client: Any) -> None:
-    """Have a client use no proxy of the environment if its endpoint is on this machine.
-
-    Args:
-        client: The client; no other one of its session changes.
-    """
+    """Have one client use no proxy of the environment if its endpoint is on this machine."""
     if is_loopback(urlsplit(client.meta.endpoint_url).hostname or ""):
         client._endpoint.http_session._proxy_config = ProxyConfiguration({})  # noqa: SLF001  # no public name exists

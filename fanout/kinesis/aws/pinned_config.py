@@ -8,12 +8,7 @@ from aiobotocore.config import AioConfig
 
 
 def pinned_config(*, attempts: int, **options: Any) -> AioConfig:
-    """Return the configuration of a client; see `AioConfig`.
-
-    Args:
-        attempts: How often a call is made before its error is raised.
-        **options: What else is set.
-    """
+    """Return the configuration of a client that makes a call so often until it raises."""
     return AioConfig(
         # With `adaptive` a call that is throttled would slow all others of the client, which are
         # about other shards, and its wait cannot always be cancelled.

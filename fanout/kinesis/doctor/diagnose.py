@@ -113,16 +113,7 @@ async def _diagnose_stream(
 
 
 async def read_stream_lag(options: KinesisOptions, checkpoint: Checkpoint) -> dict[str, Backlog]:
-    """Find out how far a checkpoint is behind in each shard that is not read to its end.
-
-    Args:
-        options: The stream, or the streams.
-        checkpoint: Positions in it.
-
-    Raises:
-        OptionError: It is a checkpoint of another stream.
-        FanOutError: The service cannot be called.
-    """
+    """Find out how far a checkpoint is behind in each shard that is not read to its end."""
     lags: dict[str, Backlog] = {}
     for stream in options.streams:
         lags |= await _read_lag(replace(options, stream=stream), checkpoint)

@@ -35,16 +35,9 @@ if TYPE_CHECKING:
 
 @final
 class Poller:
-    """Poll the shards of one stream, each within the rate limit of the service.
+    """Poll the shards of one stream, each within the rate limit of the service."""
 
-    The rate limit of a shard outlives a subscription: the next one continues it.
-
-    Args:
-        client: The calls of the stream.
-        stream: The stream.
-        max_event_bytes: The largest answer that is accepted.
-        deaggregator: Deaggregates the stream's records.
-    """
+    # The rate limit of a shard outlives a subscription: the next one continues it.
 
     def __init__(
         self,
@@ -67,17 +60,10 @@ class Poller:
         """Request an iterator and the first answer; the events go on until the shard ends.
 
         Each event is the answer to one call, which is made when the event is awaited, and not
-        before the service allows it.
-
-        Args:
-            split: The shard.
-            position: Where to begin.
-            reserve: Waits until memory may be used; it is called before a body is read.
-
-        Raises:
-            Exception: Any error of the service or the network. The iterator raises them too,
-                UnconfirmedEndError after an answer with one of the two signs of the shard's end,
-                and MalformedEventError if an answer contradicts itself or its position.
+        before the service allows it. Memory is reserved before a body is read. The iterator raises
+        any error of the service or the network too, UnconfirmedEndError after an answer with one of
+        the two signs of the shard's end, and MalformedEventError if an answer contradicts itself or
+        its position.
         """
         first = self._events(
             split, position, await self._poll_from(position, split, reserve), reserve
@@ -152,10 +138,8 @@ async def _read(unread: UnreadRecords, size: int, limit: int, reserve: Reserve) 
 
 
 def _data_bytes(records: pa.RecordBatch) -> int:
-    """Return the bytes of the data, before base64, and of the partition keys.
-
-    The API reference does not state whether keys count for readers; for writers they do.
-    """
+    """Return the bytes of the data, before base64, and of the partition keys."""
+    # The API reference does not state whether keys count for readers; for writers they do.
     if not records.num_rows:
         return 0
     columns = (records.column(name) for name in ("data", "partitionKey"))

@@ -49,11 +49,6 @@ class ShardRateLimit:
         self._interval = longer if idle else intervals.poll
 
     def rest(self, answered_at: float, nbytes: int) -> None:
-        """Let the shard rest until its average rate is allowed; the last call for an answer counts.
-
-        Args:
-            answered_at: When the answer came, in seconds of the event loop's clock.
-            nbytes: The bytes of the records that it returned.
-        """
+        """Let the shard rest until its average rate is allowed; an answer's last call counts."""
         rest = min(nbytes / _BYTES_PER_SECOND, self._intervals.longest_rest)
         self._free_at = answered_at + max(rest, self._interval)

@@ -58,11 +58,7 @@ class KinesisWriteOptions:
     insecure: bool = False
 
     def check_writing(self) -> None:
-        """Check the options of this class.
-
-        Raises:
-            OptionError: If an option is malformed or out of range, or two contradict each other.
-        """
+        """Check the options of this class."""
         if not isinstance(self.stream, str) or not (
             (arn := STREAM_ARN.fullmatch(self.stream)) or NAME.fullmatch(self.stream)
         ):
