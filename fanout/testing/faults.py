@@ -17,21 +17,14 @@ from fanout.errors import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StreamFault:
-    """Strike at an event of a live subscription.
-
-    Args:
-        shard: the shard id; None means any shard.
-        event: which event of a subscription it strikes at, counted from 1, empty events included;
-            None means the next one, whichever it is.
-        times: how many subscriptions it strikes before it is used up.
-    """
+    """Strike at an event of a live subscription, in any shard unless one is named."""
 
     shard: str | None = None
+    # Counted from 1 in a subscription, empty ones included; None for the next one.
     event: int | None = 1
-    times: int = 1
+    times: int = 1  # how many subscriptions it strikes before it is used up
 
     def __post_init__(self) -> None:
-        """Check every range."""
         _require_positive(times=self.times)
         if self.event is not None:
             _require_positive(event=self.event)
@@ -39,50 +32,32 @@ class _StreamFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallFault:
-    """Strike at a call.
+    """Strike at a call."""
 
-    Args:
-        call: which matching call it strikes first, counted from 1 since the injection.
-        times: how many calls in a row it strikes before it is used up.
-    """
-
-    call: int = 1
-    times: int = 1
+    call: int = 1  # which matching call it strikes first, counted from 1 since the injection
+    times: int = 1  # how many calls in a row it strikes before it is used up
 
     def __post_init__(self) -> None:
-        """Check every range."""
         _require_positive(call=self.call, times=self.times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SubscribeFault(_CallFault):
-    """Strike at a subscribe call.
-
-    Args:
-        shard: the shard id; None means any shard.
-    """
+    """Strike at a subscribe call, for any shard unless one is named."""
 
     shard: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PollFault(_CallFault):
-    """Strike at a GetRecords call that no rule refuses.
-
-    Args:
-        shard: the shard id; None means any shard.
-    """
+    """Strike at a GetRecords call that no rule refuses, for any shard unless one is named."""
 
     shard: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ActionFault(_CallFault):
-    """Strike at a call of the API.
-
-    Args:
-        action: the call, such as ListShards.
-    """
+    """Strike at a call of the API, such as ListShards."""
 
     action: str
 
@@ -244,7 +219,6 @@ class RefuseRecords(_CallFault):
     code: str = "InternalFailure"
 
     def __post_init__(self) -> None:
-        """Check every range."""
         _require_positive(call=self.call, times=self.times, every=self.every)
 
 

@@ -64,14 +64,7 @@ class _RequestHandler(MotoRequestHandler):
 class HttpServer(ThreadedWSGIServer):
     """Serve a WSGI application on 127.0.0.1 over HTTP/1.1 and HTTP/2, a thread per request.
 
-    Args:
-        port: the port; 0 takes a free one.
-        app: the WSGI application.
-        name: the name of its threads.
-        tls: speak TLS with clients that begin with it; None never does.
-
-    Raises:
-        OSError: the port is taken.
+    The port 0 takes a free one. With `tls` it speaks TLS with clients that begin with it.
     """
 
     def __init__(

@@ -23,24 +23,14 @@ _RESOLVE_TIMEOUT = 900
 
 
 def cache_directory(name: str) -> Path:
-    """Return a directory of the user's cache: `fanout/NAME` below `XDG_CACHE_HOME` or `~/.cache`.
-
-    Args:
-        name: The directory's name.
-    """
+    """Return the directory `fanout/NAME` below `XDG_CACHE_HOME` or `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fanout", name)
 
 
 def fill_once(home: Path, fill: Callable[[Path], Path]) -> Path:
     """Fill a directory unless it exists; one process does it, and others wait for it.
 
-    Args:
-        home: The directory.
-        fill: It gets an empty directory to work in, and returns the directory below it that is
-            renamed to `home`.
-
-    Returns:
-        `home`.
+    `fill` gets an empty directory to work in, and returns the one below it that becomes `home`.
     """
     if home.is_dir():
         return home
@@ -58,17 +48,7 @@ def fill_once(home: Path, fill: Callable[[Path], Path]) -> Path:
 
 
 def retrieve(module: str, work: Path, pattern: str, otherwise: str) -> None:
-    """Resolve an Ivy module and copy its jars.
-
-    Args:
-        module: The text of an `ivy.xml`.
-        work: The directory to work in.
-        pattern: Ivy's pattern of the paths of the jars, below `work`.
-        otherwise: The sentence of the error.
-
-    Raises:
-        SetupError: There is no Java or no pyspark, or a jar cannot be downloaded.
-    """
+    """Resolve the text of an `ivy.xml`, and copy its jars to paths below `work`, an Ivy pattern."""
     java, ivy = java_and_ivy()
     (work / "ivy.xml").write_text(module)
     command = [java, "-cp", ivy, "org.apache.ivy.Main", "-ivy", "ivy.xml"]
@@ -77,11 +57,7 @@ def retrieve(module: str, work: Path, pattern: str, otherwise: str) -> None:
 
 
 def java_and_ivy() -> tuple[str, str]:
-    """Return the paths of Java and of pyspark's Ivy.
-
-    Raises:
-        SetupError: There is no Java or no pyspark.
-    """
+    """Return the paths of Java and of pyspark's Ivy."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SetupError(
@@ -97,15 +73,9 @@ def java_and_ivy() -> tuple[str, str]:
 
 
 def run(command: list[str], directory: Path, otherwise: str) -> None:
-    """Run a command of Java to its end.
+    """Run a command of Java to its end, for a quarter of an hour at most.
 
-    Args:
-        command: The path and the arguments.
-        directory: Where it runs.
-        otherwise: The sentence of the error; the last lines of the output follow it.
-
-    Raises:
-        SetupError: It failed, or took over a quarter of an hour.
+    The error is the sentence `otherwise`, and the last lines of the output.
     """
     try:
         answer = run_command(command, cwd=directory, timeout=_RESOLVE_TIMEOUT)
@@ -118,11 +88,7 @@ def run(command: list[str], directory: Path, otherwise: str) -> None:
 
 @contextmanager
 def progress(text: str) -> Iterator[None]:
-    """Show on stderr what is done, as long as it takes.
-
-    Args:
-        text: What is done.
-    """
+    """Show on stderr what is done, as long as it takes."""
     from rich.console import Console  # noqa: PLC0415 - a full cache needs no console
 
     console = Console(stderr=True)

@@ -49,16 +49,7 @@ class _Jar(NamedTuple):
 
 
 def pinned_jars(file: Path) -> list[Path]:
-    """Find the jars of a list in the user's cache, and download them the first time.
-
-    The cache is `fanout/jars` below `XDG_CACHE_HOME` or `~/.cache`.
-
-    Args:
-        file: The list.
-
-    Raises:
-        SetupError: A jar cannot be downloaded, or it is not the pinned one.
-    """
+    """Find the jars of a list in the user's cache, and download them the first time."""
     text = file.read_text()
     pinned = [_parse(line) for line in text.splitlines()]
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -68,11 +59,7 @@ def pinned_jars(file: Path) -> list[Path]:
 
 
 def pyspark_jars() -> Path:
-    """Return the directory of the jars that pyspark brings.
-
-    Raises:
-        SetupError: There is no pyspark.
-    """
+    """Return the directory of the jars that pyspark brings."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SetupError("there is no pyspark; pip install 'fanout-streams[spark]'")

@@ -8,14 +8,7 @@ from fanout.errors import SetupError
 
 
 def check_port(port: int) -> None:
-    """Check that a server could listen on a port of 127.0.0.1.
-
-    Args:
-        port: the port; 0 is always free.
-
-    Raises:
-        SetupError: it cannot: the port is taken, or needs more rights.
-    """
+    """Check that a server could listen on a port of 127.0.0.1; 0 is always free."""
     with socket.socket() as probe:
         # As servers bind: a connection of before that still lingers does not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -15,12 +15,9 @@ if TYPE_CHECKING:
 
 
 class SocketCaller:
-    """The client of a request over HTTP/1.1, which has the connection to itself.
+    """The client of a request over HTTP/1.1, which has the connection to itself."""
 
-    Args:
-        connection: the connection.
-        watch: what watches it while the request's thread does not.
-    """
+    # The watch watches it while the request's thread does not.
 
     def __init__(self, connection: socket.socket, watch: HangUpWatch) -> None:
         self._connection = connection

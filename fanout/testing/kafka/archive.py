@@ -22,15 +22,7 @@ _START_TIMEOUT = 90.0
 
 
 def archive_classes(java: str, home: Path) -> None:
-    """Start a broker and end it, and keep its classes as `libs/classes.jsa`.
-
-    Args:
-        java: the java executable.
-        home: a directory with Kafka's jars in `libs`, which gets the file.
-
-    Raises:
-        SetupError: the broker does not start or writes no archive.
-    """
+    """Start a broker and end it, and keep its classes as `libs/classes.jsa`."""
     with KeptServer(java_command(java, "-XX:ArchiveClassesAtExit=classes.jsa")) as server:
         port, controller = free_ports(2)
         properties = server_properties(

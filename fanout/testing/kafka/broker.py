@@ -108,7 +108,6 @@ class KafkaBroker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the broker and remove its data."""
         self.close()
 
     def close(self) -> None:

@@ -40,17 +40,8 @@ log.dirs=data
 def kafka_jars(version: str = KAFKA_VERSION) -> Path:
     """Find the directory of a Kafka version in the user's cache, and fill it the first time.
 
-    The cache is `fanout/kafka` below `XDG_CACHE_HOME` or `~/.cache`. It can be copied to a machine
-    without a network.
-
-    Args:
-        version: a released version of Apache Kafka, 4.1 or later.
-
-    Returns:
-        A directory with the jars in `libs`, and the `bootstrap.checkpoint` of a formatted disk.
-
-    Raises:
-        SetupError: there is no Java or no pyspark, or the version cannot be downloaded.
+    The cache can be copied to a machine without a network. The directory has the jars in `libs`,
+    and the `bootstrap.checkpoint` of a formatted disk. The version is 4.1 or later.
     """
     home = cache_directory("kafka") / version
     return fill_once(home, lambda work: _fill(work, home, version))

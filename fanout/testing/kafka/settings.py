@@ -75,11 +75,7 @@ _DEFAULTS = {
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """Check that the caller's settings leave alone what the broker decides by itself.
-
-    Raises:
-        OptionError: they do not.
-    """
+    """Check that the caller's settings leave alone what the broker decides by itself."""
     own = sorted(settings.keys() & (_OWN.keys() | _OF_THE_PORTS))
     if own:
         raise OptionError(f"settings has {', '.join(own)}, which the KafkaBroker decides by itself")
@@ -106,13 +102,7 @@ def server_properties(
 ) -> str:
     """Write `server.properties`, with data below the directory that the broker runs in.
 
-    Args:
-        ports: where each listener listens, by its name; `CONTROLLER` is one.
-        protocols: how each listener is secured, by its name.
-        settings: what the caller wants different, by Kafka's names.
-
-    Returns:
-        The text of the file.
+    Ports and protocols are by the name of a listener; `CONTROLLER` is one.
     """
     properties = {
         **_DEFAULTS,
@@ -133,14 +123,7 @@ def java_command(java: str, *options: str) -> list[str]:
 
 
 def lay_out(directory: Path, home: Path, cluster: str, properties: str) -> None:
-    """Fill the directory that a broker runs in: jars, configuration and an empty formatted disk.
-
-    Args:
-        directory: an empty directory.
-        home: what `kafka_jars` has returned.
-        cluster: the id of the cluster that the broker is.
-        properties: what `server_properties` has returned.
-    """
+    """Fill a broker's empty directory: jars of `home`, configuration, an empty formatted disk."""
     # The archive of classes holds for the path "libs", wherever the cache is.
     (directory / "libs").symlink_to(home / "libs")
     (directory / "server.properties").write_text(properties)

@@ -32,11 +32,7 @@ _UNREADABLE = {
 
 
 class CborApplication:
-    """Read requests in CBOR, and answer them in CBOR; all others pass as they are.
-
-    Args:
-        app: the WSGI application behind, which speaks JSON.
-    """
+    """Read requests in CBOR, and answer them in CBOR; all others pass as they are."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -84,7 +80,7 @@ def speaks_cbor(environ: dict[str, Any]) -> bool:
 
 
 def cbor_to_json(body: bytes) -> bytes:
-    """Write a request in CBOR as JSON: blobs in base64, times in seconds.
+    """Write a request in CBOR, one map, as JSON: blobs in base64, times in seconds.
 
     Raises:
         CBORError: it is not CBOR.

@@ -13,11 +13,7 @@ _backends: Any = moto.dynamodb.models.dynamodb_backends
 
 
 def with_dynamodb(moto: Any) -> OneAtATime:
-    """Serve one call of DynamoDB at a time, so that of two workers one gets a lease.
-
-    Args:
-        moto: the WSGI application, which looks for the service by the request.
-    """
+    """Serve one call of DynamoDB at a time, so that of two workers one gets a lease."""
     return OneAtATime(moto, _is_for_dynamodb)
 
 

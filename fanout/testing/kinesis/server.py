@@ -107,7 +107,6 @@ class KinesisServer(ClientSettings):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the server."""
         self.close()
 
     def close(self) -> None:
@@ -298,11 +297,7 @@ class KinesisServer(ClientSettings):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until stdin closes or SIGTERM comes; print as a line of JSON where.
-
-    Args:
-        arguments: the command line without the program's name; None takes this process's.
-    """
+    """Serve until stdin closes or SIGTERM comes; print as a line of JSON where."""
     parser = argparse.ArgumentParser(prog="python -m fanout.testing.kinesis.server")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0: a free one")
     parser.add_argument(
