@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 class ChosenShards:
     """Read some shards of a source, and their children after a reshard.
 
-    Unlike with the option `shards` of a source, a child of a merge is read with either parent.
-
-    Args:
-        source: A stream of Kinesis.
-        shards: The ids of the shards, or their numbers. Where several streams are read, one names
-            a shard of each of them, unless the name of a stream and a slash are before it.
+    Unlike with the option `shards` of a source, a child of a merge is read with either parent. A
+    shard is named by its id or its number. Where several streams are read, that names a shard of
+    each of them, unless the name of a stream and a slash are before it.
     """
 
     source: Source
@@ -47,11 +44,7 @@ class ChosenShards:
 
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[Connection]:
-        """Open the connection of the source.
-
-        Args:
-            available_now: As for the source.
-        """
+        """Open the connection of the source."""
         ids = {f"shardId-{one:0>12}" if one.isdecimal() else one for one in self.shards}
         async with self.source.connect(available_now=available_now) as connection:
             yield ChosenConnection(connection, ShardChoice(ids, any_parent=True))

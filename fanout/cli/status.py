@@ -94,11 +94,7 @@ def _source(
     aws: AwsOptions,
     kafka: ClusterOptions,
 ) -> Callable[[], dict[str, Backlog]] | None:
-    """Return what asks the source for the lag; None where no option names the source.
-
-    Raises:
-        OptionError: The options name a source of another kind, or are malformed.
-    """
+    """Return what asks the source for the lag; None where no option names the source."""
     if positions.source.startswith("kinesis:"):
         if stream is None:
             return None
