@@ -219,7 +219,7 @@ def _kinesis(
     )
     if not shards:
         return source
-    from fanout.cli.chosen_shards import ChosenShards  # noqa: PLC0415 - for help
+    from fanout.kinesis.chosen_shards import ChosenShards  # noqa: PLC0415 - for help
 
     return ChosenShards(source, shards)
 

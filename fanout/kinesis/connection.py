@@ -10,7 +10,7 @@ from fanout.core.policy import Fatal, Phase, Retry
 from fanout.core.source import Capabilities, Terms
 from fanout.core.statistics import Origin
 from fanout.core.subscription import Tap
-from fanout.kinesis.aws.credential_refresh import CredentialRefresh
+from fanout.kinesis.aws.credentials import CredentialRefresh
 from fanout.kinesis.aws.error_hints import TAKEN_OVER, hint_of, name_of
 from fanout.kinesis.closed_shards import ClosedShards, MeasuredEvents
 from fanout.kinesis.policy import KinesisRemedy, judge

@@ -12,10 +12,10 @@ from botocore.exceptions import ClientError
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import FanOutError, ServiceError
+from fanout.kinesis.aws.api import stream_of_consumer
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import code_of, explained
 from fanout.kinesis.control_calls import until_answered
-from fanout.kinesis.options import stream_of_consumer
 from fanout.kinesis.registration import ConsumerRegistration, deregister_consumer
 
 if TYPE_CHECKING:

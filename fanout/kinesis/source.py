@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.positions import Latest
 from fanout.errors import OptionError, ServiceError
+from fanout.kinesis.aws.api import stream_of_consumer
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import explained
 from fanout.kinesis.chosen_shards import ChosenConnection, ShardChoice
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.control_calls import until_answered
 from fanout.kinesis.open_files import check_open_files
-from fanout.kinesis.options import KinesisOptions, stream_of_consumer
+from fanout.kinesis.options import KinesisOptions
 from fanout.kinesis.reading.decode import SCHEMA, arrival, cursor_after
 from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.streams_connection import StreamsConnection

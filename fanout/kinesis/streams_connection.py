@@ -17,8 +17,13 @@ from fanout.core.statistics import Origin
 from fanout.errors import OptionError, ServiceError
 from fanout.kinesis.aws.error_hints import name_of
 from fanout.kinesis.starting_position import describe_position, resolve_start
-from fanout.kinesis.stream_positions import adopt, identity_of_several, stored_streams
-from fanout.kinesis.stream_splits import StreamSplits, stream_of
+from fanout.kinesis.stream_positions import (
+    StreamSplits,
+    adopt,
+    identity_of_several,
+    stored_streams,
+    stream_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence

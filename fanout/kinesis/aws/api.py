@@ -6,9 +6,13 @@ unchanged; the caller judges them by the table in `fanout.kinesis.policy`.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+from fanout.errors import MalformedEventError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -23,6 +27,15 @@ MAX_SHARDS: Final = 50_000
 MAX_CONSUMERS: Final = 1_000
 
 MAX_HASH_KEY: Final = 2**128 - 1
+_MAX_HASH_KEY_DIGITS: Final = len(str(MAX_HASH_KEY))
+
+# The name of a stream or a consumer, and the ARNs of both with their parts.
+NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+STREAM_ARN: Final = re.compile(
+    r"(?P<stream_arn>arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}"
+    r":stream/(?P<stream>[a-zA-Z0-9_.-]{1,128}))"
+)
+CONSUMER_ARN: Final = re.compile(STREAM_ARN.pattern + r"/consumer/[a-zA-Z0-9_.-]{1,128}(:[0-9]+)?")
 
 NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -60,6 +73,28 @@ class HashRange:
     def is_whole(self) -> bool:
         """Whether the range holds every hash key."""
         return self.start == 0 and self.end >= MAX_HASH_KEY
+
+
+def hash_key_of(partition_key: str) -> int:
+    """Return the hash key of a record that was put without an explicit one."""
+    # It is the MD5 of the partition key:
+    # https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecord.html
+    return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest())
+
+
+def parse_hash_key(digits: bytes) -> int:
+    """Parse a decimal number below 2**128; an error is a clause that follows a record's name."""
+    if digits.isdigit() and len(digits) <= _MAX_HASH_KEY_DIGITS:
+        hash_key = int(digits)
+        if hash_key <= MAX_HASH_KEY:
+            return hash_key
+    raise MalformedEventError("has an explicit hash key that is not a number below 2**128")
+
+
+def stream_of_consumer(consumer: str) -> str | None:
+    """Return the ARN of a consumer's stream, where the consumer is given by its own ARN."""
+    match = CONSUMER_ARN.fullmatch(consumer)
+    return None if match is None else match["stream_arn"]
 
 
 @final

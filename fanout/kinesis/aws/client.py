@@ -23,13 +23,12 @@ from fanout.kinesis.aws.api import (
     StreamDescription,
     UnreadRecords,
 )
+from fanout.kinesis.aws.client_config import go_past_proxies, pinned_config
 from fanout.kinesis.aws.credentials import hide_secrets
+from fanout.kinesis.aws.endpoint import HTTP_2, HTTP_VERSIONS, check_endpoint
 from fanout.kinesis.aws.error_hints import code_of
-from fanout.kinesis.aws.local_endpoint import go_past_proxies
-from fanout.kinesis.aws.pinned_config import pinned_config
 from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
 from fanout.kinesis.aws.session import open_session
-from fanout.kinesis.options import HTTP_2, HTTP_VERSIONS, check_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence

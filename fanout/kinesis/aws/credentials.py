@@ -2,7 +2,8 @@
 
 botocore keeps the credentials that a session finds first: it renews those with an expiry, but keeps
 a key that it read from a file or the environment although the file changes. The credentials of a
-fanout session are `RenewableCredentials`, which can look again.
+fanout session are `RenewableCredentials`, which can look again. When calls are refused because of
+them, `CredentialRefresh` does so once for all shards.
 
 The module uses private names of aiobotocore and aioboto3: `_session` of an aioboto3 session, and
 `_credentials` of the botocore session inside; see `aws.raw_bodies` for the supported versions.
@@ -11,7 +12,9 @@ The module uses private names of aiobotocore and aioboto3: `_session` of an aiob
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from aiobotocore.credentials import (
@@ -25,7 +28,10 @@ from botocore.exceptions import (
     ProxyConnectionError,
 )
 
-from fanout.kinesis.aws.pinned_config import pinned_config
+from fanout.core.cancellation import cancelled_by_us
+from fanout.core.policy import Pace
+from fanout.kinesis.aws.client_config import pinned_config
+from fanout.kinesis.aws.error_hints import code_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,6 +45,14 @@ _ATTEMPTS: Final = 5
 # The service's message about a wrong signature goes on, from here, with every header that was
 # signed, the session token (X-Amz-Security-Token) among them.
 _SIGNED_HEADERS: Final = "The Canonical String for this request should have been"
+# A key that was just created, or a policy that was just changed, works everywhere within seconds;
+# after this number of refusals in a row only a person can help.
+_TRANSIENT_REFUSALS: Final = 3
+
+# A program that prints the keys (credential_process) may hang, and botocore has no timeout for it.
+_RENEWAL_TIMEOUT: Final = 60.0
+
+log = logging.getLogger(__name__)
 
 
 @final
@@ -173,3 +187,58 @@ def _hide_proxy(caught_exception: BaseException | None, **_: object) -> None:
     """Keep the error below one of a proxy out of tracebacks: it has the proxy's password."""
     if isinstance(caught_exception, ProxyConnectionError):
         caught_exception.__suppress_context__ = True
+
+
+@dataclass(slots=True)
+class _Caller:
+    """Hold the refusals of one caller, a shard or the listing, and its last credentials."""
+
+    generation: int = 0
+    refusals: int = 0
+
+
+@final
+class CredentialRefresh:
+    """Renew the credentials once for all calls that were refused with the same ones."""
+
+    def __init__(self, renew: Callable[[], Awaitable[None]]) -> None:
+        self._renew = renew
+        self._renewing = asyncio.Lock()
+        self._generation = 0
+        self._callers: dict[str | None, _Caller] = {}
+
+    def calling(self, caller: str | None) -> None:
+        """Record that a call is about to be signed, of a shard or, with None, of a listing."""
+        self._callers.setdefault(caller, _Caller()).generation = self._generation
+
+    def allowed(self, caller: str | None) -> None:
+        """Record that a call was answered without a refusal."""
+        self._callers[caller].refusals = 0
+
+    async def refused(self, caller: str | None) -> Pace:
+        """Ensure that the next call is signed with newer credentials; return when to make it.
+
+        Thousands of shards are refused together: the first renews the credentials, and the others
+        wait for it, for a minute at most; if it is cancelled, the next one renews them. Credentials
+        that cannot be renewed are kept, and a warning is logged.
+        """
+        state = self._callers.setdefault(caller, _Caller())
+        state.refusals += 1
+        async with self._renewing:
+            if state.generation == self._generation:
+                await self._try_to_renew()
+        return Pace.JITTER if state.refusals <= _TRANSIENT_REFUSALS else Pace.SLOW
+
+    async def _try_to_renew(self) -> None:
+        try:
+            async with asyncio.timeout(_RENEWAL_TIMEOUT):
+                await self._renew()
+        except Exception as error:
+            if cancelled_by_us():
+                raise asyncio.CancelledError from error
+            # The text of an error may quote the output of a program or a file, so it is left out.
+            name = code_of(error) or type(error).__name__
+            log.warning("the AWS credentials cannot be renewed, and are kept: %s", name)
+        else:
+            log.info("the AWS credentials were renewed, because calls were refused")
+        self._generation += 1

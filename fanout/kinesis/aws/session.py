@@ -17,13 +17,13 @@ import aioboto3
 import botocore.session
 
 from fanout.errors import SetupError
+from fanout.kinesis.aws.client_config import pinned_config
 from fanout.kinesis.aws.credentials import (
     RenewableCredentials,
     assume_role,
     find_credentials,
     inner_session,
 )
-from fanout.kinesis.aws.pinned_config import pinned_config
 
 if TYPE_CHECKING:
     from fanout.kinesis.aws.role import AssumedRole

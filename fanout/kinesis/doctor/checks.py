@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from fanout.core.findings import Finding, fine, problem, unknown, warning
 from fanout.core.lander_plan import LANDERS_APART, lander_cores, lander_count
 from fanout.kinesis.aws.api import MAX_SHARDS
+from fanout.kinesis.aws.endpoint import HTTP_2
 from fanout.kinesis.consumers import list_price
 from fanout.kinesis.open_files import open_files_needed
-from fanout.kinesis.options import HTTP_2
 
 if TYPE_CHECKING:
     from datetime import datetime

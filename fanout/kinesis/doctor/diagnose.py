@@ -30,8 +30,7 @@ from fanout.kinesis.doctor.checks import (
 from fanout.kinesis.doctor.checks import landers as examine_landers
 from fanout.kinesis.doctor.probes import READING, Probe, probe, probe_consumer, probe_polling
 from fanout.kinesis.open_files import open_files_limit
-from fanout.kinesis.stream_positions import identity, of_one_stream, stored_streams
-from fanout.kinesis.stream_splits import StreamSplits
+from fanout.kinesis.stream_positions import StreamSplits, identity, of_one_stream, stored_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

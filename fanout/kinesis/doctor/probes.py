@@ -17,11 +17,10 @@ from fanout.core.findings import Finding, fine, problem, unknown
 from fanout.core.policy import Phase, Retry
 from fanout.core.positions import Timestamp
 from fanout.errors import FanOutError
-from fanout.kinesis.aws.api import NO_TAGS
+from fanout.kinesis.aws.api import NO_TAGS, stream_of_consumer
 from fanout.kinesis.aws.error_hints import code_of, hint_of
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.doctor.checks import consumer_quota, consumer_state, http_version, price
-from fanout.kinesis.options import stream_of_consumer
 from fanout.kinesis.policy import judge
 from fanout.kinesis.reading.decode import decode_records
 from fanout.kinesis.registration import ConsumerRegistration

@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.errors import MalformedEventError
-from fanout.kinesis.aws.api import MAX_HASH_KEY
+from fanout.kinesis.aws.api import hash_key_of, parse_hash_key
 from fanout.kinesis.reading.decode import FEW_ROWS
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ _DIGEST_BYTES = 16
 _ROW_BYTES = 256
 # The service's own limit of a partition key.
 _MAX_KEY_CHARACTERS = 256
-_MAX_HASH_KEY_DIGITS: Final = len(str(MAX_HASH_KEY))
 
 # Field numbers of AggregatedRecord, and of the Record within it.
 _KEY_TABLE, _HASH_KEY_TABLE, _RECORDS = 1, 2, 3
@@ -228,22 +227,6 @@ def _belonging(aggregate: Aggregate, hash_range: HashRange) -> list[bool]:
         (hash_key_of(key) if explicit is None else parse_hash_key(explicit)) in hash_range
         for key, explicit in zip(aggregate.partition_keys, aggregate.hash_keys, strict=True)
     ]
-
-
-def hash_key_of(partition_key: str) -> int:
-    """Return the hash key of a record that was put without an explicit one."""
-    # It is the MD5 of the partition key:
-    # https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecord.html
-    return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest())
-
-
-def parse_hash_key(digits: bytes) -> int:
-    """Parse a decimal number below 2**128; an error is a clause that follows a record's name."""
-    if digits.isdigit() and len(digits) <= _MAX_HASH_KEY_DIGITS:
-        hash_key = int(digits)
-        if hash_key <= MAX_HASH_KEY:
-            return hash_key
-    raise MalformedEventError("has an explicit hash key that is not a number below 2**128")
 
 
 @dataclass(frozen=True, slots=True)

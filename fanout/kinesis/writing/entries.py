@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.errors import MalformedEventError, UnwritableRecordError
+from fanout.kinesis.aws.api import hash_key_of, parse_hash_key
 from fanout.kinesis.deduplication import ID_BYTES, prefixed
-from fanout.kinesis.reading.deaggregation import hash_key_of, parse_hash_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
