@@ -80,13 +80,8 @@ def speaks_cbor(environ: dict[str, Any]) -> bool:
 
 
 def cbor_to_json(body: bytes) -> bytes:
-    """Write a request in CBOR, one map, as JSON: blobs in base64, times in seconds.
-
-    Raises:
-        CBORError: it is not CBOR.
-        TypeError: it holds what JSON cannot.
-        ValueError: it is not one map.
-    """
+    """Write a request in CBOR, one map, as JSON: blobs in base64, times in seconds."""
+    # A CBORError, a TypeError or a ValueError says that it is none.
     if not body:
         return b"{}"
     source = io.BytesIO(body)
