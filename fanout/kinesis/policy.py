@@ -54,8 +54,6 @@ Treatment: TypeAlias = Retry | Fatal | KinesisRemedy
 
 @final
 class _Kind(Enum):
-    """The kind of an error."""
-
     PASSING = "load, the network, or a fault inside the service"
     ENDED = "the service ends each subscription in time, after five minutes"
     TAKEN = "another subscription of this consumer and shard is too recent, or took over"

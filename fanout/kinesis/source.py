@@ -81,7 +81,6 @@ class KinesisSource(KinesisOptions):
 
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[KinesisConnection | StreamsConnection]:
-        """Connect to all shards."""
         async with AsyncExitStack() as stack:
             if isinstance(self.stream, str):
                 yield await stack.enter_async_context(_open_stream(self))

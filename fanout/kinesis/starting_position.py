@@ -10,14 +10,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from fanout.core.positions import (
-    WHOLE_RECORD,
-    Committed,
-    Cursor,
-    Horizon,
-    Latest,
-    Timestamp,
-)
+from fanout.core.positions import WHOLE_RECORD, Committed, Cursor, Horizon, Latest, Timestamp
 from fanout.core.starts import Dialect, parse_start, start_of_each
 
 if TYPE_CHECKING:

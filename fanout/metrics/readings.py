@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from fanout.core.statistics import SplitStatistics, Statistics
 
-# Of these nothing comes.
+# Splits in these states deliver nothing.
 _UNREAD: Final = frozenset({SplitState.SUBSCRIBING, SplitState.BACKING_OFF, SplitState.FAILED})
-# What is not read now is no split that lags.
+# Such splits do not count as lagging.
 _OVER: Final = frozenset({SplitState.WAITING, SplitState.ENDED})
 
 

@@ -22,11 +22,7 @@ from aiobotocore.credentials import (
     AioDeferredRefreshableCredentials,
 )
 from aiobotocore.session import AioSession
-from botocore.exceptions import (
-    CredentialRetrievalError,
-    NoCredentialsError,
-    ProxyConnectionError,
-)
+from botocore.exceptions import CredentialRetrievalError, NoCredentialsError, ProxyConnectionError
 
 from fanout.core.cancellation import cancelled_by_us
 from fanout.core.policy import Pace
