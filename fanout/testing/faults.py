@@ -32,8 +32,6 @@ class _StreamFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallFault:
-    """Strike at a call."""
-
     call: int = 1  # which matching call it strikes first, counted from 1 since the injection
     times: int = 1  # how many calls in a row it strikes before it is used up
 

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Self
 from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.testing.kafka.jars import KAFKA_VERSION, kafka_jars
 from fanout.testing.kafka.server_process import KeptServer
-from fanout.testing.kafka.settings import (
-    check_settings,
-    free_ports,
-    java_command,
-    lay_out,
-    server_properties,
-)
+from fanout.testing.kafka.settings import check_settings, java_command, lay_out, server_properties
 from fanout.testing.kafka.topics import Topics
-from fanout.testing.ports import check_port
+from fanout.testing.ports import check_port, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING
 from fanout.errors import SetupError
 from fanout.testing.jars import cache_directory, fill_once, java_and_ivy, progress, retrieve, run
 from fanout.testing.kafka.server_process import KeptServer
-from fanout.testing.kafka.settings import (
-    BOOTSTRAP,
-    free_ports,
-    java_command,
-    lay_out,
-    server_properties,
-)
+from fanout.testing.kafka.settings import BOOTSTRAP, java_command, lay_out, server_properties
+from fanout.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path

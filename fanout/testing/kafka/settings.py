@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import socket
 from typing import TYPE_CHECKING
 
 from fanout.errors import OptionError
@@ -23,10 +22,6 @@ _LOGGING = """\
   <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers>
 </Configuration>
 """
-
-# Systems give outgoing connections and port 0 numbers above this range, so that no process takes a
-# broker's port by chance while it restarts.
-_PORTS = range(20_000, 32_768)
 
 _OWN = {
     "process.roles": "broker,controller",
@@ -79,22 +74,6 @@ def check_settings(settings: Mapping[str, str]) -> None:
     own = sorted(settings.keys() & (_OWN.keys() | _OF_THE_PORTS))
     if own:
         raise OptionError(f"settings has {', '.join(own)}, which the KafkaBroker decides by itself")
-
-
-def free_ports(count: int) -> list[int]:
-    """Choose distinct ports on 127.0.0.1 that are free."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = secrets.choice(_PORTS)
-        with socket.socket() as probe:
-            # As the broker binds: a connection of before that still lingers does not matter.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        ports.add(port)
-    return list(ports)
 
 
 def server_properties(
