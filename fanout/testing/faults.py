@@ -17,12 +17,18 @@ from fanout.errors import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StreamFault:
-    """Strike at an event of a live subscription, in any shard unless one is named."""
+    """Strike at an event of a live subscription.
+
+    Args:
+        shard: the shard id; None means any shard.
+        event: which event of a subscription it strikes at, counted from 1, empty events included;
+            None means the next one, whichever it is.
+        times: how many subscriptions it strikes before it is used up.
+    """
 
     shard: str | None = None
-    # Counted from 1 in a subscription, empty ones included; None for the next one.
     event: int | None = 1
-    times: int = 1  # how many subscriptions it strikes before it is used up
+    times: int = 1
 
     def __post_init__(self) -> None:
         _require_positive(times=self.times)
@@ -32,8 +38,15 @@ class _StreamFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallFault:
-    call: int = 1  # which matching call it strikes first, counted from 1 since the injection
-    times: int = 1  # how many calls in a row it strikes before it is used up
+    """Strike at a call.
+
+    Args:
+        call: which matching call it strikes first, counted from 1 since the injection.
+        times: how many calls in a row it strikes before it is used up.
+    """
+
+    call: int = 1
+    times: int = 1
 
     def __post_init__(self) -> None:
         _require_positive(call=self.call, times=self.times)
@@ -41,21 +54,33 @@ class _CallFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SubscribeFault(_CallFault):
-    """Strike at a subscribe call, for any shard unless one is named."""
+    """Strike at a subscribe call.
+
+    Args:
+        shard: the shard id; None means any shard.
+    """
 
     shard: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PollFault(_CallFault):
-    """Strike at a GetRecords call that no rule refuses, for any shard unless one is named."""
+    """Strike at a GetRecords call that no rule refuses.
+
+    Args:
+        shard: the shard id; None means any shard.
+    """
 
     shard: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ActionFault(_CallFault):
-    """Strike at a call of the API, such as ListShards."""
+    """Strike at a call of the API.
+
+    Args:
+        action: the call, such as ListShards.
+    """
 
     action: str
 

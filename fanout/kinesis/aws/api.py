@@ -116,7 +116,7 @@ class ShardDescription:
 class ConsumerDescription:
     """A stream consumer, as the service describes it."""
 
-    name: str
+    name: str  # unique on its stream
     arn: str
     status: str  # CREATING, DELETING or ACTIVE
     created: datetime
