@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 async def until_answered(call: Callable[[], Awaitable[_T]], jitter: FullJitter) -> _T:
-    """Make a call; while the service refuses for now, again for a minute."""
+    """Make a call; repeat it for a minute while the service refuses it for now."""
     time = asyncio.get_running_loop().time
     deadline = time() + _TIMEOUT
     retrying = AsyncRetrying(

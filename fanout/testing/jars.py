@@ -129,7 +129,7 @@ def fill_once(home: Path, fill: Callable[[Path], Path]) -> Path:
 
 
 def retrieve(module: str, work: Path, pattern: str, otherwise: str) -> None:
-    """Resolve the text of an `ivy.xml`, and copy its jars to paths below `work`, an Ivy pattern."""
+    """Resolve the text of an `ivy.xml`; copy its jars below `work`, to paths of an Ivy pattern."""
     java, ivy = java_and_ivy()
     (work / "ivy.xml").write_text(module)
     command = [java, "-cp", ivy, "org.apache.ivy.Main", "-ivy", "ivy.xml"]

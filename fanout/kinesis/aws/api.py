@@ -145,7 +145,7 @@ class KinesisClient(Protocol):
     """Make the calls of one stream; cancelling any of them closes its connection."""
 
     async def renew_credentials(self) -> None:
-        """Find credentials again, as when the client was opened; on an error the old ones stay."""
+        """Find credentials again, as at the opening; without success the old ones stay in use."""
 
     async def describe_stream(self) -> StreamDescription:
         """Call DescribeStreamSummary."""

@@ -16,7 +16,7 @@ from fanout.core.option_checks import is_loopback
 
 
 def pinned_config(*, attempts: int, **options: Any) -> AioConfig:
-    """Return the configuration of a client that makes a call so often until it raises."""
+    """Return the configuration of a client that attempts a call so often before it fails."""
     return AioConfig(
         # With `adaptive` a call that is throttled would slow all others of the client, which are
         # about other shards, and its wait cannot always be cancelled.

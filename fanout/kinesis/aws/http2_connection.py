@@ -193,7 +193,7 @@ class Http2ClientConnection(asyncio.BufferedProtocol):
         _raise(self._error)
 
     def start(self, headers: list[tuple[str, str]], body: bytes) -> Http2Response:
-        """Send a request; the connection may have ended, or allow no more streams: Http2Error."""
+        """Send a request; raise Http2Error if the connection ended or allows no more streams."""
         _raise(self._error)
         try:
             number = self._h2.get_next_available_stream_id()

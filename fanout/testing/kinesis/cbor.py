@@ -81,7 +81,7 @@ def speaks_cbor(environ: dict[str, Any]) -> bool:
 
 def cbor_to_json(body: bytes) -> bytes:
     """Write a request in CBOR, one map, as JSON: blobs in base64, times in seconds."""
-    # A CBORError, a TypeError or a ValueError says that it is none.
+    # Anything else raises a CBORError, a TypeError or a ValueError.
     if not body:
         return b"{}"
     source = io.BytesIO(body)

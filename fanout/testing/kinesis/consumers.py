@@ -124,7 +124,7 @@ class Consumer:
         slot.called_at = now
 
     def check_admission(self, shard_id: str, rules: KinesisRules) -> None:
-        """Check that the consumer is active, and its last subscribe to the shard long ago."""
+        """Check that the consumer is active, and has not subscribed to the shard too recently."""
         if self.status != "ACTIVE":
             message = f"Consumer {self.consumer_arn} is not in the ACTIVE state."
             raise RefusedError(

@@ -40,7 +40,7 @@ class ShardIterator:
 
     @classmethod
     def decode(cls, token: str) -> ShardIterator:
-        """Read what `encode` wrote; a ValueError says that it did not."""
+        """Read what `encode` wrote; anything else is a ValueError."""
         try:
             fields = base64.b64decode(token, validate=True)
             return cls(*msgspec.json.decode(fields, type=tuple[str, str, int, float]))
