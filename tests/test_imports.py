@@ -49,6 +49,18 @@ MAY_IMPORT_EVERYTHING = {
     "cli",
     "demo",
 }
+# The order inside a room: a module may import its own row, and those before it.
+ROWS_OF_ROOM = {
+    "kinesis": (
+        {"aws"},
+        {"intervals", "policy", "control_calls", "registration", "shards", "starting_position"}
+        | {"deduplication", "iam", "open_files"},
+        {"reading", "writing"},
+        {"options", "stream_positions", "chosen_shards", "closed_shards", "takeovers"},
+        {"connection", "streams_connection", "source", "writer", "consumers"},
+        {"doctor"},
+    ),
+}
 HEAVY = [
     "pyspark",
     "aioboto3",
@@ -104,6 +116,23 @@ def test_imports_point_one_way() -> None:
             own = (name for name in imports_of(path) if name.split(".")[0] == "fanout")
             wrong[module] = {part_of(name) for name in own} - MAY_IMPORT[part]
     assert {module: parts for module, parts in wrong.items() if parts} == {}
+
+
+@pytest.mark.parametrize("room", ROWS_OF_ROOM)
+def test_imports_within_a_room_point_one_way(room: str) -> None:
+    row_of = {name: row for row, names in enumerate(ROWS_OF_ROOM[room]) for name in names}
+    parts = {path: module_of(path).split(".")[2:] for path in (PACKAGE / room).rglob("*.py")}
+    assert {names[0] for names in parts.values() if names} == row_of.keys()
+    wrong = {
+        f"{'.'.join(names)} imports {name}"
+        for path, names in parts.items()
+        for name in imports_of(path)
+        if names
+        and name.startswith(f"fanout.{room}.")
+        # A name of the room itself comes from its __init__, which stands above all rows.
+        and row_of.get(name.split(".")[2], len(row_of)) > row_of[names[0]]
+    }
+    assert wrong == set()
 
 
 def test_no_module_imports_itself_through_others() -> None:

@@ -31,14 +31,7 @@ def is_local(location: str) -> bool:
 def checkpoint_files(location: str) -> Iterator[StoredFiles]:
     """Open a landing, or the directory of fanout in a checkpoint location, for reading alone.
 
-    Args:
-        location: A path, or a URI; for a checkpoint with another scheme than `file` a Spark session
-            is started.
-
-    Raises:
-        OptionError: It is no location.
-        CheckpointError: It cannot be reached.
-        SetupError: Spark, Java or the jar of its file system is missing.
+    For a checkpoint with another scheme than `file` a Spark session is started.
     """
     if is_local(location):
         from fanout.landing.stored_positions import (  # noqa: PLC0415 - for help
@@ -59,11 +52,7 @@ def checkpoint_files(location: str) -> Iterator[StoredFiles]:
 
 
 def landing_in_bucket(location: str) -> StoredFiles | None:
-    """Return the files of a landing on object storage; None where none is found.
-
-    Args:
-        location: A URI.
-    """
+    """Return the files of a landing on object storage; None where none is found."""
     from fanout.landing.entries import MAX_ENTRY_BYTES, ORIGIN  # noqa: PLC0415 - for help
     from fanout.landing.object_location import is_object_location  # noqa: PLC0415 - for help
     from fanout.landing.places import open_files  # noqa: PLC0415 - for help

@@ -48,10 +48,7 @@ def fanout_command(name: str) -> Callable[[Callable[..., None]], Callable[..., N
 
     A parameter whose type is a dataclass stands for the options that are the fields of the class.
     An error of fanout, a missing library included, is printed in one line, in the words of the
-    options, and exits with 2; Ctrl-C exits with 130.
-
-    Args:
-        name: The name of the command, before the message of an error.
+    options and after the name of the command, and exits with 2; Ctrl-C exits with 130.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

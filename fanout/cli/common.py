@@ -46,11 +46,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def age(text: str) -> timedelta:
-    """Parse an age such as 90m, 12h, 7d or 2w; seconds are understood too.
-
-    Raises:
-        typer.BadParameter: The text is not an age.
-    """
+    """Parse an age such as 90m, 12h, 7d or 2w; seconds are understood too."""
     match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not an age such as 90m, 12h, 7d or 2w")

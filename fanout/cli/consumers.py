@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
-from fanout.cli.common import (
-    Json,
-    Stream,
-    age,
-    calling_the_service,
-    print_json,
-    print_table,
-)
+from fanout.cli.common import Json, Stream, age, calling_the_service, print_json, print_table
 from fanout.cli.kinesis_options import AwsOptions
 
 if TYPE_CHECKING:

@@ -124,13 +124,7 @@ class ClusterOptions:
     ] = 10.0
 
     def cluster(self) -> Cluster:
-        """Return the cluster that the options, the environment and the file describe. It blocks.
-
-        Raises:
-            OptionError: Servers are missing, the file cannot be used, an option is malformed, or
-                two contradict each other.
-            SetupError: A library of the mechanism is not installed.
-        """
+        """Return the cluster that the options, the environment and the file describe. It blocks."""
         # Help and usage errors do not load Kafka's library.
         from fanout.kafka.client_properties import read_client_properties  # noqa: PLC0415
         from fanout.kafka.cluster import Cluster  # noqa: PLC0415

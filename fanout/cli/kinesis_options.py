@@ -32,15 +32,7 @@ class AwsOptions:
     ] = None
 
     def stream(self, stream: str, consumer: str | None = None) -> KinesisOptions:
-        """Return the options of a stream; without a consumer, those of polling.
-
-        Args:
-            stream: The name or ARN; several streams with commas between them.
-            consumer: The name or ARN of a consumer.
-
-        Raises:
-            OptionError: One of them is malformed, or two contradict each other.
-        """
+        """Return the options of streams, separated by commas; they poll without a consumer."""
         # Help and usage errors do not load the AWS SDK.
         from fanout.kinesis.options import KinesisOptions, streams_of  # noqa: PLC0415
 
@@ -56,16 +48,7 @@ class AwsOptions:
             raise OptionError(str(error).partition(", or pass insecure=")[0]) from error
 
     def source(self, stream: str, consumer: str | None, **options: Any) -> KinesisSource:
-        """Return the source of a stream, which is polled without a consumer.
-
-        Args:
-            stream: The name or ARN; several streams with commas between them.
-            consumer: The name or ARN of a consumer.
-            options: Others of KinesisSource.
-
-        Raises:
-            OptionError: One of them is malformed, or two contradict each other.
-        """
+        """Return the source of streams, separated by commas; it polls without a consumer."""
         from fanout.kinesis.options import streams_of  # noqa: PLC0415 - it loads the AWS SDK
         from fanout.kinesis.source import KinesisSource  # noqa: PLC0415 - the same
 

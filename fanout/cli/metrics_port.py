@@ -38,15 +38,8 @@ class _Watchable(Protocol):
 def served_metrics(metrics_port: str | None) -> Iterator[Callable[[_Watchable], None]]:
     """Serve metrics for Prometheus while the block runs, and print where, to stderr.
 
-    Args:
-        metrics_port: A port, or an address and a port; None serves nothing.
-
-    Yields:
-        A function that takes the stream whose metrics are served.
-
-    Raises:
-        OptionError: If it is neither.
-        SetupError: If a library is missing, or the port cannot be listened on.
+    The option is a port, or an address and a port; None serves nothing. The function that is
+    yielded takes the stream whose metrics are served.
     """
     if metrics_port is None:
         yield lambda _: None

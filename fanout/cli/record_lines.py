@@ -25,20 +25,12 @@ _PLAIN: Final = "\x1b[0m"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The columns of a service's records.
+    """The columns of a service's records."""
 
-    Args:
-        time: When a record arrived.
-        key: Its key.
-        value: Its value.
-        place: The columns that say where it is, by their names in JSON.
-        headers: The column of its headers; None where the service has none.
-    """
-
-    time: str
+    time: str  # when a record arrived
     key: str
     value: str
-    place: Mapping[str, str]
+    place: Mapping[str, str]  # the columns that say where it is, by their names in JSON
     headers: str | None = None
 
 
@@ -65,19 +57,12 @@ KAFKA: Final = Columns(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLines:
-    """Make one line of each record whose value matches.
-
-    Args:
-        columns: The columns of the records.
-        pattern: What is searched for in a value; bytes that are not UTF-8 are searched as
-            escapes. None for all records.
-        as_json: Whether a line is an object of JSON, or text.
-        colored: Whether text has colors.
-    """
+    """Make one line of each record whose value matches."""
 
     columns: Columns
+    # Searched for in a value, whose bytes are escaped where they are not UTF-8.
     pattern: re.Pattern[str] | None = None
-    as_json: bool = False
+    as_json: bool = False  # a line is an object of JSON
     colored: bool = False
 
     def of(self, batch: Batch) -> Iterator[str]:

@@ -29,13 +29,8 @@ def parse_source(
 ) -> tuple[Service, str]:
     """Return the service of a source, and the name of the stream or of the topics.
 
-    Args:
-        source: The argument.
-        kinesis: The options that only Kinesis has, by name, as they were given.
-        kafka: Those that only Kafka has.
-
-    Raises:
-        OptionError: The source is malformed, or an option of the other service was given.
+    `kinesis` and `kafka` are the options that only one service has, as they were given: one of the
+    other service is refused.
     """
     match = _SOURCE.fullmatch(source)
     if match is None:

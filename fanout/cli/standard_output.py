@@ -26,9 +26,6 @@ class StandardOutput:
 
     A write never blocks the event loop, so that Ctrl-C and timers work while a pager shows a page.
     The file stays in blocking mode, because other processes share it.
-
-    Raises:
-        SetupError: If the process has no standard output.
     """
 
     def __init__(self) -> None:
@@ -52,11 +49,9 @@ class StandardOutput:
     async def write(self, lines: Iterable[str]) -> int:
         """Write lines in large pieces, and return how many they were.
 
-        Raises:
-            BrokenPipeError: If the reader of the pipe has gone.
-            SetupError: If it cannot be written, for example because the disk is full.
-
-        Cancellation: a part of a line may have been written.
+        A BrokenPipeError says that the reader of the pipe has gone, and a SetupError why else
+        nothing can be written, such as a full disk. Cancellation: a part of a line may have been
+        written.
         """
         piece: list[bytes] = []
         size = count = 0
@@ -72,11 +67,8 @@ class StandardOutput:
 
     @contextmanager
     def watched(self, on_closed: Callable[[], None]) -> Iterator[None]:
-        """Notice while the block runs that the reader of a pipe has gone, also without a write.
-
-        Args:
-            on_closed: Called then, once or more often.
-        """
+        """Notice while the block runs that the reader of a pipe has gone, also without a write."""
+        # The function may be called more than once.
         only_written = fcntl.fcntl(self._file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
         if not (self._is_pipe and only_written):
             yield

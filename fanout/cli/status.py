@@ -10,12 +10,7 @@ import typer
 
 from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, moment
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
-from fanout.cli.common import (
-    Json,
-    calling_the_service,
-    print_json,
-    print_table,
-)
+from fanout.cli.common import Json, calling_the_service, print_json, print_table
 from fanout.cli.kafka_options import ClusterOptions
 from fanout.cli.kinesis_options import AwsOptions
 from fanout.errors import FanOutError, OptionError
@@ -94,11 +89,7 @@ def _source(
     aws: AwsOptions,
     kafka: ClusterOptions,
 ) -> Callable[[], dict[str, Backlog]] | None:
-    """Return what asks the source for the lag; None where no option names the source.
-
-    Raises:
-        OptionError: The options name a source of another kind, or are malformed.
-    """
+    """Return what asks the source for the lag; None where no option names the source."""
     if positions.source.startswith("kinesis:"):
         if stream is None:
             return None

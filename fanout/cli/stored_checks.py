@@ -28,15 +28,7 @@ _COMFORTABLE: Final = 1 << 30
 
 
 def examine_stored(location: str) -> tuple[Checkpoint | None, list[Finding]]:
-    """Read stored positions, and check the place and the owner of what has them.
-
-    Args:
-        location: A checkpoint location, a landing, or a local file with positions.
-
-    Raises:
-        OptionError: Nothing is there.
-        SetupError: Spark, Java or the jar of its file system is missing.
-    """
+    """Read positions of a checkpoint, a landing or a local file; check their place and owner."""
     if is_local(location):
         return _examine_local(location)
     if (landing := landing_in_bucket(location)) is not None:

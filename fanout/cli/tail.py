@@ -166,11 +166,7 @@ async def _show(
 
 
 def _start(since: str | None) -> datetime | str:
-    """Return the start of a source.
-
-    Raises:
-        OptionError: It is no age, time or word, or lies in the future.
-    """
+    """Return the start of a source: an age, a time that is not in the future, or a word."""
     if since is None:
         return "latest"
     if since.lower() in {"earliest", "trim_horizon"}:
@@ -223,7 +219,7 @@ def _kinesis(
     )
     if not shards:
         return source
-    from fanout.cli.chosen_shards import ChosenShards  # noqa: PLC0415 - for help
+    from fanout.kinesis.chosen_shards import ChosenShards  # noqa: PLC0415 - for help
 
     return ChosenShards(source, shards)
 

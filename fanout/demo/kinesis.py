@@ -13,8 +13,7 @@ from fanout.demo.plan import Kind
 from fanout.demo.records import SentRecord, digest
 from fanout.demo.service import STREAM, ActionResult
 from fanout.demo.sources import KinesisSettings
-from fanout.kinesis.aws.local_endpoint import go_past_proxies
-from fanout.kinesis.aws.pinned_config import pinned_config
+from fanout.kinesis.aws.client_config import go_past_proxies, pinned_config
 from fanout.testing.faults import CutConnection, RaiseInStream, Stall
 from fanout.testing.kinesis.credentials import REGION
 from fanout.testing.kinesis.process import KinesisProcess

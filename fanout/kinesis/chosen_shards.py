@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, final
 
 from fanout.core.events import End
@@ -14,12 +14,15 @@ from fanout.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
+    import pyarrow as pa
+
     from fanout.core.backoff import Pacing
     from fanout.core.checkpoint import Checkpoint, SplitPosition
+    from fanout.core.event_time import CarriedWatermarks, EventTime
     from fanout.core.events import Batch, Split
     from fanout.core.policy import Phase, Verdict
-    from fanout.core.positions import Position
-    from fanout.core.source import Capabilities, Connection, Reserve
+    from fanout.core.positions import Cursor, Position
+    from fanout.core.source import Capabilities, Connection, Reserve, Source
 
 
 @final
@@ -27,13 +30,9 @@ class ShardChoice:
     """Know which shards are chosen: those that are named, and their children from then on.
 
     Of readers that divide a stream, one has the child of a merge: the reader of the parent whose id
-    is lower.
-
-    Args:
-        names: The ids of shards. Where several streams are read, one names a shard of each of them,
-            unless the name of a stream and a slash are before it.
-        any_parent: Whether the child of a merge is chosen with either of its parents, for a reader
-            that divides nothing.
+    is lower. With `any_parent` either parent will do, for a reader that divides nothing. Where
+    several streams are read, a name is a shard of each of them, unless the name of a stream and a
+    slash are before it.
     """
 
     def __init__(self, names: Iterable[str], *, any_parent: bool = False) -> None:
@@ -49,11 +48,8 @@ class ShardChoice:
         return split_id in self._ids or bool({split_id, split_id.rpartition("/")[2]} & self._names)
 
     def of(self, listed: Sequence[Split]) -> list[Split]:
-        """Return the chosen shards of a listing.
-
-        Raises:
-            OptionError: The first listing lacks a shard that is named; later it may have expired.
-        """
+        """Return the chosen shards of a listing; the first must have each shard that is named."""
+        # In a later listing a named shard may have expired.
         if not self._checked:
             self._check(listed)
             self._checked = True
@@ -71,9 +67,6 @@ class ShardChoice:
         """Check that no stored shard may continue a named one through shards that are forgotten.
 
         Call it when both are learned. A reader forgets what it has read when it has expired.
-
-        Raises:
-            OptionError: That cannot be told of a shard.
         """
         states = [*stored]
         known = {split.id: split for split in [*listed, *(state.split for state in states)]}
@@ -114,12 +107,7 @@ class ShardChoice:
 
 @final
 class ChosenConnection:
-    """A connection of Kinesis that reads chosen shards alone.
-
-    Args:
-        connection: The connection to all shards.
-        choice: The chosen ones.
-    """
+    """A connection of Kinesis that reads chosen shards alone."""
 
     def __init__(self, connection: Connection, choice: ShardChoice) -> None:
         self._connection = connection
@@ -138,12 +126,7 @@ class ChosenConnection:
         return self._connection.pacing
 
     async def splits(self) -> Sequence[Split]:
-        """List the shards that are read.
-
-        Raises:
-            OptionError: The first listing lacks a shard that is named.
-            Exception: As for all shards.
-        """
+        """List the shards that are read."""
         return self._choice.of(await self._connection.splits())
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
@@ -175,12 +158,7 @@ class ChosenConnection:
         return self._all.reads(split) and split in self._choice
 
     async def _adopt(self, checkpoint: Checkpoint, splits: Sequence[Split]) -> Checkpoint | None:
-        """Continue stored positions, and find out which of them are those of chosen shards.
-
-        Raises:
-            OptionError: As for `ShardChoice.check_stored`.
-            Exception: As for all shards.
-        """
+        """Continue stored positions, and find out which of them are those of chosen shards."""
         adopted: Checkpoint | None
         if self._all.adopt is not None:
             adopted = await self._all.adopt(checkpoint, splits)
@@ -214,3 +192,42 @@ class _ChosenEvents:
 def _chosen(choice: ShardChoice, children: tuple[Split, ...]) -> tuple[Split, ...]:
     choice.learn(children)
     return tuple(child for child in children if child in choice)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChosenShards:
+    """Read some shards of a source, and their children after a reshard.
+
+    Unlike with the option `shards` of a source, a child of a merge is read with either parent. A
+    shard is named by its id or its number. Where several streams are read, that names a shard of
+    each of them, unless the name of a stream and a slash are before it.
+    """
+
+    source: Source
+    shards: Sequence[str]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the records in a batch."""
+        return self.source.schema
+
+    @property
+    def event_time(self) -> EventTime | CarriedWatermarks | None:
+        """What watermarks are taken from."""
+        return self.source.event_time
+
+    @asynccontextmanager
+    async def connect(self, *, available_now: bool = False) -> AsyncIterator[Connection]:
+        """Open the connection of the source."""
+        ids = {f"shardId-{one:0>12}" if one.isdecimal() else one for one in self.shards}
+        async with self.source.connect(available_now=available_now) as connection:
+            yield ChosenConnection(connection, ShardChoice(ids, any_parent=True))
+
+    def cursor(self, batch: Batch, row: int) -> Cursor:
+        """Return the position after one row of a batch."""
+        return self.source.cursor(batch, row)
+
+    def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
+        """Return when one row arrived, in milliseconds since the Unix epoch."""
+        return self.source.arrival(records, row)

@@ -31,10 +31,6 @@ class ClosedShards:
 
     A shard is closed if the latest listing has the sequence number that it was closed with. That
     number alone does not prove that every record has been read, so the children still wait.
-
-    Args:
-        catalog: The shards, as they were listed last.
-        stream: The name of their stream.
     """
 
     def __init__(self, catalog: ShardCatalog, stream: str) -> None:
@@ -87,9 +83,6 @@ class Wait:
     """The time that the reader of a shard has waited for the service since the last progress.
 
     Waits for memory and for the consumer do not count. The time of several subscriptions adds up.
-
-    Args:
-        closed: Whether the shard is known to be closed.
     """
 
     def __init__(self, *, closed: bool) -> None:
@@ -133,12 +126,7 @@ class Wait:
 
 @final
 class MeasuredEvents:
-    """Pass the events of a subscription on, and measure the waits for them.
-
-    Args:
-        events: The events.
-        wait: Measures.
-    """
+    """Pass the events of a subscription on, and measure the waits for them."""
 
     def __init__(self, events: AsyncIterator[Batch | End], wait: Wait) -> None:
         self._events = events

@@ -10,7 +10,7 @@ from fanout.core.policy import Fatal, Phase, Retry
 from fanout.core.source import Capabilities, Terms
 from fanout.core.statistics import Origin
 from fanout.core.subscription import Tap
-from fanout.kinesis.aws.credential_refresh import CredentialRefresh
+from fanout.kinesis.aws.credentials import CredentialRefresh
 from fanout.kinesis.aws.error_hints import TAKEN_OVER, hint_of, name_of
 from fanout.kinesis.closed_shards import ClosedShards, MeasuredEvents
 from fanout.kinesis.policy import KinesisRemedy, judge
@@ -41,11 +41,7 @@ if TYPE_CHECKING:
 class KinesisConnection:
     """Read one stream: list its shards, subscribe to them, and judge errors.
 
-    Args:
-        options: The user's options.
-        client: The calls of the stream.
-        stream: The stream, as the service described it when the connection was opened.
-        registration: The consumer that subscribes; None to poll.
+    Without a registration the shards are polled.
     """
 
     def __init__(
@@ -107,12 +103,7 @@ class KinesisConnection:
         return self._stream
 
     async def splits(self) -> Sequence[Split]:
-        """List the shards within the retention period, with their parents.
-
-        Raises:
-            ServiceError: If another stream has taken this one's name, or there are too many shards.
-            Exception: Any error of the service or the network.
-        """
+        """List the shards within the retention period, with their parents."""
         self._discovers = True
         return await self._list()
 
@@ -129,23 +120,15 @@ class KinesisConnection:
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
         """Turn the start into a position for each shard.
 
-        Latest becomes the service's own time, so that neither a skewed clock of this machine nor
-        a failed first subscription skips a record. The service sends it in whole seconds, so
-        records of up to one second before may come as well. Closed shards begin there too: they
-        end at once, and their children begin at that time instead of at their horizon.
-
-        Raises:
-            OptionError: If the start is a mapping that does not fit the shards, or a function that
-                raised or returned none.
+        Latest becomes the service's own time, so that neither a skewed clock of this machine nor a
+        failed first subscription skips a record. The service sends it in whole seconds, so records
+        of up to one second before may come as well. Closed shards begin there too: they end at
+        once, and their children begin at that time instead of at their horizon.
         """
         return resolve_start(self._options.start, splits, self._stream.server_time)
 
     async def _adopt(self, checkpoint: Checkpoint, splits: Sequence[Split]) -> Checkpoint | None:
-        """Continue stored positions of the stream.
-
-        Raises:
-            PositionError: The stream was deleted, and another one was created by its name.
-        """
+        """Continue stored positions, unless another stream was created by the name since."""
         del splits
         return adopt_alone(checkpoint, self._stream)
 
@@ -157,9 +140,6 @@ class KinesisConnection:
 
         A lander's connection is not asked to list the shards. It lists them here before a child of
         a reshard that it does not know: the hash keys say which sub-records are the child's own.
-
-        Raises:
-            Exception: Any error of the service or the network.
         """
         if split.parents and not self._discovers:
             async with self._listing:
@@ -184,16 +164,10 @@ class KinesisConnection:
         split: Split | None = None,
         position: Position | None = None,
     ) -> Verdict:
-        """Judge an error by the table in `fanout.kinesis.policy`.
+        """Judge an error by the table in `fanout.kinesis.policy`; in a listing there is no split.
 
         If the table's answer is a remedy, it is tried first: new credentials, or calls that find
         out whether the stream, its consumer, the shard and the records still exist.
-
-        Args:
-            error: The error.
-            phase: The phase in which it was raised.
-            split: The shard; None in a listing.
-            position: The position of the shard's reader; None in a listing.
         """
         if split is not None and phase is Phase.STREAM and name_of(error) == TAKEN_OVER:
             self._takeovers.count(split.id)

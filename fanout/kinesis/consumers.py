@@ -12,10 +12,10 @@ from botocore.exceptions import ClientError
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import FanOutError, ServiceError
+from fanout.kinesis.aws.api import stream_of_consumer
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import code_of, explained
 from fanout.kinesis.control_calls import until_answered
-from fanout.kinesis.options import stream_of_consumer
 from fanout.kinesis.registration import ConsumerRegistration, deregister_consumer
 
 if TYPE_CHECKING:
@@ -39,23 +39,16 @@ _POLLING: Final = Backoff(base=1.0, cap=5.0)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPrice:
-    """The monthly price of a stream's consumers; the defaults are list prices of us-east-1.
+    """The monthly price of a stream's consumers in US dollars.
 
-    They are those of a stream with provisioned shards.
-
-    Args:
-        consumers: The consumers that are registered and not being deleted.
-        shards: The number of open shards.
-        shard_hour_price: The price of one consumer on one shard for an hour, in US dollars.
-        gb_price: The price of one GB that one consumer retrieves, in US dollars.
-        gb_per_month: The GB written to the stream in a month; each consumer retrieves them all.
+    The defaults are list prices of us-east-1, those of a stream with provisioned shards.
     """
 
-    consumers: int
-    shards: int
-    shard_hour_price: float = 0.015
-    gb_price: float = 0.013
-    gb_per_month: float = 0.0
+    consumers: int  # those that are registered and not being deleted
+    shards: int  # the open ones
+    shard_hour_price: float = 0.015  # of one consumer on one shard for an hour
+    gb_price: float = 0.013  # of one GB that one consumer retrieves
+    gb_per_month: float = 0.0  # written to the stream; each consumer retrieves them all
 
     @property
     def per_consumer(self) -> float:
@@ -71,13 +64,7 @@ class ConsumerPrice:
 
 @final
 class StreamConsumers:
-    """Manage the consumers of one stream.
-
-    Args:
-        client: The calls of the stream.
-        stream: The stream, as it was described just now.
-        jitter: The waits between two calls.
-    """
+    """Manage the consumers of one stream, which was described just now."""
 
     def __init__(
         self, client: KinesisClient, stream: StreamDescription, jitter: FullJitter
@@ -87,27 +74,15 @@ class StreamConsumers:
         self.stream = stream
 
     async def describe_all(self) -> list[ConsumerDescription]:
-        """Return the consumers, the oldest first.
-
-        Raises:
-            ServiceError: If they may not be listed.
-        """
+        """Return the consumers, the oldest first."""
         with explained(f"the consumers of {self.stream.name!r} cannot be listed"):
             call = partial(self._client.list_consumers, self.stream.arn)
             found = await until_answered(call, self._jitter)
         return sorted(found, key=lambda consumer: consumer.created)
 
     async def older_than(self, age: timedelta) -> list[ConsumerDescription]:
-        """Return the consumers that were registered longer ago, by the service's own clock.
-
-        Consumers that are being deleted are left out.
-
-        Args:
-            age: The least age.
-
-        Raises:
-            ServiceError: If they may not be listed.
-        """
+        """Return the consumers of at least this age, by the service's own clock."""
+        # Those that are being deleted are left out.
         return [
             consumer
             for consumer in await self.describe_all()
@@ -115,14 +90,7 @@ class StreamConsumers:
         ]
 
     async def find(self, consumer: str) -> ConsumerDescription:
-        """Return one consumer.
-
-        Args:
-            consumer: Its name or ARN.
-
-        Raises:
-            ServiceError: If no consumer has that name or ARN, or it may not be described.
-        """
+        """Return one consumer by its name or ARN."""
         if consumer.startswith("arn:"):
             if stream_of_consumer(consumer) != self.stream.arn:
                 raise ServiceError(
@@ -147,10 +115,8 @@ class StreamConsumers:
     async def register(self, name: str) -> tuple[ConsumerDescription, bool]:
         """Register a consumer if it is missing; return it once ACTIVE, and whether it is new.
 
-        Raises:
-            ServiceError: If it may not be registered, or is not ACTIVE within a minute.
-
-        Cancellation: a consumer whose registration was sent stays.
+        One that is not ACTIVE within a minute is a ServiceError. Cancellation: a consumer whose
+        registration was sent stays.
         """
         registration = ConsumerRegistration(
             self._client, self.stream.arn, name, jitter=self._jitter, tags={}
@@ -159,10 +125,7 @@ class StreamConsumers:
         return await self.find(name), registration.registered is not None
 
     async def deregister(self, consumers: Iterable[ConsumerDescription]) -> dict[str, FanOutError]:
-        """Deregister consumers, one after the other; return the errors, by consumer name.
-
-        Cancellation: the remaining consumers stay.
-        """
+        """Deregister consumers, one after the other; return the errors, by consumer name."""
         failed = {}
         for consumer in consumers:
             try:
@@ -174,13 +137,7 @@ class StreamConsumers:
     async def price(
         self, *, shard_hour_price: float | None, gb_price: float | None, gb_per_month: float
     ) -> ConsumerPrice:
-        """Estimate the monthly price; the arguments are those of ConsumerPrice.
-
-        A price that is None is the list price of us-east-1 for the mode of the stream.
-
-        Raises:
-            ServiceError: If the shards or the consumers may not be listed.
-        """
+        """Estimate the monthly price; None is the list price of us-east-1 for the stream's mode."""
         with explained(f"the shards of {self.stream.name!r} cannot be listed"):
             shards = await until_answered(self._client.list_shards, self._jitter)
         closed = {parent for shard in shards for parent in shard.parents}
@@ -207,12 +164,7 @@ def list_price(stream: StreamDescription) -> ConsumerPrice:
 
 @asynccontextmanager
 async def open_consumers(options: KinesisOptions) -> AsyncIterator[StreamConsumers]:
-    """Connect to Kinesis and describe the stream; nothing is registered.
-
-    Raises:
-        SetupError: If credentials or a region are missing.
-        ServiceError: If the stream does not exist, or the endpoint does not answer.
-    """
+    """Connect to Kinesis and describe the stream; nothing is registered."""
     opening = open_kinesis_client(
         stream=options.only_stream,
         region=options.resolved_region,

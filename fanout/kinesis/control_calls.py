@@ -22,16 +22,7 @@ _T = TypeVar("_T")
 
 
 async def until_answered(call: Callable[[], Awaitable[_T]], jitter: FullJitter) -> _T:
-    """Make a call; while the service refuses for now, again for a minute.
-
-    Args:
-        call: The call.
-        jitter: The waits between two attempts.
-
-    Raises:
-        Exception: Any error of the service or the network that another attempt does not change, or
-            the last one.
-    """
+    """Make a call; repeat it for a minute while the service refuses it for now."""
     time = asyncio.get_running_loop().time
     deadline = time() + _TIMEOUT
     retrying = AsyncRetrying(

@@ -22,12 +22,7 @@ _PREFIX: Final = len(MAGIC) + ID_BYTES
 
 
 def prefixed(ids: pa.BinaryArray, data: pa.BinaryArray) -> pa.BinaryArray:
-    """Return data with its ids before it.
-
-    Args:
-        ids: The id of each record, of 16 bytes.
-        data: The data of each record.
-    """
+    """Return data with its ids, of 16 bytes each, before it."""
     magic = pa.scalar(MAGIC, pa.binary())
     return pc.binary_join_element_wise(magic, ids, data, pa.scalar(b"", pa.binary()))
 

@@ -88,7 +88,6 @@ def _through_a_consumer(
 
 
 def _consumers(stream_arn: str, consumer_arn: str | None, *, deploy: bool) -> str:
-    """Return the resource that matches the consumers."""
     if consumer_arn is None:
         return f"{stream_arn}/consumer/*"
     consumer = _CONSUMER.fullmatch(consumer_arn.removeprefix(stream_arn))

@@ -15,18 +15,10 @@ _RESERVED: Final = 64
 
 
 def check_open_files(shards: int) -> None:
-    """Check that this process may open as many files as reading so many shards needs.
-
-    Each subscription holds a connection, which is an open file. With a lower limit some shards
-    would fail to connect again and again, and lag more and more. The limit is not raised here: it
-    belongs to the process, and other libraries may depend on it (select() fails beyond 1,024).
-
-    Args:
-        shards: The shards that are read at once.
-
-    Raises:
-        SetupError: If the limit is too low; the text has the limit that is needed.
-    """
+    """Check that this process may open as many files as reading so many shards needs."""
+    # Each subscription holds a connection, which is an open file. With a lower limit some shards
+    # would fail to connect again and again, and lag more and more. The limit is not raised here: it
+    # belongs to the process, and other libraries may depend on it (select() fails beyond 1,024).
     limit, needed = open_files_limit(), open_files_needed(shards)
     if limit is None or needed <= limit:
         return

@@ -6,18 +6,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
-from urllib.parse import urlsplit
 
 from fanout.core.backoff import Backoff, Pacing
 from fanout.core.bad_records import check_on_bad_record
 from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.event_time import parse_event_time
-from fanout.core.option_checks import check_memory, is_loopback, one_of
+from fanout.core.option_checks import check_memory, one_of
 from fanout.core.positions import Latest
 from fanout.core.source_options import SourceOptions, check_seconds
 from fanout.core.starts import parse_start
 from fanout.core.user_decode import UserDecode, check_decode
 from fanout.errors import OptionError
+from fanout.kinesis.aws.api import CONSUMER_ARN, NAME, STREAM_ARN
+from fanout.kinesis.aws.endpoint import HTTP_VERSIONS, check_endpoint
 from fanout.kinesis.aws.role import AssumedRole
 from fanout.kinesis.intervals import KINESIS_INTERVALS
 from fanout.kinesis.reading.decode import NO_RECORDS, PLACES, SCHEMA, cursor_after
@@ -48,25 +49,10 @@ _STRINGS = (
 )
 _SECONDS = ("subscribe_timeout", "silence_timeout", "discovery_interval")
 
-NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-"""The name of a stream or a consumer."""
-
-STREAM_ARN = re.compile(
-    r"(?P<stream_arn>arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}"
-    r":stream/(?P<stream>[a-zA-Z0-9_.-]{1,128}))"
-)
-"""The ARN of a stream, with its parts."""
-_CONSUMER_ARN = re.compile(STREAM_ARN.pattern + r"/consumer/[a-zA-Z0-9_.-]{1,128}(:[0-9]+)?")
-
 # AWS API reference, RegisterStreamConsumer and TagResource.
 _MAX_TAGS: Final = 50
 _TAG_KEY: Final = re.compile(r"[\w\s.:/=+@-]{1,128}")
 _TAG_VALUE: Final = re.compile(r"[\w\s.:/=+@-]{0,256}")
-
-HTTP_2: Final = 2
-"""The value of `http_version` that needs a library of its own."""
-HTTP_VERSIONS: Final = (1.1, HTTP_2)
-"""The values of `http_version`, the default first."""
 
 _BACKOFF = Backoff(base=1.0, cap=30.0)
 
@@ -209,11 +195,7 @@ class KinesisOptions(SourceOptions):
 
     @property
     def only_stream(self) -> str:
-        """The name or ARN of the stream, for what can be done with one alone.
-
-        Raises:
-            OptionError: If there are several.
-        """
+        """The name or ARN of the stream, for what can be done with one alone."""
         if not isinstance(self.stream, str):
             raise OptionError(f"stream={self.stream!r} must be one stream here")
         return self.stream
@@ -275,7 +257,7 @@ class KinesisOptions(SourceOptions):
         one_of("mode", self.mode, "efo", "polling")
         if self.consumer is None and self.mode == "efo":
             raise OptionError("enhanced fan-out needs a consumer: name one, or pass mode='polling'")
-        consumer = None if self.consumer is None else _CONSUMER_ARN.fullmatch(self.consumer)
+        consumer = None if self.consumer is None else CONSUMER_ARN.fullmatch(self.consumer)
         if consumer is None and self.consumer is not None and not NAME.fullmatch(self.consumer):
             raise OptionError(
                 f"consumer={self.consumer!r} is neither a consumer's name (1 to 128 of a-z A-Z 0-9 "
@@ -294,7 +276,7 @@ class KinesisOptions(SourceOptions):
 
     def _check_lifecycle(self) -> None:
         one_of("deregister", self.deregister, "never", "on_close")
-        if self.consumer is None or not _CONSUMER_ARN.fullmatch(self.consumer):
+        if self.consumer is None or not CONSUMER_ARN.fullmatch(self.consumer):
             return
         for option, given in (("tags", self.tags), ("deregister", self.deregister == "on_close")):
             if given:
@@ -305,12 +287,7 @@ class KinesisOptions(SourceOptions):
 
 
 def _check_shards(shards: str | Sequence[str], streams: Sequence[str]) -> tuple[str, ...]:
-    """Return the ids of chosen shards, each once.
-
-    Args:
-        shards: One, or several.
-        streams: The names of the streams that are read.
-    """
+    """Return the ids of chosen shards, each once."""
     several = (shards,) if isinstance(shards, str) else tuple(dict.fromkeys(shards))
     if not several:
         raise OptionError("shards is empty; name at least one, or leave it out for all")
@@ -324,12 +301,6 @@ def _check_shards(shards: str | Sequence[str], streams: Sequence[str]) -> tuple[
                 f"is before it only where several are read"
             )
     return several
-
-
-def stream_of_consumer(consumer: str) -> str | None:
-    """Return the ARN of a consumer's stream, where the consumer is given by its own ARN."""
-    match = _CONSUMER_ARN.fullmatch(consumer)
-    return None if match is None else match["stream_arn"]
 
 
 def streams_of(text: str) -> str | list[str]:
@@ -366,12 +337,9 @@ def _check_stream(stream: str) -> re.Match[str] | None:
 
 
 def check_tags(tags: object) -> dict[str, str]:
-    """Check the tags of a consumer, and return a copy.
-
-    Raises:
-        OptionError: If they are not a mapping of at most 50 keys (1 to 128 characters, not
-            beginning with `aws:`) to values (at most 256 characters).
-    """
+    """Check the tags of a consumer, and return a copy."""
+    # Kinesis takes 50 keys of 1 to 128 characters, not beginning with `aws:`, and values of up to
+    # 256.
     if not isinstance(tags, Mapping):
         raise OptionError(f"tags={tags!r} must be a mapping of strings to strings")
     if len(tags) > _MAX_TAGS:
@@ -389,33 +357,3 @@ def check_tags(tags: object) -> dict[str, str]:
                 f"spaces or _ . : / = + - @"
             )
     return dict(tags)
-
-
-def check_endpoint(url: str, *, insecure: bool) -> None:
-    """Accept https, and plain http on this machine or where `insecure` allows it.
-
-    Args:
-        url: The endpoint.
-        insecure: Whether plain http to another machine is allowed.
-
-    Raises:
-        OptionError: If the endpoint is another one, or holds a user or a password.
-    """
-    parts = urlsplit(url)
-    if parts.username is not None or parts.password is not None:
-        raise OptionError(
-            "endpoint_url must not hold a user or a password: it is shown in messages, and "
-            "requests are signed with the credentials of the session"
-        )
-    match parts.scheme:
-        case "https":
-            return
-        case "http" if insecure or is_loopback(parts.hostname or ""):
-            return
-        case "http":
-            raise OptionError(
-                f"the Kinesis endpoint on {parts.hostname} would be used without TLS: use https, "
-                "or pass insecure=True if the network is trusted"
-            )
-        case _:
-            raise OptionError("endpoint_url must begin with https:// (or http:// on this machine)")

@@ -54,8 +54,6 @@ Treatment: TypeAlias = Retry | Fatal | KinesisRemedy
 
 @final
 class _Kind(Enum):
-    """The kind of an error."""
-
     PASSING = "load, the network, or a fault inside the service"
     ENDED = "the service ends each subscription in time, after five minutes"
     TAKEN = "another subscription of this consumer and shard is too recent, or took over"
@@ -174,13 +172,10 @@ _PASSING_STATUS: Final = frozenset({408, 429})
 
 
 def judge(error: Exception, phase: Phase, *, first: bool = True) -> Treatment:
-    """Return the verdict or the remedy of an error, with a hint for the user.
+    """Return the verdict or the remedy of any error, with a hint for the user.
 
-    Args:
-        error: Any error of connecting, listing or a subscription.
-        phase: The phase in which it was raised.
-        first: Whether nothing of that phase has succeeded yet in this run of the stream: no
-            listing, no subscribe call, or no event.
+    It is the first if nothing of the phase has succeeded yet in this run of the stream: no listing,
+    no subscribe call, or no event.
     """
     return _TABLE.judge(error, phase, first=first)
 

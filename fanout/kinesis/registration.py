@@ -40,14 +40,9 @@ class _NotActiveError(FanOutError):
 
 @final
 class ConsumerRegistration:
-    """Own the consumer of one stream.
+    """Own the consumer of one stream, given by its name, or by the ARN of one that must exist.
 
-    Args:
-        client: The calls of the stream.
-        stream_arn: The stream's ARN.
-        consumer: A consumer's name, or the ARN of one that must exist.
-        jitter: The waits between two calls.
-        tags: The tags of a consumer that is registered here; one that exists keeps its own.
+    The tags are those of a consumer that is registered here; one that exists keeps its own.
     """
 
     def __init__(
@@ -91,14 +86,11 @@ class ConsumerRegistration:
         """Return the ARN of an ACTIVE consumer; one that is given by name is registered if missing.
 
         An existing consumer of that name is adopted, and so is one that another process registers
-        at the same moment. If it is being deleted, it is registered again after that.
+        at the same moment. If it is being deleted, it is registered again after that. One that is
+        not ACTIVE within a minute is a ServiceError.
 
-        Raises:
-            ServiceError: If the consumer does not exist, is not ACTIVE within a minute, or may
-                not be registered.
-
-        Cancellation: a registration that was sent stays; the next call adopts it, and `undo`
-        takes it back if the service has answered.
+        Cancellation: a registration that was sent stays; the next call adopts it, and `undo` takes
+        it back if the service has answered.
         """
         doing = f"the consumer {self._consumer!r} cannot be used"
         limit = asyncio.timeout(ACTIVATION_TIMEOUT)
@@ -130,11 +122,7 @@ class ConsumerRegistration:
         raise AssertionError("retrying ends by returning or by raising")
 
     async def exists(self) -> bool:
-        """Return whether the consumer that `ensure` returned is still registered, by one call.
-
-        Raises:
-            Exception: Any error of the service or the network, unchanged.
-        """
+        """Return whether the consumer that `ensure` returned is still registered, by one call."""
         try:
             description = await self._client.describe_consumer(arn=self._arn)
         except Exception as error:
@@ -147,9 +135,7 @@ class ConsumerRegistration:
         """Deregister the consumer if it was registered here; that ends all its subscriptions.
 
         It takes 10 seconds at most and raises nothing, because it runs while a stream closes. A
-        consumer that stays is logged.
-
-        Cancellation: the consumer may stay.
+        consumer that stays is logged; after a cancellation it may stay.
         """
         if self._registered is None:
             return
@@ -203,16 +189,7 @@ class ConsumerRegistration:
 
 
 async def deregister_consumer(client: KinesisClient, arn: str, *, jitter: FullJitter) -> None:
-    """Deregister a consumer, and retry while the service throttles; a missing one is no error.
-
-    Args:
-        client: The calls of the stream.
-        arn: The consumer's ARN.
-        jitter: The waits between two calls.
-
-    Raises:
-        ServiceError: If it may not be deregistered, or that takes more than 10 seconds.
-    """
+    """Deregister a consumer, if it exists; retry for 10 seconds while the service throttles."""
     doing = f"the consumer {arn} cannot be deregistered"
     limit = asyncio.timeout(DEREGISTRATION_TIMEOUT)
     try:

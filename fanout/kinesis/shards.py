@@ -20,9 +20,6 @@ class ShardCatalog:
 
     Listings may run concurrently. The result of a later request is never replaced by that of an
     earlier one, whichever answer arrives last.
-
-    Args:
-        client: The calls of the stream.
     """
 
     def __init__(self, client: KinesisClient) -> None:
@@ -43,11 +40,7 @@ class ShardCatalog:
         return self._known
 
     async def refresh(self) -> Sequence[Split]:
-        """List the shards within the retention period, with their parents.
-
-        Raises:
-            ServiceError: If another stream has taken this one's name, or there are too many shards.
-        """
+        """List the shards within the retention period, with their parents."""
         self._requested += 1
         requested = self._requested
         listed = {shard.shard_id: shard for shard in await self._client.list_shards()}

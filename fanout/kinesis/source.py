@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.positions import Latest
 from fanout.errors import OptionError, ServiceError
+from fanout.kinesis.aws.api import stream_of_consumer
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import explained
 from fanout.kinesis.chosen_shards import ChosenConnection, ShardChoice
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.control_calls import until_answered
 from fanout.kinesis.open_files import check_open_files
-from fanout.kinesis.options import KinesisOptions, stream_of_consumer
+from fanout.kinesis.options import KinesisOptions
 from fanout.kinesis.reading.decode import SCHEMA, arrival, cursor_after
 from fanout.kinesis.registration import ConsumerRegistration
 from fanout.kinesis.streams_connection import StreamsConnection
@@ -80,7 +81,6 @@ class KinesisSource(KinesisOptions):
 
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[KinesisConnection | StreamsConnection]:
-        """Connect to all shards."""
         async with AsyncExitStack() as stack:
             if isinstance(self.stream, str):
                 yield await stack.enter_async_context(_open_stream(self))
@@ -140,13 +140,7 @@ async def _open_stream(source: KinesisSource) -> AsyncIterator[KinesisConnection
 async def open_kinesis_connection(
     options: KinesisOptions, client: KinesisClient, random: Random
 ) -> AsyncIterator[KinesisConnection]:
-    """Connect with an open client; see `KinesisSource.connect`.
-
-    Args:
-        options: The user's options.
-        client: The calls of the stream.
-        random: The random source of the waits until a consumer is ACTIVE.
-    """
+    """Connect with an open client; see `KinesisSource.connect`."""
     jitter = FullJitter(_CONSUMER_POLLING, random)
     stream = await _usable_stream(client, options.only_stream, jitter)
     chosen = stream.open_shards if options.shards is None else len(options.shards)
@@ -167,10 +161,8 @@ async def open_kinesis_connection(
 
 
 def _check_owner(consumer: str, name: str, stream: StreamDescription) -> None:
-    """Check that a consumer that is given by its ARN is one of the stream.
-
-    A name is that of a stream in the account of the credentials, and an ARN has its own account.
-    """
+    """Check that a consumer that is given by its ARN is one of the stream."""
+    # A name is that of a stream in the account of the credentials, and an ARN has its own account.
     owner = stream_of_consumer(consumer)
     if owner not in {None, stream.arn}:
         raise OptionError(
@@ -180,10 +172,8 @@ def _check_owner(consumer: str, name: str, stream: StreamDescription) -> None:
 
 
 async def _check_same(client: KinesisClient, stream: StreamDescription, jitter: FullJitter) -> None:
-    """Check that a new consumer belongs to the stream that was described before.
-
-    A consumer is deleted with its stream, so an existing one shows that the stream is the same.
-    """
+    """Check that a new consumer belongs to the stream that was described before."""
+    # A consumer is deleted with its stream, so an existing one shows that the stream is the same.
     if (await _usable_stream(client, stream.name, jitter)).created != stream.created:
         raise ServiceError(
             f"the stream {stream.name!r} was deleted, and another one was created by its name, "

@@ -10,14 +10,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from fanout.core.positions import (
-    WHOLE_RECORD,
-    Committed,
-    Cursor,
-    Horizon,
-    Latest,
-    Timestamp,
-)
+from fanout.core.positions import WHOLE_RECORD, Committed, Cursor, Horizon, Latest, Timestamp
 from fanout.core.starts import Dialect, parse_start, start_of_each
 
 if TYPE_CHECKING:
@@ -65,20 +58,7 @@ DIALECT: Final = Dialect(
 def resolve_start(
     start: object, splits: Sequence[Split], server_time: datetime
 ) -> Mapping[str, Position]:
-    """Turn the `start` option into a position for each shard.
-
-    Args:
-        start: The option.
-        splits: The listed shards.
-        server_time: The service's clock, which Latest becomes.
-
-    Returns:
-        The position of each shard, by its id.
-
-    Raises:
-        OptionError: If the start is a mapping that does not fit the shards, or a function that
-            raised or returned none.
-    """
+    """Turn the `start` option into a position for each shard; Latest is the service's time."""
     latest = Timestamp.at(server_time)
     positions: dict[str, Position] = {}
     for split_id, chosen in start_of_each(parse_start(start, DIALECT), splits, DIALECT).items():
@@ -88,11 +68,9 @@ def resolve_start(
 
 
 def starting_position(position: Position) -> dict[str, Any]:
-    """Return a position as the StartingPosition of SubscribeToShard.
-
-    A cursor is resumed AFTER its own record, which was delivered already, or AT it if only a part
-    of its sub-records was.
-    """
+    """Return a position as the StartingPosition of SubscribeToShard."""
+    # A cursor is resumed AFTER its own record, which was delivered already, or AT it if only a part
+    # of its sub-records was.
     match position:
         case Horizon():
             return {"Type": "TRIM_HORIZON"}

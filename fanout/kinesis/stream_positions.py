@@ -1,5 +1,7 @@
 """Continue stored positions with several streams: streams may come and go between two runs.
 
+Ids of shards repeat, so a split of several streams is `stream/shard`.
+
 The identity of such a source names each stream with the time of its creation. A stream that is read
 no longer stays in it, so that the positions that are kept for it can be read on later.
 """
@@ -7,22 +9,60 @@ no longer stays in it, so that the positions that are kept for it can be read on
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
+from fanout.core.events import End, Split
 from fanout.errors import PositionError
-from fanout.kinesis.stream_splits import StreamSplits, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from fanout.core.events import Batch
     from fanout.kinesis.aws.api import StreamDescription
 
 _KIND: Final = "kinesis:"
 _SEVERAL: Final = re.compile(r"kinesis:\[(.*)\]")
 _NAME: Final = re.compile(r".*:stream/(?P<name>[a-zA-Z0-9_.-]+) of ")
+
+
+def stream_of(split_id: str) -> str:
+    """Return the stream of a split, such as `orders/shardId-000000000000`."""
+    return split_id.partition("/")[0]
+
+
+@final
+class StreamSplits:
+    """Translate between the shards of one stream and the splits of a source of several."""
+
+    def __init__(self, stream: str) -> None:
+        self._prefix = f"{stream}/"
+
+    def split_id(self, shard_id: str) -> str:
+        """Return the id of the split of a shard."""
+        return self._prefix + shard_id
+
+    def split(self, shard: Split) -> Split:
+        """Return the split of a shard."""
+        return Split(self.split_id(shard.id), tuple(map(self.split_id, shard.parents)))
+
+    def splits(self, shards: Iterable[Split]) -> tuple[Split, ...]:
+        """Return the splits of shards."""
+        return tuple(map(self.split, shards))
+
+    def shard(self, split: Split) -> Split:
+        """Return the shard of a split."""
+        parents = tuple(parent.removeprefix(self._prefix) for parent in split.parents)
+        return Split(split.id.removeprefix(self._prefix), parents)
+
+    def event(self, event: Batch | End, split: Split) -> Batch | End:
+        """Return an event of a shard as one of its split."""
+        if isinstance(event, End):
+            return replace(event, split=split, children=self.splits(event.children))
+        return replace(event, split=split)
 
 
 def identity(stream: StreamDescription) -> str:
@@ -38,11 +78,7 @@ def identity_of_several(streams: Iterable[StreamDescription]) -> str:
 
 
 def adopt_alone(checkpoint: Checkpoint, stream: StreamDescription) -> Checkpoint | None:
-    """Return stored positions as positions of one stream; None if they are no such.
-
-    Raises:
-        PositionError: The stream was deleted, and another one was created by its name.
-    """
+    """Return stored positions as positions of one stream; None if they are no such."""
     if checkpoint.source == identity(stream):
         return checkpoint
     _check_not_replaced(checkpoint.source.removeprefix(_KIND), _identity(stream))
@@ -53,13 +89,6 @@ def adopt(checkpoint: Checkpoint, streams: Iterable[StreamDescription]) -> Check
     """Return stored positions as positions of several streams; None if they are no such.
 
     Positions of one of the streams, stored when it was read alone, become those of its splits.
-
-    Args:
-        checkpoint: The stored positions.
-        streams: The streams that are read now.
-
-    Raises:
-        PositionError: A stream was deleted, and another one was created by its name.
     """
     stored = stored_streams(checkpoint.source)
     given = {stream.name: _identity(stream) for stream in streams}
@@ -81,12 +110,7 @@ def adopt(checkpoint: Checkpoint, streams: Iterable[StreamDescription]) -> Check
 
 
 def of_one_stream(checkpoint: Checkpoint, stream: StreamDescription) -> Checkpoint:
-    """Return what a checkpoint has of one stream; the checkpoint itself where it has no other.
-
-    Args:
-        checkpoint: Positions of one or of several streams.
-        stream: The stream.
-    """
+    """Return what a checkpoint has of one stream; the checkpoint itself where it has no other."""
     stored = stored_streams(checkpoint.source)
     if not _SEVERAL.fullmatch(checkpoint.source) or stream.name not in stored:
         return checkpoint
@@ -101,11 +125,8 @@ def of_one_stream(checkpoint: Checkpoint, stream: StreamDescription) -> Checkpoi
 
 
 def stored_streams(source: str) -> Mapping[str, str]:
-    """Return the streams that stored positions are of: by name, the ARN and time of creation.
-
-    Args:
-        source: The identity that was stored with the positions; one of another service has none.
-    """
+    """Return the streams of a stored identity: by name, the ARN and time of creation."""
+    # The identity of another service has none.
     several = _SEVERAL.fullmatch(source)
     streams = [source.removeprefix(_KIND)] if several is None else several[1].split(", ")
     named = ((_NAME.match(stream), stream) for stream in streams)

@@ -17,8 +17,13 @@ from fanout.core.statistics import Origin
 from fanout.errors import OptionError, ServiceError
 from fanout.kinesis.aws.error_hints import name_of
 from fanout.kinesis.starting_position import describe_position, resolve_start
-from fanout.kinesis.stream_positions import adopt, identity_of_several, stored_streams
-from fanout.kinesis.stream_splits import StreamSplits, stream_of
+from fanout.kinesis.stream_positions import (
+    StreamSplits,
+    adopt,
+    identity_of_several,
+    stored_streams,
+    stream_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -33,12 +38,7 @@ if TYPE_CHECKING:
 
 
 class ListingError(Exception):
-    """The shards of one of the streams cannot be listed; the cause is the service's error.
-
-    Args:
-        stream: The stream's name.
-        error: The cause.
-    """
+    """The shards of one of the streams cannot be listed; the cause is the service's error."""
 
     def __init__(self, stream: str, error: Exception) -> None:
         super().__init__(f"the stream {stream!r}: {text_of(error)}")
@@ -48,12 +48,7 @@ class ListingError(Exception):
 
 @final
 class StreamsConnection:
-    """Read several streams: a split is a shard of one of them, and errors are judged by its own.
-
-    Args:
-        options: The user's options.
-        connections: The connection of each stream.
-    """
+    """Read several streams: a split is a shard of one of them, and errors are judged by its own."""
 
     def __init__(self, options: KinesisOptions, connections: Sequence[KinesisConnection]) -> None:
         self._options = options
@@ -70,12 +65,7 @@ class StreamsConnection:
         self.pacing: Pacing = options.pacing
 
     async def splits(self) -> Sequence[Split]:
-        """List the shards of all streams, with their parents.
-
-        Raises:
-            ServiceError: If another stream has taken the name of one, or it has too many shards.
-            ListingError: Any error of the service or the network.
-        """
+        """List the shards of all streams, with their parents."""
         listed: list[Split] = []
         for name, connection in self._connections.items():
             try:
@@ -87,14 +77,8 @@ class StreamsConnection:
         return listed
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Turn the start into a position for each shard; see `KinesisConnection.resolve`.
-
-        A mapping may name a stream for all of its shards that it does not name.
-
-        Raises:
-            OptionError: If the start is a mapping that does not fit the shards, or a function that
-                raised or returned none.
-        """
+        """Turn the start into a position for each shard; see `KinesisConnection.resolve`."""
+        # A mapping may name a stream for all of its shards that it does not name.
         start = self._options.start
         if isinstance(start, PerSplit):
             start = self._of_each_shard(start, splits)
@@ -105,11 +89,7 @@ class StreamsConnection:
     async def subscribe(
         self, split: Split, position: Position, reserve: Reserve
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
-        """Open one subscription to a shard; see `KinesisConnection.subscribe`.
-
-        Raises:
-            Exception: Any error of the service or the network.
-        """
+        """Open one subscription to a shard; see `KinesisConnection.subscribe`."""
         name = stream_of(split.id)
         names = self._names[name]
         opening = self._connections[name].subscribe(names.shard(split), position, reserve)
@@ -123,14 +103,7 @@ class StreamsConnection:
         split: Split | None = None,
         position: Position | None = None,
     ) -> Verdict:
-        """Judge an error of one stream; see `KinesisConnection.verdict`.
-
-        Args:
-            error: The error.
-            phase: The phase in which it was raised.
-            split: The shard; None in a listing.
-            position: The position of the shard's reader; None in a listing.
-        """
+        """Judge an error of one stream; see `KinesisConnection.verdict`."""
         if split is not None:
             name = stream_of(split.id)
             names = self._names[name]
@@ -144,12 +117,7 @@ class StreamsConnection:
         return await next(iter(self._connections.values())).verdict(error, phase)
 
     async def _adopt(self, checkpoint: Checkpoint, splits: Sequence[Split]) -> Checkpoint | None:
-        """Continue stored positions; a stream that is new to them begins at the start.
-
-        Raises:
-            PositionError: A stream was deleted, and another one was created by its name.
-            OptionError: As for `resolve`.
-        """
+        """Continue stored positions; a stream that is new to them begins at the start."""
         streams = [connection.stream for connection in self._connections.values()]
         adopted = adopt(checkpoint, streams)
         if adopted is None:
@@ -163,10 +131,8 @@ class StreamsConnection:
         return replace(adopted, splits=MappingProxyType({**adopted.splits, **added}))
 
     def _of_each_shard(self, start: PerSplit, splits: Iterable[Split]) -> PerSplit:
-        """Return a start that names shards where it named streams.
-
-        What it says of streams that the splits are not of was for an earlier run.
-        """
+        """Return a start that names shards where it named streams."""
+        # What it says of streams that the splits are not of was for an earlier run.
         streams = {stream_of(split.id) for split in splits}
         known = self._connections.keys() - streams
         named = {name: its for name, its in start.named if stream_of(name) not in known}

@@ -17,12 +17,7 @@ _SECONDS: Final = 300.0
 
 @final
 class Takeovers:
-    """Warn once of a shard whose subscription others take over again and again.
-
-    Args:
-        stream: The name of the stream.
-        consumer: The name of the consumer.
-    """
+    """Warn once of a shard whose subscription others take over again and again."""
 
     def __init__(self, stream: str, consumer: str) -> None:
         self._stream = stream
@@ -31,11 +26,7 @@ class Takeovers:
         self._times: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_TIMES))
 
     def count(self, shard_id: str) -> None:
-        """Count a live subscription that another one has ended.
-
-        Args:
-            shard_id: The shard.
-        """
+        """Count a live subscription that another one has ended."""
         if self._warned:
             return
         times = self._times[shard_id]

@@ -29,21 +29,13 @@ PARTITION: Final = "messaging.destination.partition.id"
 @final
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """What is measured of each stream, or of each writer.
-
-    Args:
-        name: The metric's name.
-        unit: Its unit, in UCUM.
-        description: What it means.
-        read: Returns the values with their attributes; a value of None is none.
-        of: The type of what it reads.
-    """
+    """What is measured of each stream, or of each writer."""
 
     name: str
-    unit: str
+    unit: str  # in UCUM
     description: str
-    read: Read
-    of: type = StreamReading
+    read: Read  # returns the values with their attributes; a value of None is none
+    of: type = StreamReading  # the type of what it reads
 
 
 def _one(value: Callable[[StreamReading], float | None], *attributes: tuple[str, str]) -> Read:

@@ -14,39 +14,26 @@ if TYPE_CHECKING:
 
     from fanout.core.statistics import SplitStatistics, Statistics
 
-# Of these nothing comes.
+# Splits in these states deliver nothing.
 _UNREAD: Final = frozenset({SplitState.SUBSCRIBING, SplitState.BACKING_OFF, SplitState.FAILED})
-# What is not read now is no split that lags.
+# Such splits do not count as lagging.
 _OVER: Final = frozenset({SplitState.WAITING, SplitState.ENDED})
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class StreamReading:
-    """The statistics of a stream at one moment.
-
-    Args:
-        statistics: The statistics.
-        now: The moment, in milliseconds since the Unix epoch.
-        worst: The splits that lag most, by id.
-    """
+    """The statistics of a stream at one moment."""
 
     statistics: Statistics
-    now: int
-    worst: Mapping[str, SplitStatistics]
+    now: int  # in milliseconds since the Unix epoch
+    worst: Mapping[str, SplitStatistics]  # the splits that lag most, by id
 
     @classmethod
     def take(cls, statistics: Statistics, now: int, worst_splits: int) -> StreamReading:
-        """Choose the splits that lag most.
-
-        A split that is not subscribed to has no lag: there the age of its last record counts. One
-        that could never be read comes first.
-
-        Args:
-            statistics: The statistics.
-            now: The moment, in milliseconds since the Unix epoch.
-            worst_splits: How many splits.
-        """
+        """Choose the splits that lag most."""
+        # A split that is not subscribed to has no lag: there the age of its last record counts. One
+        # that could never be read comes first.
 
         def height(item: tuple[str, SplitStatistics]) -> tuple[float, int, int]:
             split = item[1]
@@ -73,23 +60,12 @@ class StreamReading:
 
 
 def age(split: SplitStatistics, now: int) -> float | None:
-    """Return the seconds since the last record of a split arrived at the service.
-
-    Args:
-        split: The split.
-        now: The moment, in milliseconds since the Unix epoch.
-    """
+    """Return the seconds since the last record of a split arrived at the service."""
     return None if split.newest is None else max(0, now - split.newest) / 1000
 
 
 def lag(split: SplitStatistics, now: int) -> float | None:
-    """Return the seconds that a split is behind; None where they are not known.
-
-    A broker of Kafka says how many records are left, and not how old they are: these are no older
-    than the time since the last record arrived.
-
-    Args:
-        split: The split.
-        now: The moment, in milliseconds since the Unix epoch.
-    """
+    """Return the seconds that a split is behind; None where they are not known."""
+    # A broker of Kafka says how many records are left, and not how old they are: these are no older
+    # than the time since the last record arrived.
     return age(split, now) if split.lag is None and split.behind else split.lag

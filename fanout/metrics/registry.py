@@ -47,19 +47,12 @@ class EndingStream(Protocol):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Registration:
-    """A stream that is watched.
-
-    Args:
-        stream: The stream.
-        ending: Says when it is over; None where only `Registry.remove` ends it.
-        attributes: Those of all its series.
-        kind: The type of its statistics: a stream and a writer may have the same attributes.
-    """
+    """A stream that is watched."""
 
     stream: Watchable
-    ending: EndingStream | None
-    attributes: Attributes
-    kind: type
+    ending: EndingStream | None  # says when it is over; None where only `Registry.remove` ends it
+    attributes: Attributes  # of all its series
+    kind: type  # the type of its statistics: a stream and a writer may have the same attributes
 
     @property
     def key(self) -> tuple[type, Attributes]:
@@ -71,11 +64,8 @@ class Registration:
 class Registry:
     """Read the streams that are watched, and keep the counters of those that were.
 
-    Any thread may call it. What has ended is kept as sums by attributes, so that memory grows
-    with the number of different attributes alone.
-
-    Args:
-        worst_splits: How many splits of each stream have values of their own.
+    Any thread may call it. What has ended is kept as sums by attributes, so that memory grows with
+    the number of different attributes alone.
     """
 
     def __init__(self, worst_splits: int) -> None:
@@ -91,11 +81,7 @@ class Registry:
         return self._watched.get(registration.key) is registration
 
     def add(self, registration: Registration) -> None:
-        """Begin to read a stream.
-
-        Raises:
-            OptionError: If another one with the same attributes is read.
-        """
+        """Begin to read a stream; no other one that is read may have the same attributes."""
         with self._lock:
             self._drop_ended()
             if registration.key in self._watched:

@@ -16,33 +16,17 @@ _CALLER = "fanout.caller"
 
 
 class Caller(Protocol):
-    """The client of one request.
-
-    Its methods may be called from the request's thread only, but for `send_until`.
-    """
+    """The client of one request; other threads than the request's call `send_until` alone."""
 
     def wait_for_hang_up(self, seconds: float | None) -> bool:
-        """Wait until the client gives the request up, for at most so many seconds (None: for ever).
-
-        The server's own close ends the wait as well.
-
-        Returns:
-            Whether the client is gone.
-        """
+        """Wait so long (None: for ever) until the client gives up; return whether it is gone."""
+        # The server's own close ends the wait as well.
 
     def on_gone(self, callback: Callable[[], None] | None) -> None:
-        """Call back, from another thread, when the client gives the request up.
-
-        Args:
-            callback: what to call, in place of the one before; None for nothing.
-        """
+        """Call back, from another thread, when the client gives up; None calls nothing more."""
 
     def send_until(self, deadline: float | None) -> None:
-        """Break the answer off if the client has not taken it by then; safe for threads.
-
-        Args:
-            deadline: the time by the monotonic clock; None for no end.
-        """
+        """Break the answer off if it is not taken by then, a time of the monotonic clock."""
 
     def cut(self) -> None:
         """Break the answer off: close the connection, or over HTTP/2 reset the stream."""

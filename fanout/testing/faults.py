@@ -31,7 +31,6 @@ class _StreamFault:
     times: int = 1
 
     def __post_init__(self) -> None:
-        """Check every range."""
         _require_positive(times=self.times)
         if self.event is not None:
             _require_positive(event=self.event)
@@ -50,7 +49,6 @@ class _CallFault:
     times: int = 1
 
     def __post_init__(self) -> None:
-        """Check every range."""
         _require_positive(call=self.call, times=self.times)
 
 
@@ -244,7 +242,6 @@ class RefuseRecords(_CallFault):
     code: str = "InternalFailure"
 
     def __post_init__(self) -> None:
-        """Check every range."""
         _require_positive(call=self.call, times=self.times, every=self.every)
 
 

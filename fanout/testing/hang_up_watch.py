@@ -24,11 +24,9 @@ class _Watched:
 
 
 class HangUpWatch:
-    """Tell when clients hang up, and hang up on clients whose time is over, in one thread.
+    """Tell when clients hang up, and hang up on clients whose time is over, in one thread."""
 
-    Args:
-        name: the name of the thread, which starts with the first connection.
-    """
+    # The thread starts with the first connection.
 
     def __init__(self, name: str) -> None:
         self._name = name

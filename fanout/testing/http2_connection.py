@@ -59,13 +59,9 @@ _READ = 1 << 16
 
 
 class Http2Connection:
-    """Serve a WSGI application over one connection.
+    """Serve a WSGI application over a connection whose client speaks HTTP/2 from its first byte on.
 
-    Args:
-        connection: a connection whose client speaks HTTP/2 from its first byte on. Its owner closes
-            it.
-        app: the WSGI application.
-        name: the name of the threads of requests.
+    The owner of the connection closes it. The threads of requests have the name.
     """
 
     def __init__(self, connection: socket.socket, app: Any, *, name: str) -> None:
@@ -230,10 +226,8 @@ class Http2Connection:
     def send(
         self, stream: Http2Stream, headers: Headers | None, data: memoryview, *, end: bool
     ) -> None:
-        """Begin to send a part of an answer; the stream holds the lock.
-
-        Headers and ends need no window, and wait for nothing.
-        """
+        """Begin to send a part of an answer; the stream holds the lock."""
+        # Headers and ends need no window, and wait for nothing.
         if headers is not None:
             self._h2.send_headers(stream.number, headers, end_stream=end and not data)
         elif end and not data:

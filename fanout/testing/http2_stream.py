@@ -40,11 +40,10 @@ class Http2Sender(Protocol):
 
 
 class Http2Stream:
-    """A request and its answer. The connection's lock guards all fields.
+    """A request and its answer. The connection's lock guards all fields."""
 
-    `rest` is what the application has yielded and the client has not taken yet; the connection
-    makes frames of it.
-    """
+    # `rest` is what the application has yielded and the client has not taken yet; the connection
+    # makes frames of it.
 
     def __init__(
         self,
@@ -85,11 +84,7 @@ class Http2Stream:
             self._connection.finish(self)
 
     def _send(self, data: bytes, headers: Headers | None = None, *, end: bool = False) -> None:
-        """Send a part of an answer; wait while the client's windows or its socket are full.
-
-        Raises:
-            ConnectionAbortedError: the client has left, or did not take it in time.
-        """
+        """Send a part of an answer; wait while the client's windows or its socket are full."""
         if headers is not None:
             _logger.debug("%s: %s", self._asked, headers[0][1])
         with self._changed:

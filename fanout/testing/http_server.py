@@ -6,7 +6,9 @@ The same port serves HTTP/2 and TLS, whose clients are known by their first byte
 from __future__ import annotations
 
 import logging
+import selectors
 import socket
+import ssl
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, cast
@@ -17,11 +19,9 @@ from werkzeug.serving import ThreadedWSGIServer
 from fanout.testing.caller import add_caller, hang_up
 from fanout.testing.hang_up_watch import HangUpWatch
 from fanout.testing.http2_connection import Http2Connection
-from fanout.testing.socket_caller import SocketCaller
-from fanout.testing.tls_connection import TlsConnection
 
 if TYPE_CHECKING:
-    import ssl
+    from collections.abc import Callable
 
 _logger = logging.getLogger(__name__)
 # How soon serve_forever notices a shutdown, in seconds.
@@ -33,6 +33,67 @@ _HTTP2_PREFACE = b"PRI"
 # And with this a client of TLS.
 _TLS_HANDSHAKE = b"\x16"
 _SENT_ONCE = frozenset({"date", "server"})
+# A record of TLS is shorter.
+_RECORD = 1 << 16
+
+
+class TlsConnection(ssl.SSLSocket):
+    """Read what was looked at first; TLS has no MSG_PEEK."""
+
+    _ahead = b""
+
+    def look_ahead(self, size: int) -> bytes:
+        """Wait for so many bytes, and return them; fewer if the client has hung up."""
+        while len(self._ahead) < size and (data := super().recv(_RECORD)):
+            self._ahead += data
+        return self._ahead[:size]
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """Read so many bytes at most."""
+        if self._ahead:
+            data, self._ahead = self._ahead[:buflen], self._ahead[buflen:]
+            return data
+        return super().recv(buflen, flags)
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        """Read into a buffer."""
+        if self._ahead:
+            data = self.recv(nbytes or len(buffer))
+            buffer[: len(data)] = data
+            return len(data)
+        return super().recv_into(buffer, nbytes, flags)
+
+
+class SocketCaller:
+    """The client of a request over HTTP/1.1, which has the connection to itself."""
+
+    # The watch watches it while the request's thread does not.
+
+    def __init__(self, connection: socket.socket, watch: HangUpWatch) -> None:
+        self._connection = connection
+        self._watch = watch
+
+    def wait_for_hang_up(self, seconds: float | None) -> bool:
+        """Wait until the socket is readable: a client sends nothing after its request."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection, selectors.EVENT_READ)
+            return bool(selector.select(seconds))
+
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """Call back when the socket is readable."""
+        self._watch.on_gone(self._connection, callback)
+
+    def send_until(self, deadline: float | None) -> None:
+        """Close the connection then."""
+        self._watch.hang_up_at(self._connection, deadline)
+
+    def cut(self) -> None:
+        """Close the connection."""
+        hang_up(self._connection)
+
+    def leave(self) -> None:
+        """Close the connection."""
+        self.cut()
 
 
 class _RequestHandler(MotoRequestHandler):
@@ -64,14 +125,7 @@ class _RequestHandler(MotoRequestHandler):
 class HttpServer(ThreadedWSGIServer):
     """Serve a WSGI application on 127.0.0.1 over HTTP/1.1 and HTTP/2, a thread per request.
 
-    Args:
-        port: the port; 0 takes a free one.
-        app: the WSGI application.
-        name: the name of its threads.
-        tls: speak TLS with clients that begin with it; None never does.
-
-    Raises:
-        OSError: the port is taken.
+    The port 0 takes a free one. With `tls` it speaks TLS with clients that begin with it.
     """
 
     def __init__(

@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 @final
 class OneAtATime:
-    """Serve some requests one after the other; all others pass as they are.
-
-    Args:
-        app: the WSGI application behind.
-        concerns: says by a request's environment whether it is one of them.
-    """
+    """Serve the requests that `concerns` picks by their environment one after the other."""
 
     def __init__(self, app: Any, concerns: Callable[[dict[str, Any]], bool]) -> None:
         self._app = app

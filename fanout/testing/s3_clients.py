@@ -47,20 +47,12 @@ def s3a_settings(endpoint: str) -> dict[str, str]:
 
 
 def s3a_jars() -> list[Path]:
-    """Find the jars of S3A in the user's cache, and download them the first time.
-
-    Raises:
-        SetupError: They are not for the Hadoop of this pyspark, or cannot be downloaded.
-    """
+    """Find the jars of S3A in the user's cache, and download them the first time."""
     return pinned_jars(s3a_list())
 
 
 def s3a_list() -> Path:
-    """Return the list of the jars of S3A for the Hadoop of this environment's pyspark.
-
-    Raises:
-        SetupError: There is none.
-    """
+    """Return the list of the jars of S3A for the Hadoop of this environment's pyspark."""
     found = [jar.stem for jar in pyspark_jars().glob("hadoop-client-api-*.jar")]
     version = found[0].rpartition("-")[2] if found else "unknown"
     file = LISTS / f"s3a-hadoop-{version}.txt"

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def serve_s3() -> Iterator[str]:
-    """Serve S3 with an empty bucket, whose objects this process holds.
-
-    Yields:
-        The endpoint.
-    """
+    """Serve S3 with an empty bucket, whose objects this process holds; yield the endpoint."""
     # It takes a request that names no other service for one of S3.
     application = OneAtATime(DomainDispatcherApplication(create_backend_app), _creates)
     server = HttpServer(0, application, name="s3-server")

@@ -25,12 +25,8 @@ class Send(Protocol):
 
 
 def environ_of(headers: Iterable[tuple[str, str]], body: bytes) -> dict[str, Any]:
-    """Return the environment of a request, as PEP 3333 has it.
-
-    Args:
-        headers: the headers in small letters, with those of HTTP/2 that begin with a colon.
-        body: the whole body.
-    """
+    """Return the environment of a request, as PEP 3333 has it."""
+    # The names of headers are in small letters; those of HTTP/2 begin with a colon.
     fields: dict[str, str] = {}
     for name, value in headers:
         fields[name] = f"{fields[name]},{value}" if name in fields else value
@@ -61,11 +57,7 @@ def environ_of(headers: Iterable[tuple[str, str]], body: bytes) -> dict[str, Any
 
 
 def call(app: Any, environ: dict[str, Any], send: Send) -> None:
-    """Run an application and send its answer.
-
-    Raises:
-        Exception: what the application raised, or `send`.
-    """
+    """Run an application and send its answer."""
     started: list[tuple[str, Headers]] = []
 
     def start(status: str, headers: Headers, *_: Any) -> None:

@@ -320,7 +320,7 @@ def test_without_the_jars_of_s3a_one_sentence_says_so(
     (tmp_path / f"hadoop-client-api-{hadoop}.jar").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("fanout.testing.s3_clients.pyspark_jars", lambda: tmp_path)
-    monkeypatch.setattr("fanout.testing.ivy.java_and_ivy", lambda: ("false", "ivy.jar"))
+    monkeypatch.setattr("fanout.testing.jars.java_and_ivy", lambda: ("false", "ivy.jar"))
     result = run.invoke(app, ["demo", "--storage", "s3"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines()[-1].startswith(f"fanout demo: {sentence}")

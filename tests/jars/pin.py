@@ -14,8 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fanout.testing.ivy import retrieve
-from fanout.testing.jars import IVY_MODULE, pyspark_jars
+from fanout.testing.jars import IVY_MODULE, pyspark_jars, retrieve
 
 
 def main(arguments: list[str]) -> None:

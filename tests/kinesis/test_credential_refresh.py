@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from fanout.core.policy import Pace
-from fanout.kinesis.aws.credential_refresh import CredentialRefresh
+from fanout.kinesis.aws.credentials import CredentialRefresh
 from fanout.testing.virtual_time.loop import simulate
 
 if TYPE_CHECKING:

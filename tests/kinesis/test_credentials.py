@@ -19,7 +19,7 @@ from aiohttp.test_utils import TestServer
 from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 
 from fanout.core.policy import Phase
-from fanout.kinesis.aws.pinned_config import pinned_config
+from fanout.kinesis.aws.client_config import pinned_config
 from fanout.kinesis.aws.role import AssumedRole
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.policy import KinesisRemedy, judge

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fanout.errors import OptionError
-from fanout.kinesis.options import check_endpoint
+from fanout.kinesis.aws.endpoint import check_endpoint
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.kinesis.aws.api import HashRange
-from fanout.kinesis.reading.deaggregation import hash_key_of
+from fanout.kinesis.aws.api import HashRange, hash_key_of
 
 
 @pytest.mark.parametrize(("key", "inside"), [(9, False), (10, True), (20, True), (21, False)])

@@ -22,7 +22,7 @@ from hyperframe.frame import DataFrame
 
 from fanout.errors import OptionError, SetupError
 from fanout.kinesis import KinesisSource
-from fanout.kinesis.aws import local_endpoint
+from fanout.kinesis.aws import client_config
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.testing.certificate import LocalCertificate
 from fanout.testing.fast_mode import fast
@@ -366,7 +366,7 @@ async def proxying(status: bytes, heads: list[bytes]) -> AsyncIterator[str]:
 @pytest.fixture
 def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat the server of the test as one on another machine, which a proxy may lead to."""
-    monkeypatch.setattr(local_endpoint, "is_loopback", lambda _: False)
+    monkeypatch.setattr(client_config, "is_loopback", lambda _: False)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from fanout.kinesis.reading.rate_limit import ShardRateLimit
+from fanout.kinesis.reading.polling import ShardRateLimit
 from fanout.testing.virtual_time.loop import simulate
 
 MIB = 1024 * 1024

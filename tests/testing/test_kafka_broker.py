@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.testing.kafka.broker import KafkaBroker
-from fanout.testing.kafka.settings import free_ports
 from fanout.testing.kafka.topics import Topics
+from fanout.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -43,7 +43,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # Only a broker that runs has classes to archive.
     monkeypatch.setattr(
-        "fanout.testing.kafka.jars.archive_classes",
+        "fanout.testing.kafka.jars._archive_classes",
         lambda _, home: (home / "libs" / "classes.jsa").touch(),
     )
     return home

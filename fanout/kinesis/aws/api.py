@@ -6,9 +6,13 @@ unchanged; the caller judges them by the table in `fanout.kinesis.policy`.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+from fanout.errors import MalformedEventError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -23,6 +27,15 @@ MAX_SHARDS: Final = 50_000
 MAX_CONSUMERS: Final = 1_000
 
 MAX_HASH_KEY: Final = 2**128 - 1
+_MAX_HASH_KEY_DIGITS: Final = len(str(MAX_HASH_KEY))
+
+# The name of a stream or a consumer, and the ARNs of both with their parts.
+NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+STREAM_ARN: Final = re.compile(
+    r"(?P<stream_arn>arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}"
+    r":stream/(?P<stream>[a-zA-Z0-9_.-]{1,128}))"
+)
+CONSUMER_ARN: Final = re.compile(STREAM_ARN.pattern + r"/consumer/[a-zA-Z0-9_.-]{1,128}(:[0-9]+)?")
 
 NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -30,46 +43,26 @@ NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 @final
 @dataclass(frozen=True, slots=True)
 class StreamDescription:
-    """Describe a stream.
-
-    Args:
-        name: The stream's name.
-        arn: Its ARN.
-        status: CREATING, DELETING, ACTIVE or UPDATING.
-        created: When it was created; a stream that replaces another of its name has the same ARN.
-        server_time: The service's clock when it answered, to the second.
-        retention_hours: The hours for which it keeps a record.
-        open_shards: The number of shards that accept records.
-        consumers: The number of registered consumers; None if the service does not send it.
-        key_id: The KMS key that encrypts the records, as its ARN, its id or an alias; None if
-            they are not encrypted.
-        on_demand: Whether the service scales it, and bills its GB instead of its shards.
-    """
+    """A stream, as the service describes it."""
 
     name: str
     arn: str
-    status: str
-    created: datetime
-    server_time: datetime
+    status: str  # CREATING, DELETING, ACTIVE or UPDATING
+    created: datetime  # tells a stream from one that replaces it: both have the same name and ARN
+    server_time: datetime  # the service's clock when it answered, to the second
     retention_hours: int
-    open_shards: int
-    consumers: int | None
-    key_id: str | None
-    on_demand: bool = False
+    open_shards: int  # those that accept records
+    consumers: int | None  # None if the service does not send it
+    key_id: str | None  # the KMS key, as its ARN, its id or an alias; None without encryption
+    on_demand: bool = False  # the service scales it, and bills its GB instead of its shards
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class HashRange:
-    """Hold the hash keys of a shard, both ends included; a shard keeps them until it is closed.
+    """The hash keys of a shard, both ends included; a shard keeps them until it is closed."""
 
-    https://docs.aws.amazon.com/kinesis/latest/APIReference/API_HashKeyRange.html
-
-    Args:
-        start: The lowest.
-        end: The highest.
-    """
-
+    # https://docs.aws.amazon.com/kinesis/latest/APIReference/API_HashKeyRange.html
     start: int = 0
     end: int = MAX_HASH_KEY
 
@@ -82,24 +75,38 @@ class HashRange:
         return self.start == 0 and self.end >= MAX_HASH_KEY
 
 
+def hash_key_of(partition_key: str) -> int:
+    """Return the hash key of a record that was put without an explicit one."""
+    # It is the MD5 of the partition key:
+    # https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecord.html
+    return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest())
+
+
+def parse_hash_key(digits: bytes) -> int:
+    """Parse a decimal number below 2**128; an error is a clause that follows a record's name."""
+    if digits.isdigit() and len(digits) <= _MAX_HASH_KEY_DIGITS:
+        hash_key = int(digits)
+        if hash_key <= MAX_HASH_KEY:
+            return hash_key
+    raise MalformedEventError("has an explicit hash key that is not a number below 2**128")
+
+
+def stream_of_consumer(consumer: str) -> str | None:
+    """Return the ARN of a consumer's stream, where the consumer is given by its own ARN."""
+    match = CONSUMER_ARN.fullmatch(consumer)
+    return None if match is None else match["stream_arn"]
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class ShardDescription:
-    """Describe a shard.
-
-    Args:
-        shard_id: The shard's id.
-        parents: The shards that it continues: none, one after a split, two after a merge. They may
-            be past the retention period and no longer listed.
-        first: The sequence number that it began with.
-        last: The sequence number that it was closed with, above that of any record of it; None
-            while it is open.
-        hash_range: The hash keys of its records.
-    """
+    """A shard, as the service describes it."""
 
     shard_id: str
+    # One after a split, two after a merge. They may have expired, and are then not listed.
     parents: tuple[str, ...]
-    first: int
+    first: int  # the sequence number that it began with
+    # The sequence number that it was closed with, above that of any record; None while it is open.
     last: int | None
     hash_range: HashRange
 
@@ -107,63 +114,38 @@ class ShardDescription:
 @final
 @dataclass(frozen=True, slots=True)
 class ConsumerDescription:
-    """Describe a stream consumer.
+    """A stream consumer, as the service describes it."""
 
-    Args:
-        name: The consumer's name, unique on its stream.
-        arn: Its ARN.
-        status: CREATING, DELETING or ACTIVE.
-        created: When it was registered.
-    """
-
-    name: str
+    name: str  # unique on its stream
     arn: str
-    status: str
+    status: str  # CREATING, DELETING or ACTIVE
     created: datetime
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class UnreadRecords:
-    """Hold an answer of GetRecords of which only the headers have been read.
+    """An answer of GetRecords of which only the headers have been read."""
 
-    Args:
-        size: The bytes of the body; None if the service does not send it.
-        chunks: The body, a JSON document, as it arrives.
-    """
-
-    size: int | None
-    chunks: AsyncIterator[bytes]
+    size: int | None  # the bytes of the body; None if the service does not send it
+    chunks: AsyncIterator[bytes]  # the body, a JSON document, as it arrives
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """Hold the answer to one record of PutRecords.
-
-    Args:
-        shard_id: The shard that has it; None if it was refused.
-        error_code: Why it was refused, such as ProvisionedThroughputExceededException; None if it
-            was not.
-        message: The service's own sentence, which names the shard.
-    """
+    """The answer to one record of PutRecords: its shard, or why it was refused."""
 
     shard_id: str | None
-    error_code: str | None = None
-    message: str = ""
+    error_code: str | None = None  # such as ProvisionedThroughputExceededException
+    message: str = ""  # the service's own sentence, which names the shard
 
 
 class KinesisClient(Protocol):
     """Make the calls of one stream; cancelling any of them closes its connection."""
 
     async def renew_credentials(self) -> None:
-        """Find credentials again, as when the client was opened, and sign with them from now on.
-
-        Cancellation: the old ones stay.
-
-        Raises:
-            Exception: Any error of botocore, if there are none; the old ones stay.
-        """
+        """Find credentials again, as at the opening; without success the old ones stay in use."""
 
     async def describe_stream(self) -> StreamDescription:
         """Call DescribeStreamSummary."""
@@ -171,26 +153,18 @@ class KinesisClient(Protocol):
     async def list_shards(self) -> list[ShardDescription]:
         """Call ListShards until the last page: every shard within the retention period.
 
-        Raises:
-            ServiceError: There are more than MAX_SHARDS, or a page token came twice.
+        More than MAX_SHARDS are a ServiceError, and so is a page token that comes twice.
         """
 
     async def list_consumers(self, stream_arn: str) -> list[ConsumerDescription]:
-        """Call ListStreamConsumers until the last page.
-
-        Raises:
-            ServiceError: There are more than MAX_CONSUMERS, or a page token came twice.
-        """
+        """Call ListStreamConsumers until the last page, with the bound MAX_CONSUMERS."""
 
     async def register_consumer(
         self, stream_arn: str, name: str, tags: Mapping[str, str] = NO_TAGS
     ) -> ConsumerDescription:
         """Call RegisterStreamConsumer; the consumer is usable when it is described as ACTIVE.
 
-        Args:
-            stream_arn: The stream to register it on.
-            name: Its name.
-            tags: Its tags; with any, the caller needs kinesis:TagResource too.
+        With any tags the caller needs kinesis:TagResource too.
         """
 
     async def describe_consumer(
@@ -208,41 +182,23 @@ class KinesisClient(Protocol):
 
         There is no timeout on the service's silence: the caller has to set one. Leaving the context
         closes the connection at once.
-
-        Args:
-            consumer_arn: The consumer to subscribe.
-            shard_id: The shard to subscribe to.
-            starting_position: StartingPosition as in the AWS API.
         """
 
     async def get_shard_iterator(
         self, stream_arn: str, shard_id: str, starting_position: Mapping[str, Any]
     ) -> str:
-        """Call GetShardIterator once, without a retry; the service allows 5 calls a second.
+        """Call GetShardIterator once, without a retry or a timeout: the caller has to set one.
 
-        There is no timeout: the caller has to set one.
-
-        Args:
-            stream_arn: The shard's stream.
-            shard_id: The shard to read.
-            starting_position: Where to begin, as the StartingPosition of SubscribeToShard.
-
-        Returns:
-            An iterator for `get_records`, which expires after 5 minutes.
+        The service allows 5 calls a second. The iterator expires after 5 minutes.
         """
 
     def get_records(
         self, stream_arn: str, shard_iterator: str, *, limit: int | None = None
     ) -> AbstractAsyncContextManager[UnreadRecords]:
-        """Call GetRecords once, without a retry, and hand over its body before reading it.
+        """Call GetRecords once, without a retry or a timeout; hand over its body unread.
 
-        There is no timeout: the caller has to set one.
-        Leaving the context closes the connection, unless the body was read to its end.
-
-        Args:
-            stream_arn: The iterator's stream.
-            shard_iterator: The iterator that `get_shard_iterator` or the last call returned.
-            limit: The most records; None for the service's own limit.
+        Leaving the context closes the connection, unless the body was read to its end. Without a
+        limit the service's own one holds.
         """
 
 
@@ -250,16 +206,8 @@ class KinesisWritingClient(KinesisClient, Protocol):
     """Make the calls of one stream that is written to, too."""
 
     async def put_records(self, records: Sequence[Mapping[str, Any]]) -> list[PutResult]:
-        """Call PutRecords once, without a retry; some of the records may be refused.
+        """Call PutRecords once, without a retry or a timeout; some of the records may be refused.
 
-        There is no timeout: the caller has to set one.
-
-        Args:
-            records: PutRecordsRequestEntry as in the AWS API, up to 500.
-
-        Returns:
-            The result of each record.
-
-        Raises:
-            ServiceError: If the answer has not one result for each record.
+        It takes up to 500 PutRecordsRequestEntry of the AWS API. An answer that has not one result
+        for each is a ServiceError.
         """

@@ -23,13 +23,12 @@ from fanout.kinesis.aws.api import (
     StreamDescription,
     UnreadRecords,
 )
+from fanout.kinesis.aws.client_config import go_past_proxies, pinned_config
 from fanout.kinesis.aws.credentials import hide_secrets
+from fanout.kinesis.aws.endpoint import HTTP_2, HTTP_VERSIONS, check_endpoint
 from fanout.kinesis.aws.error_hints import code_of
-from fanout.kinesis.aws.local_endpoint import go_past_proxies
-from fanout.kinesis.aws.pinned_config import pinned_config
 from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
 from fanout.kinesis.aws.session import open_session
-from fanout.kinesis.options import HTTP_2, HTTP_VERSIONS, check_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -60,21 +59,9 @@ async def open_kinesis_client(
 ) -> AsyncIterator[KinesisWritingClient]:
     """Open the clients of one stream; leaving the context closes them and their connections.
 
-    Args:
-        stream: The stream's name or ARN.
-        region: The AWS region; None for that of the session.
-        endpoint_url: The endpoint of Kinesis, if it is not that of AWS.
-        session: The session to take credentials and configuration from; None for a new one. It is
-            not changed.
-        role: A role to assume with the session's credentials; it is assumed again before the
-            role's own expire.
-        insecure: Whether plain http to another machine is allowed.
-        http_version: The version of HTTP that subscriptions use: 1.1 or 2.
-
-    Raises:
-        OptionError: If the endpoint is neither https nor http on this machine.
-        SetupError: If there are no credentials, no region, or no library for HTTP/2.
-        ClientError: If the role may not be assumed.
+    The session is not changed; None makes a new one. A role is assumed with its credentials, and
+    again before the role's own expire. Subscriptions alone use `http_version` 2. A role that may
+    not be assumed is a ClientError of botocore.
     """
     if endpoint_url is not None:
         check_endpoint(endpoint_url, insecure=insecure)
@@ -141,11 +128,7 @@ def _send_large_body_in_parts(request: Any, **_: Any) -> None:
 
 
 def server_time(headers: Mapping[str, str]) -> datetime:
-    """Return the service's clock, to the second, from the headers of an answer.
-
-    Raises:
-        ServiceError: If they have no readable Date.
-    """
+    """Return the service's clock, to the second, from the headers of an answer."""
     try:
         return parsedate_to_datetime(headers["date"])
     except (KeyError, ValueError) as error:
@@ -277,16 +260,7 @@ class _AioKinesisClient:
 async def _all_pages(
     page: Callable[[Mapping[str, str]], Awaitable[Any]], key: str, limit: int
 ) -> list[Any]:
-    """Return the entries of all pages of a listing; it begins anew once if its token expires.
-
-    Args:
-        page: Makes the call, with nothing or with the NextToken of the page before.
-        key: The field of the entries: `Shards` or `Consumers`.
-        limit: The most entries.
-
-    Raises:
-        ServiceError: If there are more, or a page token came twice.
-    """
+    """Return the entries of all pages of a listing; it begins anew once if its token expires."""
     try:
         return await _pages(page, key, limit)
     except ClientError as error:

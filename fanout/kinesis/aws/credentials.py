@@ -2,7 +2,8 @@
 
 botocore keeps the credentials that a session finds first: it renews those with an expiry, but keeps
 a key that it read from a file or the environment although the file changes. The credentials of a
-fanout session are `RenewableCredentials`, which can look again.
+fanout session are `RenewableCredentials`, which can look again. When calls are refused because of
+them, `CredentialRefresh` does so once for all shards.
 
 The module uses private names of aiobotocore and aioboto3: `_session` of an aioboto3 session, and
 `_credentials` of the botocore session inside; see `aws.raw_bodies` for the supported versions.
@@ -11,7 +12,9 @@ The module uses private names of aiobotocore and aioboto3: `_session` of an aiob
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from aiobotocore.credentials import (
@@ -19,13 +22,12 @@ from aiobotocore.credentials import (
     AioDeferredRefreshableCredentials,
 )
 from aiobotocore.session import AioSession
-from botocore.exceptions import (
-    CredentialRetrievalError,
-    NoCredentialsError,
-    ProxyConnectionError,
-)
+from botocore.exceptions import CredentialRetrievalError, NoCredentialsError, ProxyConnectionError
 
-from fanout.kinesis.aws.pinned_config import pinned_config
+from fanout.core.cancellation import cancelled_by_us
+from fanout.core.policy import Pace
+from fanout.kinesis.aws.client_config import pinned_config
+from fanout.kinesis.aws.error_hints import code_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,15 +41,21 @@ _ATTEMPTS: Final = 5
 # The service's message about a wrong signature goes on, from here, with every header that was
 # signed, the session token (X-Amz-Security-Token) among them.
 _SIGNED_HEADERS: Final = "The Canonical String for this request should have been"
+# A key that was just created, or a policy that was just changed, works everywhere within seconds;
+# after this number of refusals in a row only a person can help.
+_TRANSIENT_REFUSALS: Final = 3
+
+# A program that prints the keys (credential_process) may hang, and botocore has no timeout for it.
+_RENEWAL_TIMEOUT: Final = 60.0
+
+log = logging.getLogger(__name__)
 
 
 @final
 class RenewableCredentials:
     """Stand in for botocore's credentials, and delegate to those that were found last.
 
-    Args:
-        current: The credentials that were found first.
-        find: Looks for credentials as if for the first time; returns None if there are none.
+    `find` looks for credentials as if for the first time; it returns None if there are none.
     """
 
     def __init__(self, current: Any, find: Callable[[], Awaitable[Any]]) -> None:
@@ -63,12 +71,7 @@ class RenewableCredentials:
         return str(self._current.method)
 
     async def get_frozen_credentials(self) -> Any:
-        """Return the keys for one request, renewed first if they are about to expire.
-
-        Raises:
-            CredentialRetrievalError: If a credential process returned malformed output.
-            Exception: Any other error of botocore, if they cannot be renewed.
-        """
+        """Return the keys for one request, renewed first if they are about to expire."""
         try:
             return await self._current.get_frozen_credentials()
         except ValueError as error:
@@ -86,14 +89,7 @@ class RenewableCredentials:
         return self._current.get_deferred_property(name)  # type: ignore[no-any-return]
 
     async def renew(self) -> None:
-        """Find credentials again, and sign with them from now on.
-
-        Cancellation: the old credentials stay.
-
-        Raises:
-            NoCredentialsError: If there are none any more; the old ones stay.
-            Exception: Any other error of botocore, if they cannot be read; the old ones stay.
-        """
+        """Find credentials again, and sign with them; without success the old ones stay."""
         found = await self._find()
         if found is None:
             raise NoCredentialsError
@@ -103,15 +99,9 @@ class RenewableCredentials:
 async def find_credentials(session: aioboto3.Session | None) -> Any:
     """Find credentials as if for the first time, in threads, because that reads files.
 
-    Args:
-        session: The session to take them from; None for the environment, the files and the role of
-            this machine. Keys that were passed to the session itself are returned as they are.
-
-    Returns:
-        Credentials of botocore; None if there are none.
-
-    Raises:
-        Exception: Any error of botocore, if they cannot be read.
+    Without a session they are those of the environment, the files and the role of this machine.
+    Keys that were passed to the session itself are returned as they are. None says that there are
+    none; any error of botocore may come.
     """
     held = None if session is None else inner_session(session)._credentials  # noqa: SLF001  # a public getter would load them
     match held:
@@ -144,20 +134,9 @@ async def assume_role(
     region: str,
     find_source: Callable[[], Awaitable[Any]],
 ) -> Any:
-    """Assume a role with credentials that are found first.
+    """Return a role's credentials, which botocore renews before they expire; None without a source.
 
-    Args:
-        session: The session that makes the client of STS.
-        role: The role.
-        region: The region of STS.
-        find_source: Finds the credentials to assume the role with.
-
-    Returns:
-        The role's credentials, which botocore renews before they expire; None if there are no
-        source credentials.
-
-    Raises:
-        ClientError: If the role may not be assumed.
+    A role that may not be assumed is a ClientError of botocore.
     """
     source = await find_source()
     if source is None:
@@ -204,3 +183,58 @@ def _hide_proxy(caught_exception: BaseException | None, **_: object) -> None:
     """Keep the error below one of a proxy out of tracebacks: it has the proxy's password."""
     if isinstance(caught_exception, ProxyConnectionError):
         caught_exception.__suppress_context__ = True
+
+
+@dataclass(slots=True)
+class _Caller:
+    """Hold the refusals of one caller, a shard or the listing, and its last credentials."""
+
+    generation: int = 0
+    refusals: int = 0
+
+
+@final
+class CredentialRefresh:
+    """Renew the credentials once for all calls that were refused with the same ones."""
+
+    def __init__(self, renew: Callable[[], Awaitable[None]]) -> None:
+        self._renew = renew
+        self._renewing = asyncio.Lock()
+        self._generation = 0
+        self._callers: dict[str | None, _Caller] = {}
+
+    def calling(self, caller: str | None) -> None:
+        """Record that a call is about to be signed, of a shard or, with None, of a listing."""
+        self._callers.setdefault(caller, _Caller()).generation = self._generation
+
+    def allowed(self, caller: str | None) -> None:
+        """Record that a call was answered without a refusal."""
+        self._callers[caller].refusals = 0
+
+    async def refused(self, caller: str | None) -> Pace:
+        """Ensure that the next call is signed with newer credentials; return when to make it.
+
+        Thousands of shards are refused together: the first renews the credentials, and the others
+        wait for it, for a minute at most; if it is cancelled, the next one renews them. Credentials
+        that cannot be renewed are kept, and a warning is logged.
+        """
+        state = self._callers.setdefault(caller, _Caller())
+        state.refusals += 1
+        async with self._renewing:
+            if state.generation == self._generation:
+                await self._try_to_renew()
+        return Pace.JITTER if state.refusals <= _TRANSIENT_REFUSALS else Pace.SLOW
+
+    async def _try_to_renew(self) -> None:
+        try:
+            async with asyncio.timeout(_RENEWAL_TIMEOUT):
+                await self._renew()
+        except Exception as error:
+            if cancelled_by_us():
+                raise asyncio.CancelledError from error
+            # The text of an error may quote the output of a program or a file, so it is left out.
+            name = code_of(error) or type(error).__name__
+            log.warning("the AWS credentials cannot be renewed, and are kept: %s", name)
+        else:
+            log.info("the AWS credentials were renewed, because calls were refused")
+        self._generation += 1

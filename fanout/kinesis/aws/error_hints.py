@@ -254,9 +254,7 @@ def _resource(operation: str) -> str:
 def explain(error: Exception, doing: str) -> FanOutError:
     """Turn an error of the service, the network or this machine into one sentence for the user.
 
-    Args:
-        error: The error of a call.
-        doing: The purpose of the call, as a clause: `"the stream 'orders' cannot be described"`.
+    `doing` is the purpose of the call, as a clause: `"the stream 'orders' cannot be described"`.
     """
     kind: type[FanOutError] = ServiceError
     text = text_of(error)
@@ -288,14 +286,7 @@ def explain(error: Exception, doing: str) -> FanOutError:
 
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
-    """Turn the errors of the block into one sentence for the user.
-
-    Args:
-        doing: The purpose of the block, as a clause; see `explain`.
-
-    Raises:
-        FanOutError: For any error; a FanOutError passes unchanged.
-    """
+    """Turn the errors of the block into one sentence each; a FanOutError passes unchanged."""
     try:
         yield
     except FanOutError:

@@ -53,12 +53,7 @@ class Http2Error(ConnectionResetError):
 
 @final
 class Http2Response(RawBody):
-    """The answer to a request: its head, and its body as it arrives.
-
-    Args:
-        connection: The connection of its stream.
-        number: The stream's number.
-    """
+    """The answer to a request: its head, and its body as it arrives."""
 
     def __init__(self, connection: Http2ClientConnection, number: int) -> None:
         self.status = 0
@@ -78,11 +73,7 @@ class Http2Response(RawBody):
         return None
 
     async def head(self) -> None:
-        """Wait for the status and the headers.
-
-        Raises:
-            Http2Error: The stream has ended without them.
-        """
+        """Wait for the status and the headers."""
         while not self.status:
             _raise(self._error)
             if self._ended:
@@ -92,9 +83,8 @@ class Http2Response(RawBody):
     def chunks(self) -> AsyncIterator[bytes]:
         """Iterate over the body as it arrives, in chunks of up to 64 KiB.
 
-        256 KiB are read ahead of the caller; the rest waits at the service.
-
-        Cancellation: atomic, a chunk is returned or stays in the response.
+        256 KiB are read ahead of the caller; the rest waits at the service. A cancellation loses no
+        chunk: it is returned or stays in the response.
         """
         return self
 
@@ -119,15 +109,7 @@ class Http2Response(RawBody):
         self.end(None)
 
     def arrived(self, piece: bytes, length: int) -> None:
-        """Take a frame of the body.
-
-        Args:
-            piece: What it carries.
-            length: What it takes of the window, padding included.
-
-        Raises:
-            ProtocolError: The service sent more than it was allowed to.
-        """
+        """Take a frame of the body, which takes `length` of the window, padding included."""
         if length > self._window:
             raise ProtocolError("the service sent more than the window of a stream")
         self._window -= length
@@ -206,20 +188,12 @@ class Http2ClientConnection(asyncio.BufferedProtocol):
         return self._lost.is_set()
 
     async def settled(self) -> None:
-        """Wait for the settings of the service, which say how many streams it allows.
-
-        Raises:
-            Http2Error: The connection has ended before.
-        """
+        """Wait for the settings of the service, which say how many streams it allows."""
         await self._settled.wait()
         _raise(self._error)
 
     def start(self, headers: list[tuple[str, str]], body: bytes) -> Http2Response:
-        """Send a request; its answer is still to come.
-
-        Raises:
-            Http2Error: The connection has ended, or allows no more streams.
-        """
+        """Send a request; raise Http2Error if the connection ended or allows no more streams."""
         _raise(self._error)
         try:
             number = self._h2.get_next_available_stream_id()

@@ -38,14 +38,10 @@ _OK: Final = "200"
 
 @asynccontextmanager
 async def subscribe_over_http2(client: Any, connect_timeout: float) -> AsyncIterator[None]:
-    """Have a client call SubscribeToShard over HTTP/2 while the block runs.
+    """Have a client, and no other of its session, call SubscribeToShard over HTTP/2 in the block.
 
     The calls share connections, each with as many as the service allows. A connection is closed
     with its last call.
-
-    Args:
-        client: The client, and no other of its session.
-        connect_timeout: The seconds until a connection is open.
     """
     transport = _Http2Transport(client._endpoint.http_session, connect_timeout)  # noqa: SLF001  # no public name exists
     client.meta.events.register("before-send.kinesis.SubscribeToShard", transport.send)
@@ -65,10 +61,7 @@ class _Http2Transport:
         self._tls: ssl.SSLContext | None = None
 
     async def send(self, request: Any, **_: Any) -> AioAWSResponse:
-        """Send a prepared request; return once the head of the answer is there.
-
-        Cancellation: the stream is reset.
-        """
+        """Send a request, and wait for the head of the answer; a cancellation resets the stream."""
         url = urlsplit(request.url)
         async with self._opening:
             response = (await self._with_room(url)).start(_fields(request, url), request.body)
@@ -163,12 +156,7 @@ def _tls_context(session: Any) -> ssl.SSLContext:
 
 
 async def _through_proxy(proxy: str, headers: dict[str, str], target: str) -> socket.socket:
-    """Connect to a proxy, and have it connect to the target.
-
-    Raises:
-        SetupError: The proxy speaks TLS itself.
-        ProxyConnectionError: It cannot be reached, or refuses.
-    """
+    """Connect to a proxy, which must not speak TLS itself, and have it connect to the target."""
     where = urlsplit(proxy)
     if where.scheme != "http":
         raise SetupError(

@@ -34,11 +34,7 @@ _CHUNK: Final = 64 << 10
 
 
 class RawBody:
-    """Stand in, in botocore's parsed response, for what it would have built from the body.
-
-    Args:
-        response: The aiohttp response, its body unread.
-    """
+    """Stand in, in botocore's parsed response, for what it would have built from the body."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -52,9 +48,8 @@ class RawBody:
     def chunks(self) -> AsyncIterator[bytes]:
         """Iterate over the body as it arrives, in chunks of up to 64 KiB.
 
-        About 256 KiB are read ahead of the caller; the rest waits at the service.
-
-        Cancellation: atomic, a chunk is returned or stays in the response.
+        About 256 KiB are read ahead of the caller; the rest waits at the service. A cancellation
+        loses no chunk: it is returned or stays in the response.
         """
         content = self._response.content
         # By default aiohttp reads three times as far ahead, which is most of the memory of many
@@ -68,11 +63,9 @@ class RawBody:
         self._response.close()
 
     async def get_initial_response(self) -> Any:
-        """Return an empty initial response, which botocore's parser requires before it returns.
-
-        The initial-response frame of SubscribeToShard has no content; the frame that the service
-        sends first stays in the body.
-        """
+        """Return an empty initial response, which botocore's parser requires before it returns."""
+        # The initial-response frame of SubscribeToShard has no content; the frame that the service
+        # sends first stays in the body.
         return SimpleNamespace(payload=b"{}")
 
 
@@ -103,11 +96,7 @@ def deliver_raw_bodies(client: Any) -> None:
 
 
 def take_raw_body(response: Mapping[str, Any]) -> RawBody:
-    """Take the raw body out of the response of SubscribeToShard or GetRecords.
-
-    Raises:
-        SetupError: If botocore decoded the body, because its internals have changed.
-    """
+    """Take the raw body out of the response of SubscribeToShard or GetRecords."""
     body = response.get("EventStream") or response.get(_BODY)
     if not isinstance(body, RawBody):
         if body is not None:

@@ -17,27 +17,19 @@ _DEFAULT_SESSION_NAME: Final = "fanout"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedRole:
-    """A role, and what is sent to assume it.
-
-    Args:
-        arn: The role.
-        external_id: What the role's trust policy asks for, where it is in another account.
-        session_name: What the logs of the role's account name this reader.
-    """
+    """A role, and what is sent to assume it."""
 
     arn: str
+    # What the role's trust policy asks for, where it is in another account.
     external_id: str | None = field(default=None, repr=False)
+    # What the logs of the role's account name this reader.
     session_name: str = _DEFAULT_SESSION_NAME
 
     @classmethod
     def parse(
         cls, role_arn: str | None, external_id: str | None, role_session_name: str | None
     ) -> Self | None:
-        """Return the role that options name; None without one.
-
-        Raises:
-            OptionError: If one is malformed, or is given without `role_arn`.
-        """
+        """Return the role that options name; None without one."""
         if external_id is not None and not _EXTERNAL_ID.fullmatch(external_id):
             # Not shown: it keeps others from having the role assumed for them.
             raise OptionError("external_id must be 2 to 1224 letters, digits or _ + = , . @ : / -")

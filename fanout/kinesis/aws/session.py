@@ -17,13 +17,13 @@ import aioboto3
 import botocore.session
 
 from fanout.errors import SetupError
+from fanout.kinesis.aws.client_config import pinned_config
 from fanout.kinesis.aws.credentials import (
     RenewableCredentials,
     assume_role,
     find_credentials,
     inner_session,
 )
-from fanout.kinesis.aws.pinned_config import pinned_config
 
 if TYPE_CHECKING:
     from fanout.kinesis.aws.role import AssumedRole
@@ -38,24 +38,13 @@ _LOADED: Final[WeakSet[Any]] = WeakSet()
 async def open_session(
     session: aioboto3.Session | None, region: str | None, role: AssumedRole | None
 ) -> tuple[aioboto3.Session, str]:
-    """Return a session that has credentials and makes Kinesis clients without blocking the loop.
+    """Return a session that makes Kinesis clients without blocking the loop, and their region.
 
     Its credentials are RenewableCredentials, found while this call runs: from the environment, the
-    files and the machine's role, or from the session that is passed in. Keys that were passed to
-    that session itself stay.
-
-    Args:
-        session: The session to start from; None for a new one. It is not changed.
-        region: The AWS region; None for the session's.
-        role: A role to assume with the session's credentials, now and each time that the
-            role's own expire; a stream runs for longer than the hour that they usually last.
-
-    Returns:
-        The session to make clients with, and the region to make them for.
-
-    Raises:
-        SetupError: If there are no credentials, no region, or no CA bundle where one is named.
-        ClientError: If the role may not be assumed.
+    files and the machine's role, or from the session that is passed in, which is not changed. Keys
+    that were passed to that session itself stay. A role is assumed with them, now and each time
+    that the role's own expire: a stream runs for longer than the hour that they usually last. A
+    role that may not be assumed is a ClientError of botocore.
     """
     loaded, known_region = await asyncio.to_thread(_load, session, region)
     held = inner_session(loaded)._credentials  # noqa: SLF001  # a public getter would load them

@@ -50,13 +50,8 @@ async def examine_checkpoint(
 ) -> list[Finding]:
     """Compare a checkpoint with its stream, the listed shards and the retention period.
 
-    Args:
-        client: The calls of the stream.
-        stream: The stream, as it was described just now; None if that failed.
-        listed: The listed shards; None if the listing failed.
-        checkpoint: The stored positions, of several streams perhaps.
-
-    Cancellation: no call outlives it.
+    The stream is None if it could not be described, and `listed` if the listing failed. The
+    checkpoint may have positions of several streams.
     """
     if stream is None or listed is None:
         return [unknown("checkpoint", "not compared, as the stream or its shards are not known")]
@@ -107,15 +102,8 @@ async def read_backlogs(
 ) -> dict[str, Backlog]:
     """Find out how far shards are behind, and how long their unread records are still kept.
 
-    The next record of each is requested from the service, for 16 shards at a time. Kinesis does not
-    count the records that follow.
-
-    Args:
-        client: The calls of the stream.
-        stream: The stream, as it was described just now.
-        states: The positions of listed shards that are not read to their end.
-
-    Cancellation: no call outlives it.
+    The shards are listed and not read to their end. The next record of each is requested from the
+    service, for 16 shards at a time. Kinesis does not count the records that follow.
     """
     calls = asyncio.Semaphore(_CONCURRENT_CALLS)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from fanout.core.findings import Finding, fine, problem, unknown, warning
 from fanout.core.lander_plan import LANDERS_APART, lander_cores, lander_count
 from fanout.kinesis.aws.api import MAX_SHARDS
+from fanout.kinesis.aws.endpoint import HTTP_2
 from fanout.kinesis.consumers import list_price
 from fanout.kinesis.open_files import open_files_needed
-from fanout.kinesis.options import HTTP_2
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -70,12 +70,8 @@ def stream_state(stream: StreamDescription) -> Finding:
 
 
 def shard_count(listed: int, open_shards: int) -> Finding:
-    """Compare a stream's shards with the limit of a reader.
-
-    Args:
-        listed: The shards that the service lists: open ones, and closed ones with records.
-        open_shards: The open ones.
-    """
+    """Compare a stream's shards with the limit of a reader."""
+    # The service lists open shards, and closed ones with records.
     detail = f"{open_shards} open, {listed - open_shards} closed; {MAX_SHARDS:,} are read at most"
     if listed > _MANY_SHARDS:
         return warning("shards", detail, "merge shards; closed ones go with the retention period")
@@ -83,12 +79,8 @@ def shard_count(listed: int, open_shards: int) -> Finding:
 
 
 def encryption(stream: StreamDescription, *, was_read: bool) -> Finding:
-    """Check whether a KMS key encrypts the records, and whether it can be used.
-
-    Args:
-        stream: The stream.
-        was_read: Whether a call for its records just succeeded.
-    """
+    """Check whether a KMS key encrypts the records, and whether it can be used."""
+    # Where a call for records just succeeded, it can.
     if stream.key_id is None:
         return fine("encryption", "records are not encrypted with a key of KMS")
     detail = f"records are encrypted with the KMS key {stream.key_id}"
@@ -115,12 +107,7 @@ def http_version(version: float) -> Finding:
 
 
 def consumer_state(name: str, consumer: ConsumerDescription | None) -> Finding:
-    """Check whether a consumer can subscribe.
-
-    Args:
-        name: Its name or ARN, as the user gave it.
-        consumer: Its description; None if no consumer has that name or ARN.
-    """
+    """Check whether a consumer can subscribe; the name may be an ARN, as the user gave it."""
     named = not name.startswith("arn:")
     match consumer.status if consumer is not None else "missing":
         case "ACTIVE":
@@ -146,12 +133,7 @@ def consumer_state(name: str, consumer: ConsumerDescription | None) -> Finding:
 
 
 def consumer_quota(stream: StreamDescription, *, exists: bool) -> Finding:
-    """Check whether a stream has room for a consumer.
-
-    Args:
-        stream: The stream.
-        exists: Whether the consumer in question is registered already.
-    """
+    """Check whether a stream has room for a consumer."""
     check = "consumer quota"
     if stream.consumers is None:
         return unknown(check, "the service does not report how many consumers are registered")
@@ -168,13 +150,7 @@ def consumer_quota(stream: StreamDescription, *, exists: bool) -> Finding:
 
 
 def landers(options: KinesisOptions, number: int, open_shards: int) -> list[Finding]:
-    """Judge a number of landers: for the shards, the calls that the service takes, and the cores.
-
-    Args:
-        options: What they read, and how.
-        number: How many landers.
-        open_shards: The open shards.
-    """
+    """Judge a number of landers: for the shards, the calls that the service takes, and cores."""
     if options.mode == "polling":
         shared = (
             "each shard is polled by one lander at a time, within the 5 calls and 2 MiB a second "
@@ -212,12 +188,8 @@ def price(stream: StreamDescription) -> Finding:
 
 
 def open_files(shards: int, limit: int | None) -> Finding:
-    """Compare the connections of the subscriptions with the files that may be open.
-
-    Args:
-        shards: The open shards; each holds one connection.
-        limit: The files that this process may open; None for any number.
-    """
+    """Compare the connections of the subscriptions with the files that this process may open."""
+    # Each open shard holds one connection.
     needed = open_files_needed(shards)
     allowed = "any number" if limit is None else f"{limit:,}"
     detail = f"{needed:,} are needed for {shards:,} open shards, {allowed} may be open here"
@@ -232,13 +204,8 @@ def open_files(shards: int, limit: int | None) -> Finding:
 
 
 def memory(options: KinesisOptions, shards: int, available: int) -> Finding:
-    """Compare the bytes that may wait for the consumer with the memory of this machine.
-
-    Args:
-        options: The options that limit them.
-        shards: The open shards; each holds up to 3 events.
-        available: The bytes of memory of this machine or container, used ones included.
-    """
+    """Compare the bytes that may wait for the consumer with the memory of this machine."""
+    # Each open shard holds up to 3 events. What other processes use counts as available.
     needed = min(3 * shards * options.max_event_bytes, options.max_bytes_in_flight)
     detail = (
         f"up to {needed / _MIB:,.0f} MiB of events wait for the consumer; "
@@ -253,11 +220,7 @@ def memory(options: KinesisOptions, shards: int, available: int) -> Finding:
 
 
 def available_memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Return the bytes of memory of this machine, or of its container. It blocks.
-
-    Args:
-        limit: The file that holds a container's limit on Linux.
-    """
+    """Return the bytes of memory of this machine, or of its container on Linux. It blocks."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(memory, int(limit.read_text()))

@@ -30,8 +30,7 @@ from fanout.kinesis.doctor.checks import (
 from fanout.kinesis.doctor.checks import landers as examine_landers
 from fanout.kinesis.doctor.probes import READING, Probe, probe, probe_consumer, probe_polling
 from fanout.kinesis.open_files import open_files_limit
-from fanout.kinesis.stream_positions import identity, of_one_stream, stored_streams
-from fanout.kinesis.stream_splits import StreamSplits
+from fanout.kinesis.stream_positions import StreamSplits, identity, of_one_stream, stored_streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -113,16 +112,7 @@ async def _diagnose_stream(
 
 
 async def read_stream_lag(options: KinesisOptions, checkpoint: Checkpoint) -> dict[str, Backlog]:
-    """Find out how far a checkpoint is behind in each shard that is not read to its end.
-
-    Args:
-        options: The stream, or the streams.
-        checkpoint: Positions in it.
-
-    Raises:
-        OptionError: It is a checkpoint of another stream.
-        FanOutError: The service cannot be called.
-    """
+    """Find out how far a checkpoint is behind in each shard that is not read to its end."""
     lags: dict[str, Backlog] = {}
     for stream in options.streams:
         lags |= await _read_lag(replace(options, stream=stream), checkpoint)

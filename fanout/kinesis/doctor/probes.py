@@ -17,11 +17,10 @@ from fanout.core.findings import Finding, fine, problem, unknown
 from fanout.core.policy import Phase, Retry
 from fanout.core.positions import Timestamp
 from fanout.errors import FanOutError
-from fanout.kinesis.aws.api import NO_TAGS
+from fanout.kinesis.aws.api import NO_TAGS, stream_of_consumer
 from fanout.kinesis.aws.error_hints import code_of, hint_of
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.doctor.checks import consumer_quota, consumer_state, http_version, price
-from fanout.kinesis.options import stream_of_consumer
 from fanout.kinesis.policy import judge
 from fanout.kinesis.reading.decode import decode_records
 from fanout.kinesis.registration import ConsumerRegistration
@@ -54,13 +53,7 @@ T = TypeVar("T")
 @final
 @dataclass(frozen=True, slots=True)
 class Probe(Generic[T]):
-    """Hold the outcome of a call.
-
-    Args:
-        finding: Whether the call is allowed.
-        answer: The answer; None if the call failed.
-        error: The error; None if the call succeeded.
-    """
+    """The outcome of a call: an answer or an error, and whether the call is allowed."""
 
     finding: Finding
     answer: T | None = None
@@ -73,11 +66,9 @@ class Probe(Generic[T]):
 
 
 async def probe(action: str, call: Awaitable[T]) -> Probe[T]:
-    """Make a call; a failure becomes a finding.
+    """Make a call, which is cancelled after 30 seconds; a failure becomes a finding.
 
-    Args:
-        action: The call's name in the API, which is that of its IAM action.
-        call: The call; it is cancelled after 30 seconds.
+    `action` is the call's name in the API, which is that of its IAM action.
     """
     check = f"kinesis:{action}"
     try:
@@ -119,15 +110,8 @@ async def probe_consumer(
     *,
     subscribe: bool,
 ) -> list[Finding]:
-    """Describe the consumer, and subscribe to one shard if requested.
-
-    Args:
-        options: The options; they name the consumer.
-        client: The calls of the stream.
-        stream: The stream; None if it may not be described.
-        open_shards: The ids of its open shards that are known.
-        subscribe: Whether to subscribe.
-    """
+    """Describe the consumer that the options name, and subscribe to one shard if requested."""
+    # The stream is None if it may not be described.
     name = options.consumer or ""
     described = await _describe(client, name, stream.arn if stream else options.only_stream)
     consumer = described.answer
@@ -193,10 +177,8 @@ async def _describe(
 async def _probe_subscribe(
     connection: KinesisConnection, stream: StreamDescription, shard_id: str
 ) -> Finding:
-    """Subscribe to a shard from now on, wait for the first event, and unsubscribe.
-
-    This ends a subscription of the same consumer to the shard that is older than 5 seconds.
-    """
+    """Subscribe to a shard from now on, wait for the first event, and unsubscribe."""
+    # This ends a subscription of the same consumer to the shard that is older than 5 seconds.
 
     async def reserve(nbytes: int) -> None:
         """Accept the one event at once; the size of its frame has a limit."""
@@ -217,13 +199,8 @@ async def _probe_subscribe(
 async def probe_polling(
     client: KinesisClient, stream: StreamDescription | None, open_shards: Sequence[str]
 ) -> list[Finding]:
-    """Request at most one record of one shard; that disturbs no reader.
-
-    Args:
-        client: The calls of the stream.
-        stream: The stream; None if it may not be described.
-        open_shards: The ids of its open shards that are known.
-    """
+    """Request at most one record of one shard; that disturbs no reader."""
+    # The stream is None if it may not be described.
     if stream is None or not open_shards:
         missing = "not tried, as the stream or its open shards are not known"
         return [unknown(f"kinesis:{action}", missing) for action in (_ITERATOR, _RECORDS)]
@@ -242,14 +219,7 @@ async def next_arrival(
 ) -> int | None:
     """Return when the next record arrived, in milliseconds since the Unix epoch; None without one.
 
-    Args:
-        client: The calls: GetShardIterator once and GetRecords once, for one record.
-        stream: The stream.
-        shard_id: The shard.
-        position: After which record, as the StartingPosition of SubscribeToShard.
-
-    Raises:
-        Exception: One of CALL_ERRORS, if a call fails.
+    It calls GetShardIterator once and GetRecords once, for one record; one of CALL_ERRORS passes.
     """
     iterator = await client.get_shard_iterator(stream.arn, shard_id, position)
     return await _first_arrival(client, stream, shard_id, iterator)

@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.errors import MalformedEventError
-from fanout.kinesis.aws.api import MAX_HASH_KEY
+from fanout.kinesis.aws.api import hash_key_of, parse_hash_key
 from fanout.kinesis.reading.decode import FEW_ROWS
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ _DIGEST_BYTES = 16
 _ROW_BYTES = 256
 # The service's own limit of a partition key.
 _MAX_KEY_CHARACTERS = 256
-_MAX_HASH_KEY_DIGITS: Final = len(str(MAX_HASH_KEY))
 
 # Field numbers of AggregatedRecord, and of the Record within it.
 _KEY_TABLE, _HASH_KEY_TABLE, _RECORDS = 1, 2, 3
@@ -78,17 +77,12 @@ _MORE = 0x80
 @final
 @dataclass(frozen=True, slots=True)
 class SubRecords:
-    """Hold the rows of an event after deaggregation.
+    """The rows of an event after deaggregation."""
 
-    Args:
-        records: The rows, those of other shards included.
-        belongs: Whether each row belongs to the shard; None if all do.
-        lost: The aggregated records that cannot be parsed, in order: the row of each in the event,
-            and what is wrong, as a clause.
-    """
-
-    records: pa.RecordBatch
-    belongs: pa.BooleanArray | None = None
+    records: pa.RecordBatch  # those of other shards included
+    belongs: pa.BooleanArray | None = None  # whether each row belongs to the shard; None if all do
+    # The aggregated records that cannot be parsed, in order: the row of each in the event, and what
+    # is wrong, as a clause.
     lost: Sequence[tuple[int, str]] = ()
 
     def after(self, count: int) -> pa.RecordBatch:
@@ -101,9 +95,8 @@ class SubRecords:
 class Deaggregator:
     """Deaggregate the records of one stream, over all its subscriptions.
 
-    Args:
-        on_bad: What to do with an aggregated record that breaks its format or a limit: `"fail"`
-            raises, `"gap"` leaves it out and lists it in `SubRecords.lost`.
+    An aggregated record that breaks its format or a limit is an error, or is listed in
+    `SubRecords.lost` where `on_bad` is `"gap"`.
     """
 
     def __init__(self, on_bad: Literal["fail", "gap"] = "fail") -> None:
@@ -124,15 +117,8 @@ class Deaggregator:
 
         A sub-record has its own partitionKey, data and subSequenceNumber (0, 1, ..., those of other
         shards counted too); the other columns are those of the aggregated record. Explicit hash
-        keys and tags have no column. Rows without aggregated records are returned as they are.
-
-        Args:
-            records: Rows with the columns of SCHEMA.
-            split: The shard that they came in.
-
-        Raises:
-            MalformedEventError: If an aggregated record breaks its format or a limit and `on_bad`
-                is `"fail"`; the message has its shard and sequence number, and none of its data.
+        keys and tags have no column. Rows without aggregated records are returned as they are. The
+        message of a MalformedEventError has the shard and the sequence number, and no data.
         """
         if not _any_aggregated(records.column("data")):
             return SubRecords(records)
@@ -243,53 +229,21 @@ def _belonging(aggregate: Aggregate, hash_range: HashRange) -> list[bool]:
     ]
 
 
-def hash_key_of(partition_key: str) -> int:
-    """Return the hash key of a record that was put without an explicit one.
-
-    It is the MD5 of the partition key:
-    https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecord.html
-    """
-    return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest())
-
-
-def parse_hash_key(digits: bytes) -> int:
-    """Parse an explicit hash key.
-
-    Raises:
-        MalformedEventError: If it is not a decimal number below 2**128. The error text is a clause
-            that follows the name of the record.
-    """
-    if digits.isdigit() and len(digits) <= _MAX_HASH_KEY_DIGITS:
-        hash_key = int(digits)
-        if hash_key <= MAX_HASH_KEY:
-            return hash_key
-    raise MalformedEventError("has an explicit hash key that is not a number below 2**128")
-
-
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """Hold the sub-records of one aggregated record, in their order.
-
-    Args:
-        partition_keys: The partition key of each.
-        hash_keys: The explicit hash key of each as it was written, not checked yet; None for a
-            sub-record without one.
-        data: The data of each.
-        nbytes: About the bytes that they take as rows.
-    """
+    """The sub-records of one aggregated record, in their order."""
 
     partition_keys: Sequence[str]
-    hash_keys: Sequence[bytes | None]
+    hash_keys: Sequence[bytes | None]  # explicit ones as they were written, not checked yet
     data: Sequence[bytes]
-    nbytes: int
+    nbytes: int  # about the bytes that they take as rows
 
 
 def parse_aggregate(data: bytes) -> Aggregate | None:
     """Parse one record's data; return None for a record that is not aggregated.
 
-    Raises:
-        MalformedEventError: If magic bytes and MD5 are right, but the message breaks its format or
-            a limit. The error text is a clause that follows the name of the record.
+    It is aggregated if magic bytes and MD5 are right. A message that then breaks its format or a
+    limit is a MalformedEventError, whose text is a clause that follows the name of the record.
     """
     message, digest = data[len(MAGIC) : -_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if not (data.startswith(MAGIC) and message):
@@ -355,10 +309,8 @@ def _partition_key(raw: bytes) -> str:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number and the value of each field of a protobuf message.
-
-    https://protobuf.dev/programming-guides/encoding/
-    """
+    """Yield the number and the value of each field of a protobuf message."""
+    # https://protobuf.dev/programming-guides/encoding/
     at, end = 0, len(message)
     while at < end:
         tag, at = _varint(message, at)

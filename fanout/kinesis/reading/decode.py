@@ -76,12 +76,8 @@ _HashKey = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,39}\Z")]
 
 
 def cursor_after(batch: Batch, row: int) -> Cursor:
-    """Return the position after a row: inside its record if the next row belongs to it too.
-
-    Args:
-        batch: The batch with all its rows, so that a record's last row is its last sub-record.
-        row: The index of the row.
-    """
+    """Return the position after a row: inside its record if the next row belongs to it too."""
+    # The batch has all its rows, so that a record's last row is its last sub-record.
     number, *following = batch.records.column("sequenceNumber").slice(row, 2).to_pylist()
     if following == [number]:
         return Cursor(int(number), batch.records.column("subSequenceNumber")[row].as_py())
@@ -89,10 +85,8 @@ def cursor_after(batch: Batch, row: int) -> Cursor:
 
 
 def arrival(records: pa.RecordBatch, row: int) -> int | None:
-    """Return when a row arrived, in milliseconds since the Unix epoch; None where it has no time.
-
-    The service may have sent none, and a user's `decode` may drop the column or change its type.
-    """
+    """Return when a row arrived, in milliseconds since the Unix epoch; None without a time."""
+    # The service may have sent none, and a user's `decode` may drop the column or change its type.
     number = records.schema.get_field_index("approximateArrivalTimestamp")
     if number < 0 or records.column(number).type != ARRIVAL:
         return None
@@ -102,13 +96,7 @@ def arrival(records: pa.RecordBatch, row: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ChildShard:
-    """Hold a shard that continues one that ended, with all the shards that it continues.
-
-    Args:
-        shard_id: The shard's id.
-        parents: The shards that it continues.
-        hash_range: The hash keys of its records.
-    """
+    """A shard that continues one that ended, with all the shards that it continues."""
 
     shard_id: str
     parents: tuple[str, ...]
@@ -117,23 +105,16 @@ class ChildShard:
 
 @dataclass(frozen=True, slots=True)
 class ShardEvent:
-    """Hold one event of a subscription, or one answer of GetRecords.
+    """One event of a subscription, or one answer of GetRecords."""
 
-    Args:
-        records: The records in shard order, with the columns of SCHEMA; no rows in a heartbeat.
-        ended: Whether the service sent no way to continue, one of the two signs of the shard's end.
-        continuation: The sequence number to resume after, records or not; None if there is none,
-            as at the end and in every answer of GetRecords.
-        millis_behind: Milliseconds between the last record and the tip of the shard; None if the
-            service does not send it.
-        children: The shards that continue this one, the other sign of its end.
-    """
-
-    records: pa.RecordBatch
-    ended: bool
+    records: pa.RecordBatch  # in shard order, with the columns of SCHEMA; no rows in a heartbeat
+    ended: bool  # the service sent no way to continue, one of the two signs of the end
+    # The sequence number to resume after, records or not; None if there is none, as at the end and
+    # in every answer of GetRecords.
     continuation: str | None
+    # From the last record to the tip of the shard; None if the service does not send it.
     millis_behind: int | None
-    children: tuple[ChildShard, ...]
+    children: tuple[ChildShard, ...]  # the shards that continue this one, the other sign of its end
 
 
 # The structs below live for one call and cannot form cycles, so the collector need not track them.
@@ -178,16 +159,9 @@ _answer_decoder = msgspec.json.Decoder(_Answer)
 
 
 def decode_event(payload: bytes | memoryview, *, stream: str, shard_id: str) -> ShardEvent:
-    """Decode one SubscribeToShardEvent.
+    """Decode one SubscribeToShardEvent, in JSON.
 
-    Args:
-        payload: The event's JSON.
-        stream: The stream's name, the same in every row.
-        shard_id: The shard's id, the same in every row.
-
-    Raises:
-        MalformedEventError: If the payload is not JSON, lacks a required field, or holds one of the
-            wrong type; the text has the path of the field and never its value.
+    A MalformedEventError has the path of the field that is wrong, and never its value.
     """
     event = _decode(_event_decoder, payload, "a SubscribeToShardEvent")
     return ShardEvent(
@@ -202,16 +176,7 @@ def decode_event(payload: bytes | memoryview, *, stream: str, shard_id: str) -> 
 def decode_records(
     body: bytes | memoryview, *, stream: str, shard_id: str
 ) -> tuple[ShardEvent, str | None]:
-    """Decode one answer of GetRecords; return it and the iterator for the next call.
-
-    Args:
-        body: The answer's JSON.
-        stream: The stream's name, the same in every row.
-        shard_id: The shard's id, the same in every row.
-
-    Raises:
-        MalformedEventError: As for `decode_event`.
-    """
+    """Decode one answer of GetRecords; return it and the iterator for the next call."""
     answer = _decode(_answer_decoder, body, "an answer of GetRecords")
     event = ShardEvent(
         records=_columns(answer.Records, stream, shard_id),

@@ -44,15 +44,10 @@ HeaderValue = bool | int | bytes | str | datetime | UUID
 
 @dataclass(frozen=True, slots=True)
 class EventStreamFrame:
-    """Hold one frame whose checksums are right.
+    """One frame whose checksums are right."""
 
-    Args:
-        headers: Header values by name, decoded to the Python type that fits.
-        payload: The payload, a view of the frame's own memory; it lives as long as the frame does.
-    """
-
-    headers: Mapping[str, HeaderValue]
-    payload: memoryview
+    headers: Mapping[str, HeaderValue]  # values by name, decoded to the Python type that fits
+    payload: memoryview  # a view of the frame's own memory; it lives as long as the frame does
 
     @property
     def message_type(self) -> str | None:
@@ -92,13 +87,9 @@ class FrameDecoder:
     """Assemble frames from chunks of a response body.
 
     It holds the frame being assembled and the last chunk, never more: take frames until
-    `next_frame` returns None, then feed again. After a DamagedFrameError the next frame can be
-    taken. After another MalformedEventError the beginning of the next frame is unknown: close the
-    connection.
-
-    Args:
-        max_frame_bytes: A frame that announces more bytes than this is refused before memory is
-            allocated for it.
+    `next_frame` returns None, then feed again. A frame that announces too many bytes is refused
+    before memory is allocated for it. After a DamagedFrameError the next frame can be taken. After
+    another MalformedEventError the beginning of the next frame is unknown: close the connection.
     """
 
     __slots__ = (
@@ -131,11 +122,7 @@ class FrameDecoder:
         return self._total
 
     def feed(self, chunk: bytes) -> None:
-        """Add the next bytes of the stream; they are referenced, not copied, until they are taken.
-
-        Raises:
-            StreamStateError: If the previous chunk still holds frames.
-        """
+        """Add the next bytes of the stream, which are referenced until they are taken."""
         if self._position < len(self._chunk):
             raise StreamStateError("take frames until next_frame() returns None, then feed again")
         self._chunk = memoryview(chunk)
@@ -144,9 +131,8 @@ class FrameDecoder:
     def next_frame(self) -> EventStreamFrame | None:
         """Return the next complete frame, or None if more bytes are needed.
 
-        Raises:
-            DamagedFrameError: If the checksum of the frame is wrong or a header is malformed.
-            MalformedEventError: If a length or the checksum of the prelude is wrong.
+        A wrong checksum of the frame or a malformed header is a DamagedFrameError; a wrong length
+        or checksum of the prelude is another MalformedEventError.
         """
         if not self._total:
             if not self._assemble(_PRELUDE.size):
@@ -160,11 +146,7 @@ class FrameDecoder:
         return _parse_frame(assembled, self._headers_bytes)
 
     def close(self) -> None:
-        """Declare the end of the stream.
-
-        Raises:
-            MalformedEventError: If it ended inside a frame.
-        """
+        """Declare the end of the stream, which must not be inside a frame."""
         if arrived := self._arrived:
             expected = self._total or f"at least {_PRELUDE.size + _CRC.size}"
             raise MalformedEventError(
@@ -247,10 +229,8 @@ def _parse_headers(data: memoryview) -> dict[str, HeaderValue]:
 
 
 def _parse_header(data: memoryview, start: int) -> tuple[str, HeaderValue, int]:
-    """Return a header's name, its value and the offset of its end.
-
-    A slice past the end is silently short; the index or unpack that follows each one then fails.
-    """
+    """Return a header's name, its value and the offset of its end."""
+    # A slice past the end is silently short; the index or unpack that follows each one then fails.
     kind_at = start + 1 + data[start]
     name = str(data[start + 1 : kind_at], "utf-8")
     kind = data[kind_at]

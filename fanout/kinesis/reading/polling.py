@@ -1,19 +1,24 @@
-"""Read shards by GetRecords, without a consumer."""
+"""Read shards by GetRecords, without a consumer.
+
+The rate limits are those of GetRecords and GetShardIterator in the AWS API reference: a shard takes
+five calls of each in a second and returns 2 MiB a second, all of its pollers together.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import pyarrow.compute as pc
 from botocore.exceptions import ClientError
 
 from fanout.errors import MalformedEventError
 from fanout.kinesis.aws.error_hints import code_of
+from fanout.kinesis.intervals import KINESIS_INTERVALS
 from fanout.kinesis.reading.decode import decode_records
-from fanout.kinesis.reading.rate_limit import ShardRateLimit
 from fanout.kinesis.reading.shard_reader import ShardReader
 from fanout.kinesis.starting_position import starting_position
 
@@ -32,19 +37,14 @@ if TYPE_CHECKING:
     # An answer of GetRecords, and the iterator for the next call; None at the end of the shard.
     _Answer: TypeAlias = tuple[ShardEvent, str | None]
 
+_BYTES_PER_SECOND: Final = 2 * 1024 * 1024
+
 
 @final
 class Poller:
-    """Poll the shards of one stream, each within the rate limit of the service.
+    """Poll the shards of one stream, each within the rate limit of the service."""
 
-    The rate limit of a shard outlives a subscription: the next one continues it.
-
-    Args:
-        client: The calls of the stream.
-        stream: The stream.
-        max_event_bytes: The largest answer that is accepted.
-        deaggregator: Deaggregates the stream's records.
-    """
+    # The rate limit of a shard outlives a subscription: the next one continues it.
 
     def __init__(
         self,
@@ -67,17 +67,10 @@ class Poller:
         """Request an iterator and the first answer; the events go on until the shard ends.
 
         Each event is the answer to one call, which is made when the event is awaited, and not
-        before the service allows it.
-
-        Args:
-            split: The shard.
-            position: Where to begin.
-            reserve: Waits until memory may be used; it is called before a body is read.
-
-        Raises:
-            Exception: Any error of the service or the network. The iterator raises them too,
-                UnconfirmedEndError after an answer with one of the two signs of the shard's end,
-                and MalformedEventError if an answer contradicts itself or its position.
+        before the service allows it. Memory is reserved before a body is read. The iterator raises
+        any error of the service or the network too, UnconfirmedEndError after an answer with one of
+        the two signs of the shard's end, and MalformedEventError if an answer contradicts itself or
+        its position.
         """
         first = self._events(
             split, position, await self._poll_from(position, split, reserve), reserve
@@ -152,12 +145,45 @@ async def _read(unread: UnreadRecords, size: int, limit: int, reserve: Reserve) 
 
 
 def _data_bytes(records: pa.RecordBatch) -> int:
-    """Return the bytes of the data, before base64, and of the partition keys.
-
-    The API reference does not state whether keys count for readers; for writers they do.
-    """
+    """Return the bytes of the data, before base64, and of the partition keys."""
+    # The API reference does not state whether keys count for readers; for writers they do.
     if not records.num_rows:
         return 0
     columns = (records.column(name) for name in ("data", "partitionKey"))
     # Without `min_count` the sum of a column of nulls is null.
     return sum(pc.sum(pc.binary_length(column), min_count=0).as_py() for column in columns)
+
+
+@final
+class ShardRateLimit:
+    """Space the calls about one shard, by the clock of the event loop.
+
+    GetRecords and GetShardIterator are spaced together, which keeps to the limit of either. A rest
+    begins with an answer: the service has counted it, however long the network took with it.
+    """
+
+    def __init__(self) -> None:
+        self._free_at = -math.inf
+        self._intervals = KINESIS_INTERVALS.current
+        self._interval = self._intervals.poll
+
+    @asynccontextmanager
+    async def call(self) -> AsyncIterator[None]:
+        """Wait until a call may be made; the next one may follow a fifth of a second after it."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._free_at - loop.time()))
+        try:
+            yield
+        finally:
+            self._free_at = max(self._free_at, loop.time() + self._intervals.poll)
+
+    def set_idle(self, *, idle: bool) -> None:
+        """Set whether the last answer had nothing new; idle rests double, up to a second."""
+        intervals = self._intervals
+        longer = min(2 * self._interval, intervals.idle_poll)
+        self._interval = longer if idle else intervals.poll
+
+    def rest(self, answered_at: float, nbytes: int) -> None:
+        """Let the shard rest until its average rate is allowed; an answer's last call counts."""
+        rest = min(nbytes / _BYTES_PER_SECOND, self._intervals.longest_rest)
+        self._free_at = answered_at + max(rest, self._interval)

@@ -48,12 +48,7 @@ log = logging.getLogger(__name__)
 class Recovery:
     """Check the stream, its consumer and its shards, and decide how a shard continues.
 
-    Args:
-        client: The calls of the stream.
-        stream: The stream's name.
-        catalog: Its shards.
-        registration: The consumer; None if shards are polled.
-        on_data_loss: What to do if records have expired before they were read.
+    Without a registration the shards are polled.
     """
 
     def __init__(
@@ -82,13 +77,8 @@ class Recovery:
     ) -> Verdict:
         """Find out what an error means for a shard; it raises nothing.
 
-        Args:
-            remedy: The question to answer: FIND_CAUSE, DATA_LOSS or CONFIRM_END.
-            error: The error that ended the subscription.
-            split: The shard.
-            position: The position of its reader.
-
-        Cancellation: a consumer whose registration was sent stays; see ConsumerRegistration.
+        The remedy is FIND_CAUSE, DATA_LOSS or CONFIRM_END. Cancellation: a consumer whose
+        registration was sent stays; see ConsumerRegistration.
         """
         verdict = await self._check_stream()
         if verdict is not None:
@@ -105,12 +95,9 @@ class Recovery:
                 return Retry(hint="the stream, its consumer and the shard are all there", limit=10)
 
     def check_after_loss(self, event: Batch | End) -> None:
-        """Check that the first records after a loss are newer than those that were read before.
-
-        Raises:
-            ServiceError: If a position was refused although its records have not expired; they
-                would be delivered twice.
-        """
+        """Check that the first records after a loss are newer than those that were read before."""
+        # Others would be delivered twice: the position was refused although its records have not
+        # expired.
         refused = self._refused.get(event.split.id)
         if refused is None or not isinstance(event, Batch) or not event.num_records:
             return
@@ -124,11 +111,9 @@ class Recovery:
         del self._refused[event.split.id]
 
     async def _check_stream(self) -> Verdict | None:
-        """Check the stream and its consumer; return None if both exist.
-
-        Shards that fail together share one check, and one registration: a check that began after
-        an error answers for that error too.
-        """
+        """Check the stream and its consumer; return None if both exist."""
+        # Shards that fail together share one check, and one registration: a check that began after
+        # an error answers for that error too.
         now = asyncio.get_running_loop().time
         failed_at = now()
         async with self._checking:

@@ -31,14 +31,9 @@ _MAX_DIGITS: Final = 128
 class ShardReader:
     """Follow the position of a shard, and check that each event continues the one before.
 
-    Pass each event to `read`, hand on the batches that it returns, and then call `at_end`.
-
-    Args:
-        split: The shard.
-        position: Where reading begins.
-        deaggregator: Deaggregates the stream's records; it receives the hash keys of the shard's
-            children.
-        droppable: How many frames may be dropped before the first event.
+    Pass each event to `read`, hand on the batches that it returns, and then call `at_end`. Up to
+    `droppable` frames may be dropped before the first event. The deaggregator receives the hash
+    keys of the shard's children.
     """
 
     def __init__(
@@ -58,11 +53,7 @@ class ShardReader:
         self._unconfirmed: UnconfirmedEndError | None = None
 
     def read(self, event: ShardEvent) -> deque[Batch | End]:
-        """Return the batch and the end that an event holds, and advance behind it.
-
-        Raises:
-            MalformedEventError: If the event contradicts itself or the events before it.
-        """
+        """Return the batch and the end that an event holds, and advance behind it."""
         batches: deque[Batch | End] = deque()
         batch = self._batch(event)
         self.position = batch.range.until
@@ -82,31 +73,22 @@ class ShardReader:
     def at_end(self) -> bool:
         """Return whether the shard has ended; call it once the batches of an event are handed on.
 
-        Raises:
-            UnconfirmedEndError: If the event has one of the two signs of the end. One sign alone
-                could be a fault, and acting on it would lose the rest of the shard.
+        One of the two signs of the end alone is an UnconfirmedEndError: it could be a fault, and
+        acting on it would lose the rest of the shard.
         """
         if self._unconfirmed is not None:
             raise self._unconfirmed
         return self._ended
 
     def drop(self, error: DamagedFrameError) -> None:
-        """Leave out a damaged frame; the next batch has a gap for its records.
-
-        Raises:
-            DamagedFrameError: If no more frames may be dropped here.
-        """
+        """Leave out a damaged frame, if one more may be; the next batch gets a gap."""
         if not self._droppable:
             raise error
         self._droppable -= 1
         self._dropped = str(error)
 
     def close(self) -> None:
-        """Declare that the subscription sent nothing more.
-
-        Raises:
-            MalformedEventError: If a frame was dropped and no event followed it.
-        """
+        """Declare that the subscription sent nothing more; an event must follow a dropped frame."""
         if self._dropped:
             raise MalformedEventError(
                 f"{self._split} sent nothing after a damaged frame, which may have been its end: "
@@ -196,11 +178,9 @@ def _inside_record(position: Position) -> Cursor | None:
 
 
 def _nothing_yet(event: ShardEvent, split: Split, position: Cursor) -> Batch:
-    """Return an empty batch that stays inside a record.
-
-    To follow the continuation would skip the record's other sub-records. The lag is None, as they
-    are still to come.
-    """
+    """Return an empty batch that stays inside a record."""
+    # To follow the continuation would skip the record's other sub-records. The lag is None, as they
+    # are still to come.
     if event.ended:
         raise MalformedEventError(f"{split} ended before the rest of an aggregated record")
     return Batch(split, event.records, Range(position, position), lag=None)

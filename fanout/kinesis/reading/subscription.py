@@ -38,16 +38,7 @@ _ATTEMPTS: Final = 3
 
 @final
 class EnhancedFanOut:
-    """Subscribe a consumer to the shards of one stream.
-
-    Args:
-        client: The calls of the stream.
-        stream: The stream.
-        registration: The consumer.
-        damaged_frames: The frames that were damaged in earlier subscriptions.
-        max_event_bytes: The largest event that is accepted.
-        deaggregator: Deaggregates the stream's records.
-    """
+    """Subscribe a consumer to the shards of one stream."""
 
     def __init__(
         self,
@@ -70,19 +61,7 @@ class EnhancedFanOut:
     async def open(
         self, split: Split, position: Position, reserve: Reserve
     ) -> AsyncIterator[AsyncIterator[Batch | End]]:
-        """Subscribe to a shard; leaving the context closes the connection.
-
-        The service ends a subscription after five minutes.
-
-        Args:
-            split: The shard.
-            position: Where to begin.
-            reserve: Waits until memory may be used; it is called before an event is assembled.
-
-        Raises:
-            Exception: Any error of the service or the network; the iterator raises those of
-                `read_events` too.
-        """
+        """Subscribe to a shard for five minutes; leaving the context closes the connection."""
         subscribing = self._client.subscribe(
             self._registration.arn, split.id, starting_position(position)
         )
@@ -117,24 +96,11 @@ async def read_events(
 ) -> AsyncGenerator[Batch | End, None]:
     """Yield the batches of a response body until the shard ends or the body does.
 
-    Memory for an event is reserved as soon as its length is known, before it is assembled.
-
-    Args:
-        chunks: The body.
-        split: The shard.
-        position: Where the subscription starts.
-        stream: The stream's name, for the `stream` column.
-        max_event_bytes: The largest event that is accepted.
-        deaggregator: Deaggregates the stream's records.
-        reserve: Waits until memory may be used.
-        droppable: How many consecutive frames, from the first one on, may be dropped if they
-            cannot be decoded. Their records are lost, and the next batch has a gap for them.
-
-    Raises:
-        DamagedFrameError: If another frame cannot be decoded.
-        UnconfirmedEndError: If an event has one of the two signs of the shard's end.
-        MalformedEventError: If the body breaks its format, or contradicts itself.
-        RemoteError: If it holds an exception of the service.
+    Memory for an event is reserved as soon as its length is known, before it is assembled. Up to
+    `droppable` consecutive frames, from the first one on, are dropped if they cannot be decoded.
+    Their records are lost, and the next batch has a gap for them; another such frame is a
+    DamagedFrameError. One of the two signs of the shard's end alone is an UnconfirmedEndError, and
+    an exception of the service in the body a RemoteError.
     """
     frames = FrameDecoder(max_event_bytes)
     reader = ShardReader(split, position, deaggregator, droppable=droppable)
@@ -222,23 +188,16 @@ def _message(frame: EventStreamFrame) -> str:
 
 @final
 class DamagedFrames:
-    """Count the damaged frames of each shard at its current position.
-
-    Args:
-        on_bad_frame: Whether a frame that is damaged in three answers ends the stream or is
-            dropped.
-    """
+    """Count the damaged frames of each shard at its current position."""
 
     def __init__(self, on_bad_frame: Literal["fail", "gap"]) -> None:
         self._may_drop = on_bad_frame == "gap"
         self._damaged: dict[str, tuple[Position, int]] = {}
 
     def droppable(self, shard_id: str, position: Position) -> int:
-        """Return how many consecutive frames, from its first on, a new subscription may drop.
-
-        Each of them was damaged in two answers before: once the first frame has used up its
-        attempts it is dropped each time, and the next one begins to use up its own.
-        """
+        """Return how many consecutive frames, from its first on, a new subscription may drop."""
+        # Each of them was damaged in two answers before: once the first frame has used up its
+        # attempts it is dropped each time, and the next one begins to use up its own.
         return self._count(shard_id, position) // (_ATTEMPTS - 1) if self._may_drop else 0
 
     def found(self, shard_id: str, position: Position) -> Retry:

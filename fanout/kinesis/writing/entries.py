@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.errors import MalformedEventError, UnwritableRecordError
+from fanout.kinesis.aws.api import hash_key_of, parse_hash_key
 from fanout.kinesis.deduplication import ID_BYTES, prefixed
-from fanout.kinesis.reading.deaggregation import hash_key_of, parse_hash_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,18 +31,12 @@ _MAX_KEY_CHARACTERS: Final = 256
 @final
 @dataclass(slots=True, eq=False)
 class QueuedRecord:
-    """A record that is to be put.
+    """A record that is to be put."""
 
-    Args:
-        key: Its partition key, and its explicit hash key.
-        data: Its data.
-        nbytes: The bytes of both, as the service counts them.
-        deadline: When to give up, by the loop's clock; None before the first attempt.
-    """
-
-    key: KeyOfEntry
+    key: KeyOfEntry  # its partition key, and its explicit hash key
     data: bytes
-    nbytes: int
+    nbytes: int  # of data and keys, as the service counts them
+    # when to give up, by the loop's clock; None before the first attempt
     deadline: float | None = None
 
 
@@ -57,14 +51,8 @@ def make_entries(
 ) -> Iterator[QueuedRecord]:
     """Return the entries of records, in their order.
 
-    Args:
-        records: The columns `partitionKey` and `data`, and optionally `explicitHashKey` and
-            `deduplicationId`; or rows with these names.
-        max_bytes: The most bytes in a record.
-
-    Raises:
-        UnwritableRecordError: If a column is missing, unknown or of another type, or a record
-            breaks a limit; before the first entry is returned.
+    The columns, or the names in rows, are `partitionKey` and `data`, and optionally
+    `explicitHashKey` and `deduplicationId`. An UnwritableRecordError comes before the first entry.
     """
     batch = records if isinstance(records, pa.RecordBatch) else _from_rows(records)
     columns = _checked(batch)

@@ -41,11 +41,7 @@ def encode_aggregate(
 
 
 def seal_aggregate(message: bytes) -> bytes:
-    """Put the magic before a message, and its MD5 after it.
-
-    Args:
-        message: A protobuf `AggregatedRecord`, or what a test wants in its place.
-    """
+    """Put the magic before a protobuf `AggregatedRecord`, and its MD5 after it."""
     return _MAGIC + message + hashlib.md5(message, usedforsecurity=False).digest()
 
 

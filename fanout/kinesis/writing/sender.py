@@ -34,21 +34,6 @@ class PutSender:
 
     Each shard has one call under way, so that a shard that throttles slows no other one. A final
     error ends the sending, and every waiting call raises it.
-
-    Args:
-        client: The calls of the stream.
-        queues: The entries.
-        max_bytes: The most bytes that may wait to be confirmed.
-        delivery_timeout: Seconds from the first attempt to put an entry until it is confirmed.
-        jitter: The waits after failures.
-
-    Attributes:
-        records: Records that are confirmed.
-        bytes: Their bytes, with their partition keys.
-        calls: Calls that were made.
-        put_again: Records that are put again, each time.
-        throttled: Answers with an error that asks for less.
-        waiting: Bytes of the records that are not confirmed.
     """
 
     def __init__(
@@ -65,8 +50,12 @@ class PutSender:
         self._max_bytes = max_bytes
         self._delivery_timeout = delivery_timeout
         self._jitter = jitter
-        self.records = self.bytes = self.calls = self.put_again = self.throttled = 0
-        self.waiting = 0
+        self.records = 0  # confirmed
+        self.bytes = 0  # of the confirmed records, with their partition keys
+        self.calls = 0
+        self.put_again = 0  # records, each time
+        self.throttled = 0  # answers with an error that asks for less
+        self.waiting = 0  # bytes of the records that are not confirmed
         self._sending: set[str] = set()
         self._listing = False
         self._has_put = False
@@ -91,11 +80,7 @@ class PutSender:
             raise failure
 
     async def put(self, entries: Iterable[QueuedRecord]) -> None:
-        """Queue entries as there is room for them.
-
-        Raises:
-            FanOutError: If the sending has failed.
-        """
+        """Queue entries as there is room for them."""
         self._check()
         for entry in entries:
             while self.waiting and self.waiting + entry.nbytes > self._max_bytes:
@@ -105,11 +90,7 @@ class PutSender:
         self._start()
 
     async def flush(self) -> None:
-        """Wait until all queued entries are confirmed.
-
-        Raises:
-            FanOutError: If the sending has failed.
-        """
+        """Wait until all queued entries are confirmed."""
         while self.waiting:
             await self._wait_for_progress()
         self._check()
@@ -209,10 +190,8 @@ class PutSender:
         self.records += len(put.entries)
 
     def _begin_time(self, puts: Sequence[Put]) -> None:
-        """Begin the time of entries that are put for the first time.
-
-        Before that they wait for entries that are confirmed one after the other, however slowly.
-        """
+        """Begin the time of entries that are put for the first time."""
+        # Before that they wait for entries that are confirmed one after the other, however slowly.
         deadline = asyncio.get_running_loop().time() + self._delivery_timeout
         for put in puts:
             first = put.entries[0]

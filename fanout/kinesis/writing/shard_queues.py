@@ -34,11 +34,7 @@ _ENTRY_IN_AGGREGATE: Final = 24
 
 @final
 class OpenShards:
-    """The open shards by their hash keys.
-
-    Args:
-        shards: The shards of a listing, closed ones included.
-    """
+    """The open shards of a listing by their hash keys."""
 
     def __init__(self, shards: Sequence[ShardDescription]) -> None:
         found = [shard for shard in shards if shard.last is None]
@@ -55,13 +51,7 @@ class OpenShards:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Put:
-    """One record of a call: an entry, or several of one key in an aggregate.
-
-    Args:
-        key: The key of the entries.
-        entries: The entries, in order.
-        data: The data of the record.
-    """
+    """One record of a call: an entry, or several of one key in an aggregate."""
 
     key: KeyOfEntry
     entries: Sequence[QueuedRecord]
@@ -83,12 +73,7 @@ class Put:
 
 @final
 class ShardQueues:
-    """The entries that are not confirmed, by key, and the keys that may be put, by shard.
-
-    Args:
-        shards: The open shards.
-        aggregate: Whether entries of a key are put as one record in the KPL's format.
-    """
+    """The entries that are not confirmed, by key, and the keys that may be put, by shard."""
 
     def __init__(self, shards: OpenShards, *, aggregate: bool) -> None:
         self._shards = shards
@@ -126,11 +111,9 @@ class ShardQueues:
         return taken
 
     def settle(self, put: Put, *, confirmed: bool) -> None:
-        """Take the result of a put.
-
-        If it failed, its entries stay first of their key, and their key comes before the others:
-        their time has begun.
-        """
+        """Take the result of a put."""
+        # If it failed, its entries stay first of their key, and their key comes before the others:
+        # their time has begun.
         key = put.key
         self._under_way.discard(key)
         entries = self._entries[key]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 from fanout.core.option_checks import number, whole
 from fanout.core.statistics import Origin
 from fanout.errors import OptionError
+from fanout.kinesis.aws.api import NAME, STREAM_ARN
+from fanout.kinesis.aws.endpoint import check_endpoint
 from fanout.kinesis.aws.role import AssumedRole
-from fanout.kinesis.options import NAME, STREAM_ARN, check_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,24 +27,7 @@ _STRINGS: Final = ("region", "endpoint_url", "role_arn", "external_id", "role_se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisWriteOptions:
-    """Options of everything that writes to Kinesis. All times are in seconds.
-
-    Args:
-        stream: The stream's name or ARN.
-        aggregate: Whether records of a partition key that wait together are put as one record in
-            the format of the KPL; readers have to deaggregate.
-        max_record_bytes: The most bytes in a record with its partition key; the stream's own limit.
-        max_bytes_in_flight: The most bytes that may wait to be confirmed.
-        delivery_timeout: The longest time from the first attempt to put a record until it is
-            confirmed.
-        region: The AWS region; None takes it from the ARN, else from the session.
-        endpoint_url: An endpoint instead of the region's.
-        role_arn: A role to assume, refreshed before it expires.
-        external_id: The external id that the trust policy of the role asks for.
-        role_session_name: The name of this writer in the logs of the role's account; None for
-            `"fanout"`.
-        insecure: Allow plain http to a host that is not this machine.
-    """
+    """The options of what writes to Kinesis: `fanout.kinesis.open_writer` explains them."""
 
     stream: str
     aggregate: bool = False
@@ -58,11 +42,7 @@ class KinesisWriteOptions:
     insecure: bool = False
 
     def check_writing(self) -> None:
-        """Check the options of this class.
-
-        Raises:
-            OptionError: If an option is malformed or out of range, or two contradict each other.
-        """
+        """Check the options of this class."""
         if not isinstance(self.stream, str) or not (
             (arn := STREAM_ARN.fullmatch(self.stream)) or NAME.fullmatch(self.stream)
         ):

@@ -12,13 +12,12 @@ from fanout.testing.kafka.server_process import KeptServer
 from fanout.testing.kafka.settings import (
     DEFAULTS,
     check_settings,
-    free_ports,
     java_command,
     lay_out,
     server_properties,
 )
 from fanout.testing.kafka.topics import Topics
-from fanout.testing.ports import check_port
+from fanout.testing.ports import check_port, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +113,6 @@ class KafkaBroker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the broker and remove its data."""
         self.close()
 
     def close(self) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from fanout.errors import SetupError
-from fanout.testing.ivy import cache_directory, fill_once, java_and_ivy, progress, retrieve, run
-from fanout.testing.kafka.archive import archive_classes
-from fanout.testing.kafka.settings import BOOTSTRAP
+from fanout.testing.jars import cache_directory, fill_once, java_and_ivy, progress, retrieve, run
+from fanout.testing.kafka.server_process import KeptServer
+from fanout.testing.kafka.settings import BOOTSTRAP, java_command, lay_out, server_properties
+from fanout.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 KAFKA_VERSION = "4.3.1"
+_START_TIMEOUT = 90.0
 
 _IVY = """\
 <ivy-module version="2.0">
@@ -40,17 +44,8 @@ log.dirs=data
 def kafka_jars(version: str = KAFKA_VERSION) -> Path:
     """Find the directory of a Kafka version in the user's cache, and fill it the first time.
 
-    The cache is `fanout/kafka` below `XDG_CACHE_HOME` or `~/.cache`. It can be copied to a machine
-    without a network.
-
-    Args:
-        version: a released version of Apache Kafka, 4.1 or later.
-
-    Returns:
-        A directory with the jars in `libs`, and the `bootstrap.checkpoint` of a formatted disk.
-
-    Raises:
-        SetupError: there is no Java or no pyspark, or the version cannot be downloaded.
+    The cache can be copied to a machine without a network. The directory has the jars in `libs`,
+    and the `bootstrap.checkpoint` of a formatted disk. The version is 4.1 or later.
     """
     home = cache_directory("kafka") / version
     return fill_once(home, lambda work: _fill(work, home, version))
@@ -71,8 +66,41 @@ def _fill(work: Path, home: Path, version: str) -> Path:
         format_ += ["--feature", "share.version=1"]
         run(format_, work, f"Kafka {version} does not format a data directory")
         shutil.copy(work / "data" / BOOTSTRAP, work / "kafka")
-        archive_classes(java, work / "kafka")
+        _archive_classes(java, work / "kafka")
     return work / "kafka"
+
+
+def _archive_classes(java: str, home: Path) -> None:
+    """Start a broker and end it, and keep its classes as `libs/classes.jsa`."""
+    # The next one starts in half the time. Java calls it class data sharing; it takes no notice of
+    # an archive that another Java has written, or that belongs to other jars.
+    with KeptServer(java_command(java, "-XX:ArchiveClassesAtExit=classes.jsa")) as server:
+        port, controller = free_ports(2)
+        properties = server_properties(
+            {"PLAINTEXT": port, "CONTROLLER": controller},
+            {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"},
+            {},
+        )
+        lay_out(server.directory, home, "fanout-testing-0000000", properties)
+        server.start()
+        deadline = time.monotonic() + _START_TIMEOUT
+        while not _listens(port):
+            if server.pid is None or time.monotonic() > deadline:
+                raise SetupError("\n".join(["Kafka does not start; its log:", *server.log(30)]))
+            time.sleep(0.1)  # Kafka does not report that it listens
+        server.terminate()
+        archive = server.directory / "classes.jsa"
+        if not archive.exists():
+            raise SetupError("\n".join(["Java archived no classes; its log:", *server.log(30)]))
+        shutil.copy(archive, home / "libs")
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def main() -> None:

@@ -21,9 +21,6 @@ class KeptServer:
 
     Orders to the server go through the process that keeps it: see `keeper`. They may come from any
     thread; none waits for longer than the server takes to end.
-
-    Args:
-        command: the command line of the server, run in the directory.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -47,7 +44,6 @@ class KeptServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Kill the server and remove the directory."""
         self.close()
 
     def close(self) -> None:

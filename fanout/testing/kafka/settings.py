@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import socket
 from typing import TYPE_CHECKING
 
 from fanout.errors import OptionError
@@ -23,10 +22,6 @@ _LOGGING = """\
   <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers>
 </Configuration>
 """
-
-# Systems give outgoing connections and port 0 numbers above this range, so that no process takes a
-# broker's port by chance while it restarts.
-_PORTS = range(20_000, 32_768)
 
 _OWN = {
     "process.roles": "broker,controller",
@@ -75,30 +70,10 @@ DEFAULTS = {
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """Check that the caller's settings leave alone what the broker decides by itself.
-
-    Raises:
-        OptionError: they do not.
-    """
+    """Check that the caller's settings leave alone what the broker decides by itself."""
     own = sorted(settings.keys() & (_OWN.keys() | _OF_THE_PORTS))
     if own:
         raise OptionError(f"settings has {', '.join(own)}, which the KafkaBroker decides by itself")
-
-
-def free_ports(count: int) -> list[int]:
-    """Choose distinct ports on 127.0.0.1 that are free."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = secrets.choice(_PORTS)
-        with socket.socket() as probe:
-            # As the broker binds: a connection of before that still lingers does not matter.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        ports.add(port)
-    return list(ports)
 
 
 def server_properties(
@@ -106,13 +81,7 @@ def server_properties(
 ) -> str:
     """Write `server.properties`, with data below the directory that the broker runs in.
 
-    Args:
-        ports: where each listener listens, by its name; `CONTROLLER` is one.
-        protocols: how each listener is secured, by its name.
-        settings: what the caller wants different, by Kafka's names.
-
-    Returns:
-        The text of the file.
+    Ports and protocols are by the name of a listener; `CONTROLLER` is one.
     """
     properties = {
         **DEFAULTS,
@@ -133,14 +102,7 @@ def java_command(java: str, *options: str) -> list[str]:
 
 
 def lay_out(directory: Path, home: Path, cluster: str, properties: str) -> None:
-    """Fill the directory that a broker runs in: jars, configuration and an empty formatted disk.
-
-    Args:
-        directory: an empty directory.
-        home: what `kafka_jars` has returned.
-        cluster: the id of the cluster that the broker is.
-        properties: what `server_properties` has returned.
-    """
+    """Fill a broker's empty directory: jars of `home`, configuration, an empty formatted disk."""
     # The archive of classes holds for the path "libs", wherever the cache is.
     (directory / "libs").symlink_to(home / "libs")
     (directory / "server.properties").write_text(properties)

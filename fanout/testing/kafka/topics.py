@@ -29,11 +29,7 @@ _FENCED = "All brokers are currently fenced"
 
 
 class Topics:
-    """Change the topics of one broker; each method blocks until the broker has done it.
-
-    Args:
-        bootstrap_servers: the broker's address.
-    """
+    """Change the topics of one broker; each method blocks until the broker has done it."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         options: dict[str, Any] = {
@@ -47,14 +43,11 @@ class Topics:
         self._admin = AdminClient(options)
 
     def is_ready(self, cluster: str, timeout: float) -> bool:
-        """Ask whether every partition is led, and a topic could be made.
+        """Ask for so many seconds whether every partition is led, and a topic could be made.
 
         What leads a partition may have been chosen and not know of it yet; then it refuses to say
-        where the partition ends.
-
-        Args:
-            cluster: the broker's cluster id; who else answers at the address has taken its port.
-            timeout: longest wait for an answer in seconds.
+        where the partition ends. Another cluster that answers at the address has taken the broker's
+        port.
         """
         try:
             metadata = self._admin.list_topics(timeout=timeout)

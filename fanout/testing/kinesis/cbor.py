@@ -32,11 +32,7 @@ _UNREADABLE = {
 
 
 class CborApplication:
-    """Read requests in CBOR, and answer them in CBOR; all others pass as they are.
-
-    Args:
-        app: the WSGI application behind, which speaks JSON.
-    """
+    """Read requests in CBOR, and answer them in CBOR; all others pass as they are."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -84,13 +80,8 @@ def speaks_cbor(environ: dict[str, Any]) -> bool:
 
 
 def cbor_to_json(body: bytes) -> bytes:
-    """Write a request in CBOR as JSON: blobs in base64, times in seconds.
-
-    Raises:
-        CBORError: it is not CBOR.
-        TypeError: it holds what JSON cannot.
-        ValueError: it is not one map.
-    """
+    """Write a request in CBOR, one map, as JSON: blobs in base64, times in seconds."""
+    # Anything else raises a CBORError, a TypeError or a ValueError.
     if not body:
         return b"{}"
     source = io.BytesIO(body)

@@ -49,16 +49,15 @@ class RefusedError(Exception):
 
 @dataclass(slots=True, eq=False)
 class ServedSubscription:
-    """One live subscription: how far it has read, and whether it was told to end.
+    """One live subscription: how far it has read, and whether it was told to end."""
 
-    `caller` is its client. `refusal` is what it tells its client when it is ended from outside;
-    None ends it cleanly. The stream's lock guards every field.
-    """
+    # The stream's lock guards every field.
 
     shard: Shard
     cursor: int
     caller: Caller
     ended: bool = False
+    # What it tells its client when it is ended from outside; None ends it cleanly.
     refusal: Refusal | None = None
 
     def end(self, refusal: Refusal | None = None) -> None:
@@ -79,10 +78,9 @@ class _Slot:
 
 
 class Consumer:
-    """A registered stream consumer. The stream's lock guards its subscriptions.
+    """A registered stream consumer. The stream's lock guards its subscriptions."""
 
-    moto reads `consumer_name`, `consumer_arn` and `to_json`.
-    """
+    # moto reads `consumer_name`, `consumer_arn` and `to_json`.
 
     def __init__(
         self,
@@ -117,11 +115,7 @@ class Consumer:
         return description | ({"StreamARN": self.stream_arn} if include_stream_arn else {})
 
     def note_call(self, shard_id: str, rules: KinesisRules) -> None:
-        """Count a subscribe call towards the rate limit, unless the limit refuses it.
-
-        Raises:
-            RefusedError: the call comes too soon after the one before.
-        """
+        """Count a subscribe call towards the rate limit, unless the limit refuses it."""
         slot = self._slots.setdefault(shard_id, _Slot())
         now = time.monotonic()
         if slot.called_at is not None and now - slot.called_at < rules.call_interval:
@@ -130,12 +124,7 @@ class Consumer:
         slot.called_at = now
 
     def check_admission(self, shard_id: str, rules: KinesisRules) -> None:
-        """Check that a subscription may begin now.
-
-        Raises:
-            RefusedError: the consumer is not active yet, or its last successful subscribe to this
-                shard is too recent.
-        """
+        """Check that the consumer is active, and has not subscribed to the shard too recently."""
         if self.status != "ACTIVE":
             message = f"Consumer {self.consumer_arn} is not in the ACTIVE state."
             raise RefusedError(

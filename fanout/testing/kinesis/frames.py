@@ -26,15 +26,7 @@ _OVERHEAD = _PRELUDE.size + 2 * _CRC.size
 
 
 def encode_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """Encode one frame.
-
-    Args:
-        headers: string headers in the order in which they are written; names up to 255 bytes.
-        payload: the body of the frame.
-
-    Returns:
-        The frame with both checksums.
-    """
+    """Encode one frame with both checksums; its headers have names of up to 255 bytes."""
     encoded = _encode_headers(*headers.items())
     prelude = _PRELUDE.pack(_OVERHEAD + len(encoded) + len(payload), len(encoded))
     prelude += _CRC.pack(zlib.crc32(prelude))
@@ -43,15 +35,7 @@ def encode_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
 
 
 def encode_event(kind: str, payload: bytes) -> bytes:
-    """Encode an event frame, such as `initial-response` or `SubscribeToShardEvent`.
-
-    Args:
-        kind: the `:event-type`.
-        payload: a JSON document.
-
-    Returns:
-        The frame.
-    """
+    """Encode an event frame, such as `initial-response` or `SubscribeToShardEvent`, of JSON."""
     headers = {
         ":event-type": kind,
         ":content-type": "application/json",
@@ -61,15 +45,7 @@ def encode_event(kind: str, payload: bytes) -> bytes:
 
 
 def encode_exception(code: str, message: str) -> bytes:
-    """Encode an exception frame, which ends a subscription.
-
-    Args:
-        code: the `:exception-type`, such as `ResourceInUseException`.
-        message: the text for people.
-
-    Returns:
-        The frame.
-    """
+    """Encode an exception frame, such as `ResourceInUseException`, which ends a subscription."""
     headers = {
         ":exception-type": code,
         ":content-type": "application/json",
@@ -106,12 +82,8 @@ def encode_record(
 ) -> bytes:
     """Write a record as events and answers carry it.
 
-    Args:
-        arrival: When it arrived, in milliseconds since the Unix epoch.
-        data: Its data in base64.
-        key: Its partition key; None leaves it out.
-        number: Its sequence number.
-        encryption: How the stream was encrypted when it arrived, NONE or KMS.
+    `arrival` is in milliseconds since the Unix epoch, `data` in base64, and `encryption` NONE or
+    KMS.
     """
     return (
         b'{"ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","EncryptionType":"%b",'
@@ -127,14 +99,7 @@ def encode_record(
 
 
 def child_shard(shard_id: str, parents: Iterable[str], first: int, last: int) -> dict[str, Any]:
-    """Describe a shard as the last event of its parents does.
-
-    Args:
-        shard_id: The shard.
-        parents: What it continues.
-        first: The first hash key of its range.
-        last: The last one, included.
-    """
+    """Describe a shard as the last event of its parents does; `last` is included in its range."""
     return {
         "ShardId": shard_id,
         "ParentShards": list(parents),

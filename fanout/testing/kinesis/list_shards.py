@@ -24,13 +24,8 @@ class ListShardsError(ValueError):
 
 
 def filter_shards(shards: Iterable[Shard], shard_filter: dict[str, Any] | None) -> list[Shard]:
-    """Return the shards that a ShardFilter asks for, by shard id.
-
-    The trim horizon is the stream's creation, or when its shards last expired.
-
-    Raises:
-        ListShardsError: the filter's type is unknown or lacks its value.
-    """
+    """Return the shards that a ShardFilter asks for, by shard id."""
+    # The trim horizon is the stream's creation, or when its shards last expired.
     ordered = sorted(shards, key=lambda shard: shard.shard_id)
     wanted = shard_filter or {"Type": "FROM_TRIM_HORIZON"}
     match wanted:
@@ -59,11 +54,7 @@ def encode_token(stream: str, after: str, shard_filter: dict[str, Any] | None) -
 
 
 def decode_token(token: str) -> tuple[str, str, dict[str, Any] | None]:
-    """Take a NextToken apart: stream name, last shard id, filter.
-
-    Raises:
-        ListShardsError: the token is not one of ours.
-    """
+    """Take a NextToken apart: stream name, last shard id, filter."""
     try:
         fields = base64.b64decode(token, validate=True)
         return msgspec.json.decode(fields, type=tuple[str, str, dict[str, Any] | None])

@@ -59,11 +59,7 @@ MOTO = _Application()
 
 @contextmanager
 def refused_as_mistakes() -> Iterator[None]:
-    """Raise what the service would refuse a client as a mistake of the test that asks for it.
-
-    Raises:
-        OptionError: the service would refuse it.
-    """
+    """Raise what the service would refuse a client as a mistake of the test: an OptionError."""
     try:
         yield
     except JsonRESTError as error:

@@ -72,11 +72,7 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         self._route()
 
     def append(self, entries: Iterable[PutEntry]) -> list[tuple[str, int]]:
-        """Store records and wake the subscriptions of their shards.
-
-        Returns:
-            Per entry its shard id and sequence number.
-        """
+        """Store records, wake the subscriptions of their shards; return shard ids and numbers."""
         now = now_in_millis()
         placed = []
         touched = {}
@@ -99,13 +95,8 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
     def put(
         self, entries: Iterable[PutEntry], rules: KinesisRules, refusal: RefuseRecords | None
     ) -> list[dict[str, Any]]:
-        """Store the entries that their shards take; return the results as PutRecords does.
-
-        Args:
-            entries: The records.
-            rules: What a shard takes in a second.
-            refusal: Which records are refused all the same; None for none.
-        """
+        """Store the entries that their shards take; return the results as PutRecords does."""
+        # A refusal says which records are refused all the same.
         limited = rules.put_records_per_second or rules.put_bytes_per_second
         if refusal is None and not limited:
             return [

@@ -26,19 +26,12 @@ _SECOND = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ShardIterator:
-    """A place in a shard, as the service hands it out.
-
-    Args:
-        stream: the stream's name.
-        shard: the shard's id.
-        cursor: the number after which to read.
-        issued: when it was handed out, by the monotonic clock.
-    """
+    """A place in a shard, as the service hands it out."""
 
     stream: str
     shard: str
-    cursor: int
-    issued: float
+    cursor: int  # the number after which to read
+    issued: float  # by the monotonic clock
 
     @classmethod
     def now(cls, stream: str, shard: str, cursor: int) -> ShardIterator:
@@ -47,11 +40,7 @@ class ShardIterator:
 
     @classmethod
     def decode(cls, token: str) -> ShardIterator:
-        """Read what `encode` wrote.
-
-        Raises:
-            ValueError: the token is not one of ours.
-        """
+        """Read what `encode` wrote; anything else is a ValueError."""
         try:
             fields = base64.b64decode(token, validate=True)
             return cls(*msgspec.json.decode(fields, type=tuple[str, str, int, float]))
@@ -64,21 +53,16 @@ class ShardIterator:
         return base64.b64encode(json.dumps(fields).encode()).decode()
 
     def check_age(self, rules: KinesisRules) -> None:
-        """Check that the iterator may still be used.
-
-        Raises:
-            RefusedError: it has expired.
-        """
+        """Check that the iterator has not expired."""
         if time.monotonic() - self.issued >= rules.iterator_life:
             message = f"Iterator expired. It is older than {rules.iterator_life:g} seconds."
             raise RefusedError("expired_iterator", Refusal("ExpiredIteratorException", message))
 
 
 class PollMeter:
-    """The recent calls about one shard and the bytes that it returned; all pollers share it.
+    """The recent calls about one shard and the bytes that it returned; all pollers share it."""
 
-    The stream's lock guards it.
-    """
+    # The stream's lock guards it.
 
     def __init__(self) -> None:
         self._calls: defaultdict[_Operation, deque[float]] = defaultdict(deque)
@@ -86,11 +70,8 @@ class PollMeter:
         self._free_at = 0.0
 
     def note_call(self, operation: _Operation, shard_id: str, rules: KinesisRules) -> None:
-        """Count a call towards the rates, unless one of them refuses it.
-
-        Raises:
-            RefusedError: there were too many calls, or too many bytes in the last answers.
-        """
+        """Count a call towards the rates, unless one of them refuses it."""
+        # There may be too many calls, or too many bytes in the last answers.
         now = time.monotonic()
         calls = self._calls[operation]
         while calls and now - calls[0] >= _SECOND:

@@ -87,7 +87,6 @@ class KinesisProcess(ClientSettings):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the server."""
         self.close()
 
     def close(self) -> None:
@@ -188,19 +187,14 @@ class KinesisProcess(ClientSettings):
 
 
 class AdminApplication:
-    """Answer the private path, and hand every other request on.
-
-    Args:
-        app: the WSGI application behind.
-        operations: functions of JSON values, by name.
-    """
+    """Answer the private path by functions of JSON values, and hand every other request on."""
 
     def __init__(self, app: Any, operations: Mapping[str, Callable[..., Any]]) -> None:
         self._app = app
         self._operations = operations
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Answer one request: run the operation that its path names."""
+        """Run the operation that the path names."""
         path = environ["PATH_INFO"]
         if not path.startswith(_ADMIN_PATH):
             answer: Iterable[bytes] = self._app(environ, start_response)
@@ -223,11 +217,7 @@ class AdminApplication:
 
 
 def _arguments(operation: Callable[..., Any], body: bytes) -> dict[str, Any]:
-    """Read the arguments of an operation.
-
-    Raises:
-        OptionError: the body is not a JSON object, or the operation takes other names.
-    """
+    """Read the arguments of an operation, a JSON object with its names."""
     try:
         arguments = msgspec.json.decode(body or b"{}", type=dict[str, Any])
         inspect.signature(operation).bind(**arguments)

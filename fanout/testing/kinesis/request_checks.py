@@ -32,15 +32,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def read_request(shape: StructureShape, body: bytes) -> dict[str, Any]:
     """Read the body of a request, and check what is in it.
 
-    The entries of PutRecords are left to the one who stores them: there are many.
-
-    Args:
-        shape: what the operation takes.
-        body: the body, in JSON.
-
-    Raises:
-        JsonRESTError: SerializationException, if the body is no JSON or a value has another type;
-            ValidationException, if a value is missing or out of its bounds.
+    The entries of PutRecords are left to the one who stores them: there are many. A value of
+    another type is a SerializationException, and one out of its bounds a ValidationException.
     """
     try:
         request = msgspec.json.decode(body or b"{}")

@@ -86,7 +86,6 @@ class KinesisRules:
     initial_response: bool = True
 
     def __post_init__(self) -> None:
-        """Check every range."""
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise OptionError(f"{name} must be greater than 0, not {getattr(self, name)}")

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
 import moto.core
+import moto.dynamodb.models
 import moto.kinesis.models
 
 from fanout.errors import OptionError, StreamStateError
@@ -26,12 +27,12 @@ from fanout.testing.faults import Fault, fault_from_json
 from fanout.testing.http_server import HttpServer
 from fanout.testing.kinesis.cbor import CborApplication
 from fanout.testing.kinesis.credentials import REGION, ClientSettings
-from fanout.testing.kinesis.dynamodb import drop_tables, with_dynamodb
 from fanout.testing.kinesis.moto_backend import MOTO, Backend, refused_as_mistakes
 from fanout.testing.kinesis.moto_stream import PutEntry
 from fanout.testing.kinesis.process import AdminApplication
 from fanout.testing.kinesis.rules import KinesisRules, KinesisStatistics
 from fanout.testing.kinesis.server_state import ServerState
+from fanout.testing.one_at_a_time import OneAtATime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 # moto's types stay outside: they describe the backend that ours replaces.
 _moto: Any = moto
 _backends: Any = _moto.kinesis.models.kinesis_backends
+# The Kinesis Client Library keeps its leases in it.
+_dynamodb: Any = _moto.dynamodb.models.dynamodb_backends
 
 # moto's backends are global to the process.
 _only_one = threading.Lock()
@@ -88,12 +91,14 @@ class KinesisServer(ClientSettings):
             )
         self._state.closing = False
         _backends.clear()
-        drop_tables()
+        _dynamodb.clear()
         _backends.backend = functools.partial(Backend, state=self._state)
         try:
             # moto reads files for the first backend: better here than on a caller's event loop.
             _ = _backends[_moto.core.DEFAULT_ACCOUNT_ID][REGION]
-            application = AdminApplication(CborApplication(with_dynamodb(MOTO)), self._operations())
+            # Of two workers one gets a lease.
+            services = OneAtATime(MOTO, _is_for_dynamodb)
+            application = AdminApplication(CborApplication(services), self._operations())
             tls = self._certify().server_tls if self._tls else None
             self._http = HttpServer(self._port, application, name="kinesis-server", tls=tls)
         except BaseException:
@@ -107,7 +112,6 @@ class KinesisServer(ClientSettings):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the server."""
         self.close()
 
     def close(self) -> None:
@@ -292,17 +296,17 @@ class KinesisServer(ClientSettings):
             self._certificate.remove()
             self._certificate = None
         _backends.clear()
-        drop_tables()
+        _dynamodb.clear()
         _backends.backend = _moto.kinesis.models.KinesisBackend
         _only_one.release()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until stdin closes or SIGTERM comes; print as a line of JSON where.
+def _is_for_dynamodb(environ: dict[str, Any]) -> bool:
+    return str(environ.get("HTTP_X_AMZ_TARGET", "")).startswith("DynamoDB_")
 
-    Args:
-        arguments: the command line without the program's name; None takes this process's.
-    """
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until stdin closes or SIGTERM comes; print as a line of JSON where."""
     parser = argparse.ArgumentParser(prog="python -m fanout.testing.kinesis.server")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0: a free one")
     parser.add_argument(

@@ -21,10 +21,7 @@ _C = TypeVar("_C", bound=SubscribeFault | PollFault | CallFault | PutFault)
 
 
 class ServerState:
-    """The rules of one server, the faults that are planned for it, and counts of its calls.
-
-    It is safe for threads.
-    """
+    """The rules of one server, the faults planned for it, and counts of its calls; thread-safe."""
 
     def __init__(self, rules: KinesisRules) -> None:
         self.rules = rules

@@ -32,23 +32,18 @@ class PositionRefusedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The content of one event: encoded records, and where the next event goes on.
-
-    `continuation` is None when the shard has ended and all of its records are in pages; `size`
-    counts the bytes of data and partition keys.
-    """
+    """The content of one event: encoded records, and where the next event goes on."""
 
     records: Sequence[bytes]
-    size: int
-    continuation: int | None
+    size: int  # the bytes of data and partition keys
+    continuation: int | None  # None when the shard has ended and all of its records are in pages
     millis_behind: int
 
 
 class Shard:
-    """Keep the records of one hash key range.
+    """Keep the records of one hash key range."""
 
-    moto reads `_shard_id`, `starting_hash`, `ending_hash`, `is_open` and `to_json`.
-    """
+    # moto reads `_shard_id`, `starting_hash`, `ending_hash`, `is_open` and `to_json`.
 
     def __init__(
         self,
@@ -99,15 +94,9 @@ class Shard:
         *,
         encryption: str = "NONE",
     ) -> int:
-        """Store a record and return its sequence number; the caller notifies `changed`.
-
-        Args:
-            partition_key: the record's key; None for a record without one.
-            data: the record's data in base64.
-            size: bytes of data and key together.
-            now: the wall clock in milliseconds; a clock that goes back is not followed.
-            encryption: how the stream is encrypted now, NONE or KMS.
-        """
+        """Store a record and return its sequence number; the caller notifies `changed`."""
+        # The data is in base64; `size` are the bytes of data and key. `now` is the wall clock in
+        # milliseconds; a clock that goes back is not followed. The encryption is NONE or KMS.
         number = self.advance()
         arrival = max(now, self._arrivals[-1]) if self._arrivals else now
         self._numbers.append(number)
@@ -153,12 +142,9 @@ class Shard:
         return Page(records, size, self.advance() if self.is_open else None, 0)
 
     def cursor_at(self, position: dict[str, Any], now: int) -> int:
-        """Turn a StartingPosition into the number after which to read.
-
-        Raises:
-            PositionRefusedError: an unknown type, a missing or bad value, or a number or a time
-                that this shard has not reached, or a number that has expired.
-        """
+        """Turn a StartingPosition into the number after which to read."""
+        # Refused are an unknown type, a missing or bad value, a number or a time that this shard
+        # has not reached, and a number that has expired.
         kind = position.get("Type")
         match kind:
             case "TRIM_HORIZON":

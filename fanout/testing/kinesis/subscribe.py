@@ -45,11 +45,7 @@ def open_subscription(
     *,
     caller: Caller,
 ) -> ServedSubscription:
-    """Begin a subscription if every rule allows it. The caller has counted the call.
-
-    Raises:
-        RefusedError: a rule is broken.
-    """
+    """Begin a subscription if every rule allows it. The caller has counted the call."""
     with stream.lock:
         consumer.check_admission(shard.shard_id, rules)
         try:

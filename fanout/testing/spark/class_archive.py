@@ -40,10 +40,6 @@ def archive_classes() -> None:
     """Start Spark, let it work a little, and keep its classes in this environment.
 
     This process must not have started Spark. Nothing is done where there is a file already.
-
-    Raises:
-        SetupError: Java writes no file.
-        OSError: The environment cannot be written to.
     """
     archive = _archive()
     if archive.exists():

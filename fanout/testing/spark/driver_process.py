@@ -33,25 +33,16 @@ _STDIN = 0
 
 @final
 class DriverStarted(msgspec.Struct, frozen=True, tag=True):
-    """The driver's queries run.
+    """The driver's queries run."""
 
-    Args:
-        jvm_pid: The process id of Spark's JVM, which outlives a killed driver by a moment.
-    """
-
-    jvm_pid: int
+    jvm_pid: int  # of Spark's JVM, which outlives a killed driver by a moment
 
 
 @final
 class DriverFailed(msgspec.Struct, frozen=True, tag=True):
-    """The driver has ended by an error.
+    """The driver has ended by an error."""
 
-    Args:
-        error: The name of the error's class.
-        sentence: What the error says.
-    """
-
-    error: str
+    error: str  # the name of its class
     sentence: str
 
 
@@ -63,10 +54,9 @@ M = TypeVar("M")
 
 @final
 class DriverProcess(Generic[M]):
-    """A running driver; made by `start_driver`.
+    """A running driver; made by `start_driver`."""
 
-    The JVM inherits the driver's stdout, so the end of that pipe says that both have gone.
-    """
+    # The JVM inherits the driver's stdout, so the end of that pipe says that both have gone.
 
     def __init__(
         self, process: asyncio.subprocess.Process, decoder: msgspec.json.Decoder[M]
@@ -124,12 +114,7 @@ class DriverProcess(Generic[M]):
 
 
 def decode_message(line: bytes, decoder: msgspec.json.Decoder[M]) -> M | None:
-    """Return the message in a line; None if the JVM, which has the same stdout, printed it.
-
-    Args:
-        line: The line.
-        decoder: Decodes the messages of the driver.
-    """
+    """Return the message in a line; None if the JVM, which has the same stdout, printed it."""
     try:
         return decoder.decode(line)
     except MALFORMED_JSON:
@@ -148,15 +133,10 @@ async def start_driver(
 ) -> AsyncIterator[DriverProcess[M]]:
     """Start a driver, and leave nothing of it when the block is left.
 
-    Args:
-        module: The module that is run; it calls `run_driver`.
-        options: Its one argument.
-        decoder: Decodes its messages, `DriverStarted` and `DriverFailed` among them.
-        scratch: Where it runs, and keeps temporary files.
-        environment: What is added to this process's environment.
-        log: An open file for its stderr.
-
-    Cancellation: the driver and its JVM are killed and waited for.
+    The module calls `run_driver`; its one argument are the options, and its messages include
+    `DriverStarted` and `DriverFailed`. It runs and keeps temporary files in `scratch`; its stderr
+    is in `log`. The environment is added to that of this process. Cancellation: the driver and its
+    JVM are killed and waited for.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "AWS_PROFILE"}
     process = await asyncio.create_subprocess_exec(
@@ -183,11 +163,9 @@ async def start_driver(
 
 @final
 class DriverLink:
-    """The driver's end: it sends messages, and learns when to stop.
+    """The driver's end: it sends messages, and learns when to stop."""
 
-    Attributes:
-        stopping: Set when the driver is to end, or its parent has died.
-    """
+    # `stopping` is set when the driver is to end, or its parent has died.
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
@@ -201,14 +179,10 @@ class DriverLink:
 def run_driver(
     main: Callable[[DriverLink], None], *, on_stop: Callable[[], None] | None = None
 ) -> int:
-    """Run the queries of a driver, and send the error by which they end.
+    """Run the queries of a driver until `DriverLink.stopping` is set; return the exit code.
 
-    Args:
-        main: Runs the queries until `DriverLink.stopping` is set.
-        on_stop: Called in another thread when that is set.
-
-    Returns:
-        The exit code: 1 if `main` raised a FanOutError.
+    The error by which they end is sent; a FanOutError exits with 1. `on_stop` is called in another
+    thread when the driver is to stop.
     """
     link = DriverLink()
 

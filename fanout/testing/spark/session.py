@@ -17,15 +17,10 @@ if TYPE_CHECKING:
 
 
 def small_settings(java: str = "") -> dict[str, Any]:
-    """Return the settings of a session without a user interface that only this machine reaches.
-
-    Spark's usual way to write a checkpoint on a local disk starts forty processes for a batch
-    (`readlink` and `chmod`, since Hadoop's native library is not there): half of the CPU of a small
-    batch. The other way also writes a file under another name, and then renames it.
-
-    Args:
-        java: More options of its JVM.
-    """
+    """Return the settings of a session without a user interface that only this machine reaches."""
+    # Spark's usual way to write a checkpoint on a local disk starts forty processes for a batch
+    # (`readlink` and `chmod`, since Hadoop's native library is not there): half of the CPU of a
+    # small batch. The other way also writes a file under another name, and then renames it.
     moved = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
     package = f"org.apache.spark.sql.execution.streaming{'.checkpointing' if moved else ''}"
     files = f"{package}.FileSystemBasedCheckpointFileManager"
@@ -44,11 +39,8 @@ def short_lived_session(
 ) -> Iterator[SparkSession]:
     """Run a small session of two cores that is quick to start, in the driver itself.
 
-    Args:
-        name: The name of the application.
-        scratch: Where it and its JVM keep temporary files, so that a kill leaves none elsewhere.
-        master: Spark's master.
-        settings: More of Spark's configuration, with underscores instead of dots.
+    It and its JVM keep temporary files in `scratch`, so that a kill leaves none elsewhere. Settings
+    have underscores instead of dots.
     """
     builder = (
         SparkSession.builder.master(master)

@@ -218,10 +218,8 @@ def simulate(
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Collect no garbage: when it is done depends on everything that the process did before.
-
-    What is collected may be an asynchronous generator, which asyncio closes in a task of its own.
-    """
+    """Collect no garbage: when it is done depends on everything that the process did before."""
+    # What is collected may be an asynchronous generator, which asyncio closes in a task of its own.
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -99,12 +99,7 @@ class Priorities:
 
 @final
 class ReadyQueue(deque[asyncio.Handle]):
-    """Hold the handles that an event loop runs next, in the order of a schedule.
-
-    Args:
-        schedule: The order.
-        on_step: Called with each task whose step is about to run.
-    """
+    """Hold the handles that an event loop runs next, in the order of a schedule."""
 
     def __init__(self, schedule: Schedule, on_step: Callable[[Step], None]) -> None:
         super().__init__()

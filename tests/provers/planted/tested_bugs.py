@@ -22,8 +22,8 @@ from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
 from fanout.kinesis import source
 from fanout.kinesis.aws import client
+from fanout.kinesis.aws.client_config import pinned_config
 from fanout.kinesis.aws.error_hints import _hint_of_call
-from fanout.kinesis.aws.pinned_config import pinned_config
 from fanout.kinesis.chosen_shards import ShardChoice
 from fanout.kinesis.connection import KinesisConnection
 from fanout.landing import columns, object_errors

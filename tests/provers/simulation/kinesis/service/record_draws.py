@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.kinesis.reading.deaggregation import hash_key_of
+from fanout.kinesis.aws.api import hash_key_of
 from tests.provers.simulation.kinesis.service.stream_log import (
     RECORD_STRIDE,
     SourceRecord,

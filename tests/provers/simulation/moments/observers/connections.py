@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.policy import Finish, Retry
-from fanout.kinesis.aws.credential_refresh import CredentialRefresh
+from fanout.kinesis.aws.credentials import CredentialRefresh
 from fanout.kinesis.connection import KinesisConnection
 from fanout.kinesis.reading.polling import Poller
 from fanout.kinesis.reading.recovery import Recovery

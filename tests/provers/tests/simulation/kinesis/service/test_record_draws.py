@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from random import Random
 
-from fanout.kinesis.reading.deaggregation import MAGIC, hash_key_of, parse_aggregate
+from fanout.kinesis.aws.api import hash_key_of
+from fanout.kinesis.reading.deaggregation import MAGIC, parse_aggregate
 from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind
 from tests.provers.simulation.kinesis.service.log_draws import make_log
 

@@ -1,0 +1,36 @@
+"""Where Kinesis is called, and over which version of HTTP."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from fanout.core.option_checks import is_loopback
+from fanout.errors import OptionError
+
+HTTP_2: Final = 2
+"""The value of `http_version` that needs a library of its own."""
+HTTP_VERSIONS: Final = (1.1, HTTP_2)
+"""The values of `http_version`, the default first."""
+
+
+def check_endpoint(url: str, *, insecure: bool) -> None:
+    """Accept https, plain http on this machine or if `insecure`, and no user or password."""
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise OptionError(
+            "endpoint_url must not hold a user or a password: it is shown in messages, and "
+            "requests are signed with the credentials of the session"
+        )
+    match parts.scheme:
+        case "https":
+            return
+        case "http" if insecure or is_loopback(parts.hostname or ""):
+            return
+        case "http":
+            raise OptionError(
+                f"the Kinesis endpoint on {parts.hostname} would be used without TLS: use https, "
+                "or pass insecure=True if the network is trusted"
+            )
+        case _:
+            raise OptionError("endpoint_url must begin with https:// (or http:// on this machine)")
