@@ -22,7 +22,6 @@ from fanout.errors import FanOutError, SetupError, StreamStateError
 from fanout.landers.batch_minimum import BatchMinimum
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
-from fanout.landers.failures import restore, restore_cause
 from fanout.landers.leases import Leases
 from fanout.landers.leftovers import Leftovers
 from fanout.landers.messages import (
@@ -412,7 +411,7 @@ class Coordinator:
             case Report():
                 self._take_report(session, message)
             case Failed():
-                failure = restore(message)
+                failure = message.failure()
                 self._lifecycle.lander_failed(session.name, failure)
                 if not message.begun and session.lander in self._begun:
                     session.tell(Stop())  # its next attempt may be on another machine
@@ -439,7 +438,7 @@ class Coordinator:
 
     def _resubscribes(self, told: Resubscription) -> None:
         self._causes.count(told.code)
-        cause = restore_cause(told.cause, told.text)
+        cause = told.cause.as_cause()
         if self._on_resubscribe is None or self._failed or told.split not in self._progress:
             return
         split = self._progress[told.split].split

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.core.remote_error import ForeignError
 from fanout.core.statistics import SplitState, SplitStatistics
-from fanout.landers.failures import LanderCause
 from fanout.landers.messages import SplitReport
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Counters:
             bytes=total.bytes,
             subscriptions=total.subscriptions,
             resubscriptions=total.resubscriptions,
-            last_cause=LanderCause(total.cause) if total.cause else None,
+            last_cause=ForeignError(total.cause) if total.cause else None,
             lag=None if report is None else report.lag,
             newest=state.newest,
             gaps=total.gaps,

@@ -12,17 +12,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from msgspec.structs import replace
-
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
+from fanout.core.remote_error import ErrorWire
 from fanout.errors import SetupError
 from fanout.landers.channel import Channel, ChannelClosedError
 from fanout.landers.control_client import connect
 from fanout.landers.control_tls import lander_tls
-from fanout.landers.failures import describe
 from fanout.landers.lander import LEASE, Lander
 from fanout.landers.messages import (
+    Failed,
     Hello,
     MessageError,
     Stop,
@@ -180,7 +179,7 @@ async def _give_up(error: Exception, channel: Channel, epoch: int) -> bool:
     del epoch
     refused = SetupError(f"a lander on {platform.node()} cannot begin: {text_of(error)}")
     refused.__cause__ = error
-    await channel.send(encode(replace(describe(refused, landed=True), begun=False)))
+    await channel.send(encode(Failed(ErrorWire.with_cause(refused), begun=False)))
     async with asyncio.timeout(LEASE):
         while not isinstance(from_coordinator(await channel.receive()), Stop):
             pass

@@ -88,7 +88,7 @@ def foreach_batch(
         on_resubscribe: Called with the split, the cause and the delay in seconds each time a
             subscription is to be opened again. It must not block; what it raises ends the query.
             Landers tell of their resubscriptions once a second, of 1,000 each at most. An error of
-            theirs that is not of the library is a `LanderCause`, whose text begins with its name.
+            theirs that is not of the library is a `ForeignError`, whose text begins with its name.
         on_failed_batch: Called as the handler is, with the handler's `BatchFailedError` as third
             argument, after the handler has raised what may be about the rows. When it returns, the
             batch is set aside: counted, logged, and never given to the handler again. Where it

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fanout.core.remote_error import ErrorWire
 from fanout.errors import (
     CheckpointError,
     FanOutError,
@@ -13,7 +14,6 @@ from fanout.errors import (
     SplitFailedError,
     StreamStateError,
 )
-from fanout.landers.failures import describe, restore
 from fanout.landers.messages import Failed, encode, from_lander
 from fanout.landers.task import LanderTask
 from tests.spark.manual import ManualSource
@@ -21,9 +21,9 @@ from tests.spark.manual import ManualSource
 
 def sent(error: Exception) -> FanOutError:
     """Return an error as the driver has it."""
-    message = from_lander(encode(describe(error, landed=True)))
+    message = from_lander(encode(Failed(ErrorWire.with_cause(error))))
     assert isinstance(message, Failed)
-    return restore(message)
+    return message.failure()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import TaskContext
 
+from fanout.core.remote_error import ForeignError
 from fanout.errors import (
     CheckpointError,
     LanderCancelledError,
@@ -23,7 +24,6 @@ from fanout.errors import (
 )
 from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.kinesis import KinesisSource
-from fanout.landers.failures import LanderCause
 from fanout.landers.task import LanderTask
 from fanout.spark import OnExecutors
 from fanout.spark.lander_jobs import LanderFailedError
@@ -128,7 +128,7 @@ def test_a_query_goes_on_where_the_one_before_has_stopped(
     eventually(lambda: told)
     ((split, cause, delay),) = told
     assert split.id == "shardId-000000000000"
-    assert isinstance(cause, LanderCause)
+    assert isinstance(cause, ForeignError)
     assert delay >= 1.0
     query.stop()
     assert query.exception() is None
