@@ -14,6 +14,7 @@ from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
 from fanout.core.opening import open_stored, resolve_start
 from fanout.core.option_checks import number, one_of, whole
+from fanout.core.task_scope import TaskScope
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.by_date import check_date_column, publish_by_date
 from fanout.landing.columns import continued, keep_columns
@@ -154,21 +155,14 @@ class Landing:
             files_of_landers: The files that landers of earlier runs have written.
         """
         ending = threading.Event()
-        # The block's own error is carried around the task group, which would wrap it in a group.
-        error: BaseException | None = None
-        async with asyncio.TaskGroup() as tasks:
-            filling = tasks.create_task(self._fill())
-            watching = tasks.create_task(self._watch(ownership, filling))
-            tasks.create_task(self._sweep(files_of_landers, ending))
+        async with TaskScope() as tasks:
+            filling = tasks.spawn(self._fill())
+            tasks.spawn(self._watch(ownership, filling))
+            tasks.spawn(self._sweep(files_of_landers, ending))
             try:
                 yield
-            except BaseException as raised:  # noqa: BLE001 - raised again below
-                error = raised
-            ending.set()
-            watching.cancel()
-            filling.cancel()
-        if error is not None:
-            raise error
+            finally:
+                ending.set()
 
     async def _fill(self) -> None:
         # The next step of the iteration raises what has ended the filler.
