@@ -16,7 +16,7 @@ from fanout.spark.pending_queue import PendingQueue
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.fan_out import FanOut
-    from fanout.core.source import Lending, Source, Spooling
+    from fanout.core.source import RecordLocks, Source
     from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landing.pending import PendingSegments
     from fanout.landing.segments import SegmentLog
@@ -127,7 +127,7 @@ class QueryStream:
             ) as stream:
                 offered = stream.capabilities
                 if offered.lending is not None:
-                    await self._serve_acquired(stream, offered.lending, offered.spooling, opened)
+                    await self._serve_acquired(stream, offered.lending, opened)
                     return
                 filler = SegmentFiller(
                     stream,
@@ -146,28 +146,22 @@ class QueryStream:
     async def _serve_acquired(
         self,
         stream: FanOut,
-        lending: Lending,
-        spooling: Spooling | None,
+        locks: RecordLocks,
         opened: concurrent.futures.Future[_Opened],
     ) -> None:
         """Serve a stream whose records are locked until they are acknowledged."""
-        if spooling is None:
-            raise StreamStateError(
-                f"{self._positions.source} locks records, and cannot name those whose "
-                f"acknowledgement is unconfirmed; Spark would get them twice"
-            )
         if self._min_records > 1:
             raise OptionError(
                 f"min_records={self._min_records} contradicts {self._positions.source}, which "
                 f"locks records, so that they are stored at once; leave min_records out"
             )
-        spooling.remember(self._pending.unconfirmed)  # before any split subscribes
+        locks.remember(self._pending.unconfirmed)  # before any split subscribes
         await in_thread(self._pending.open)
-        max_wait = min(self._max_wait, lending.seconds / 3)
+        max_wait = min(self._max_wait, locks.seconds / 3)
         filler = SegmentFiller(stream, self._log, max_wait=max_wait, bounded=self._bounded)
         queue = PendingQueue(
             stream,
-            spooling,
+            locks,
             filler,
             self._pending,
             max_records=self._log.max_records,
