@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.core.source import Connection, Source
+    from fanout.landing.reading import BatchLimits
     from fanout.landing.storage import Storage
 
 Serve: TypeAlias = Callable[[Channel, int], Awaitable[bool]]
@@ -61,9 +62,7 @@ class LanderTask:
         location: The storage of segments, as an executor reaches it.
         storage_options: Settings of the object store; see `fanout.land`.
         run: The number of the query's run.
-        max_records: The most records in a segment.
-        max_bytes: The most bytes of records in a segment.
-        max_wait: Seconds from the first record of a segment until it may be landed.
+        limits: How large a segment becomes, and how long its first record waits.
         available_now: Whether what is there at the start is read alone.
         compression: Of segments, as Parquet names it; None for those that are read once.
         address: The host and port of the coordinator.
@@ -75,9 +74,7 @@ class LanderTask:
     location: str
     storage_options: Mapping[str, str] | None = field(repr=False)
     run: int
-    max_records: int
-    max_bytes: int
-    max_wait: float
+    limits: BatchLimits
     available_now: bool
     compression: str | None = None
     address: tuple[str, int]
@@ -143,8 +140,8 @@ class LanderTask:
             self.run,
             self.source.schema,
             session=epoch,
-            max_records=self.max_records,
-            max_bytes=self.max_bytes,
+            max_records=self.limits.max_records,
+            max_bytes=self.limits.max_bytes,
             compression=self.compression,
         )
         lander = Lander(
@@ -153,7 +150,7 @@ class LanderTask:
             connection,
             storage,
             segments,
-            max_wait=self.max_wait,
+            max_wait=self.limits.max_wait,
             bounded=self.available_now,
         )
         return await lander.run()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
-from fanout.core.opening import open_stored, resolve_start
+from fanout.core.opening import ResumePoint, open_stored, resolve_start
 from fanout.core.option_checks import number, one_of, whole
 from fanout.core.task_scope import TaskScope
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
@@ -325,12 +325,11 @@ async def land(
         )
         async with open_stored(
             source,
-            resume=place.positions.to_json(),
-            first=place.first,
+            place.resume,
             available_now=available_now,
             on_resubscribe=on_resubscribe,
         ) as stream:
-            _check_source(stream, place.positions)
+            _check_source(stream)
             filler = SegmentFiller(
                 stream, segments, max_wait=max_wait, bounded=available_now, eager=False
             )
@@ -401,7 +400,7 @@ async def open_landing(
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)
         of_landers = await in_thread(lambda: sweep_orphans(storage, log, ownership))
-        opening = reading(LandingPlace(storage, ownership.run, positions, first))
+        opening = reading(LandingPlace(storage, ownership.run, ResumePoint(positions, first)))
         try:
             stream, filler = await resources.enter_async_context(opening)
         except PositionError as error:
@@ -440,11 +439,11 @@ def _fence(storage: Storage, log: EntryLog, positions: Checkpoint) -> None:
     log.write(BatchEntry(log.next_number, "", (), positions, watermark))
 
 
-def _check_source(stream: FanOut, positions: Checkpoint) -> None:
+def _check_source(stream: FanOut) -> None:
     if stream.capabilities.lending is not None:
         raise OptionError(
-            f"{positions.source} is read through a share group, which cannot be landed; land its "
-            f"topics with a KafkaSource"
+            f"{stream.delivered.source} is read through a share group, which cannot be landed; "
+            f"land its topics with a KafkaSource"
         )
 
 

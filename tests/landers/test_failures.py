@@ -16,6 +16,7 @@ from fanout.errors import (
 )
 from fanout.landers.messages import Failed, encode, from_lander
 from fanout.landers.task import LanderTask
+from fanout.landing.reading import BatchLimits
 from tests.spark.manual import ManualSource
 
 
@@ -57,9 +58,7 @@ def test_the_work_of_a_lander_shows_no_secret() -> None:
         location=str(Path("/shared")),
         storage_options={"aws_secret_access_key": "hunter2"},
         run=1,
-        max_records=1,
-        max_bytes=1,
-        max_wait=1.0,
+        limits=BatchLimits(1, 1, 1.0),
         available_now=False,
         address=("127.0.0.1", 1),
         secret=b"hunter3",

@@ -25,6 +25,7 @@ from fanout.errors import (
 from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.kinesis import KinesisSource
 from fanout.landers.task import LanderTask
+from fanout.landing.reading import BatchLimits
 from fanout.spark import OnExecutors
 from fanout.spark.lander_jobs import LanderFailedError
 from fanout.spark.landers_stream import LandersStream, _addresses, _check_travels
@@ -336,9 +337,7 @@ def test_a_secret_does_not_travel_but_a_function_that_returns_it_does() -> None:
             location="",
             storage_options=None,
             run=1,
-            max_records=1,
-            max_bytes=1,
-            max_wait=1.0,
+            limits=BatchLimits(1, 1, 1.0),
             available_now=False,
             address=("127.0.0.1", 1),
             secret=b"",

@@ -24,6 +24,7 @@ from fanout.landers.control_handshake import SECRET_BYTES
 from fanout.landers.control_server import ControlServer
 from fanout.landers.messages import Failed, MessageError
 from fanout.landing.lander import open_landing
+from fanout.landing.reading import BatchLimits
 from fanout.spark.dataframe.landing_call import (
     Begin,
     Ended,
@@ -121,14 +122,9 @@ class LandersLanding:
                 self.spark,
                 loop,
                 self.source,
-                positions=place.positions,
-                first=place.first,
-                storage=place.storage,
-                landing=self.landers,
-                run=place.run,
-                max_records=_MAX_RECORDS,
-                max_bytes=_MAX_BYTES,
-                max_wait=max_wait - pause,
+                place,
+                self.landers,
+                limits=BatchLimits(_MAX_RECORDS, _MAX_BYTES, max_wait - pause),
                 bounded=bounded,
                 eager=bounded,
                 compression=COMPRESSION,
