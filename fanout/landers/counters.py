@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+from msgspec.structs import replace
+
 from fanout.core.remote_error import ForeignError
 from fanout.core.statistics import SplitState, SplitStatistics
 from fanout.landers.messages import SplitReport
@@ -144,17 +146,13 @@ class Counters:
         before = self._before.get(report.split)
         if before is None:
             return report
-        return SplitReport(
-            report.split,
-            report.state,
-            before.bytes + report.bytes,
-            before.subscriptions + report.subscriptions,
-            before.resubscriptions + report.resubscriptions,
-            report.cause or before.cause,
-            report.lag,
-            report.behind,
-            before.gaps + report.gaps,
-            before.gap_seconds + report.gap_seconds,
-            report.waiting,
-            before.bad_records + report.bad_records,
+        return replace(
+            report,
+            bytes=before.bytes + report.bytes,
+            subscriptions=before.subscriptions + report.subscriptions,
+            resubscriptions=before.resubscriptions + report.resubscriptions,
+            cause=report.cause or before.cause,
+            gaps=before.gaps + report.gaps,
+            gap_seconds=before.gap_seconds + report.gap_seconds,
+            bad_records=before.bad_records + report.bad_records,
         )
