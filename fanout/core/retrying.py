@@ -1,4 +1,4 @@
-"""Make a call again while its errors may pass."""
+"""Make a call again: while its errors may pass, or for as long as a user's function asks for it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 from typing import TYPE_CHECKING, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception
+
+from fanout.errors import RetryLaterError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -46,3 +48,28 @@ async def retrying(
         with attempt:
             return await call()
     raise AssertionError("the last attempt returns or raises")
+
+
+async def until_ready(
+    attempt: Callable[[], Awaitable[_T]],
+    jitter: FullJitter,
+    on_wait: Callable[[RetryLaterError, float], None],
+) -> _T:
+    """Make an attempt until it does not raise RetryLaterError; return its result.
+
+    Args:
+        attempt: The attempt.
+        jitter: The waits between two attempts.
+        on_wait: Called before each wait, with the error and the seconds.
+
+    Cancellation: no further attempt is made.
+    """
+    attempts = 0
+    while True:
+        try:
+            return await attempt()
+        except RetryLaterError as error:
+            delay = jitter.delay(attempts)
+            on_wait(error, delay)
+        attempts += 1
+        await asyncio.sleep(delay)

@@ -14,7 +14,6 @@ from fanout.core.checkpoint import from_wire, to_wire
 from fanout.core.error_text import text_of
 from fanout.core.events import End, Split
 from fanout.core.lifecycle_log import LanderName
-from fanout.core.progress import Moved
 from fanout.core.statistics import CommitStatistics, Statistics, StreamTotals
 from fanout.core.subscriber import split_failure
 from fanout.core.user_functions import call_listener, check_on_resubscribe
@@ -486,18 +485,7 @@ class Coordinator:
             # Its children hold the watermark back before it does no longer.
             children = tuple(Split(child.id, child.parents) for child in piece.children)
             self._lineage.finish(End(self._progress[piece.split].split, children))
-        self._progress.advance(
-            piece.split,
-            Moved(
-                until=from_wire(piece.until),
-                ended=piece.ended,
-                caught_up=piece.caught_up,
-                newest=piece.newest,
-                watermark=piece.watermark,
-                records=piece.records,
-                idle=piece.idle,
-            ),
-        )
+        self._progress.advance(piece.split, from_wire(piece.until), piece)
         if piece.ended:
             self._free(session, piece.split)
             self._counters.ended(piece.split)

@@ -7,6 +7,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from fanout.core.checkpoint import Name, PositionWire  # noqa: TC001 - msgspec reads it
+from fanout.core.progress import Moved
 from fanout.core.remote_error import ErrorWire  # noqa: TC001 - msgspec reads it
 from fanout.core.statistics import SplitState  # noqa: TC001 - msgspec reads it
 from fanout.core.stored_json import MALFORMED_JSON
@@ -44,32 +45,20 @@ class SplitWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parents: tuple[Name, ...] = ()
 
 
-class Piece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Piece(Moved, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How far a split was read.
 
     Args:
         split: The split.
         after: Its position in the message before.
         until: Its position now; the records between the two are in the segment of the message.
-        ended: Whether it was read to its end.
         children: The splits that replace it, where it has ended.
-        caught_up: Whether it was once read to its newest record.
-        newest: When its last record arrived at the service, in milliseconds since the Unix epoch.
-        watermark: Its watermark, in milliseconds since the Unix epoch.
-        records: How many records of it are in the segment.
-        idle: Whether it has had no record for long; see `EventTime.idleness`.
     """
 
     split: Name
     after: PositionWire
     until: PositionWire
-    ended: bool = False
     children: tuple[SplitWire, ...] = ()
-    caught_up: bool = False
-    newest: int | None = None
-    watermark: int | None = None
-    records: _Count = 0
-    idle: bool = False
 
 
 class Landed(msgspec.Struct, frozen=True, tag="landed", forbid_unknown_fields=True):
