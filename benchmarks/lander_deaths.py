@@ -28,6 +28,7 @@ from fanout.landers.control_server import ControlServer
 from fanout.landers.coordinator import Coordinator
 from fanout.landers.task import LanderTask
 from fanout.landing.local_storage import LocalStorage
+from fanout.landing.reading import BatchLimits
 from fanout.landing.segment_filler import NoRecords
 from fanout.landing.segments import LandedBatch
 from fanout.testing.kinesis.process import KinesisProcess
@@ -161,9 +162,7 @@ async def _reading(endpoint_url: str) -> AsyncIterator[tuple[Coordinator, _Lande
                 location=str(storage.root),
                 storage_options=None,
                 run=1,
-                max_records=100_000,
-                max_bytes=64 << 20,
-                max_wait=1.0,
+                limits=BatchLimits(100_000, 64 << 20, 1.0),
                 available_now=False,
                 address=server.address,
                 secret=secret,

@@ -40,6 +40,7 @@ from fanout.landing.entries import BatchEntry
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import ThisProcess, claim
+from fanout.landing.reading import BatchLimits
 from fanout.landing.segment_filler import SegmentFiller
 from fanout.landing.segments import Filled, LandedBatch, SegmentLog, publish
 
@@ -305,9 +306,7 @@ async def _on_landers(
                 location=str(storage.root),
                 storage_options=None,
                 run=run,
-                max_records=max_records // landers,
-                max_bytes=MAX_BYTES // landers,
-                max_wait=1.0,
+                limits=BatchLimits(max_records // landers, MAX_BYTES // landers, 1.0),
                 available_now=False,
                 address=server.address,
                 secret=secret,

@@ -61,11 +61,7 @@ class FanOut:
         self._busy = False
         self._time = asyncio.get_running_loop().time
         lending = connection.capabilities.lending
-        self._lending = (
-            None
-            if lending is None
-            else StreamLending(lending, connection.capabilities.settlement, progress)
-        )
+        self._lending = None if lending is None else StreamLending(lending, progress)
 
     def __repr__(self) -> str:
         live = sum(s.state is SplitState.LIVE for s in list(self._subscribers.by_split.values()))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from fanout.core.events import Batch
     from fanout.core.progress import Progress
-    from fanout.core.source import Lending, Settlement
+    from fanout.core.source import RecordLocks
     from fanout.core.statistics import LendingStatistics
 
 
@@ -21,25 +21,23 @@ class StreamLending:
     """The verbs for records that are locked for a stream; see `FanOut.lending`.
 
     Args:
-        lending: The service's locks.
-        settlement: How the service takes records back; None where it does not.
+        locks: The service's locks.
         progress: What the stream has delivered.
     """
 
-    def __init__(self, lending: Lending, settlement: Settlement | None, progress: Progress) -> None:
-        self._lending = lending
-        self._settlement = settlement
+    def __init__(self, locks: RecordLocks, progress: Progress) -> None:
+        self._locks = locks
         self._progress = progress
 
     @property
     def seconds(self) -> float:
         """Within how many seconds what was delivered has to be acknowledged."""
-        return self._lending.seconds
+        return self._locks.seconds
 
     @property
     def statistics(self) -> LendingStatistics:
         """The acquired records, counted by what became of them; from any thread."""
-        return self._lending.statistics
+        return self._locks.statistics
 
     async def release(self, batch: Batch) -> None:
         """Give a batch back at once, so that any consumer gets its records again.
@@ -48,12 +46,12 @@ class StreamLending:
             batch: A batch that is not acknowledged.
 
         Raises:
-            StreamStateError: If the service takes no records back, or the stream did not deliver
-                the batch.
+            StreamStateError: If the stream did not deliver the batch.
 
         Cancellation: the records may or may not be given back.
         """
-        await self._settlement_of(batch).release(batch.split.id, batch.range)
+        self._check_delivered(batch)
+        await self._locks.release(batch.split.id, batch.range)
 
     async def reject(self, batch: Batch, rows: Sequence[int], *, reason: str) -> None:
         """Refuse rows of a batch for good; its other rows stay as they are.
@@ -66,25 +64,19 @@ class StreamLending:
 
         Raises:
             OptionError: If the batch has no such row.
-            StreamStateError: If the service takes no records back, or the stream did not deliver
-                the batch.
+            StreamStateError: If the stream did not deliver the batch.
             AcknowledgementError: If the service did not take the refusal of some of the records.
 
         Cancellation: the records may or may not be refused.
         """
         if wrong := [row for row in rows if not 0 <= row < batch.num_records]:
             raise OptionError(f"the batch has {batch.num_records} rows, so none is {wrong[0]}")
-        await self._settlement_of(batch).reject(batch.split.id, batch.range, rows, reason)
+        self._check_delivered(batch)
+        await self._locks.reject(batch.split.id, batch.range, rows, reason)
 
-    def _settlement_of(self, batch: Batch) -> Settlement:
-        if self._settlement is None:
-            raise StreamStateError(
-                f"{self._progress.source} takes no records back; leave a batch unacknowledged to "
-                f"get it again"
-            )
+    def _check_delivered(self, batch: Batch) -> None:
         id_ = batch.split.id
         if id_ not in self._progress or not reaches(
             self._progress[id_].delivered, batch.range.until
         ):
             raise StreamStateError(f"the batch of {id_} was not delivered by this stream")
-        return self._settlement

@@ -38,6 +38,23 @@ _LISTING_TIMEOUT: Final = 60.0
 log = logging.getLogger(__name__)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """Where a run begins to read.
+
+    Args:
+        positions: It continues after these; None begins at the source's start.
+        first: Whether no run has read before.
+    """
+
+    positions: Checkpoint | None = None
+    first: bool = False
+
+
+_START: Final = ResumePoint()
+
+
 @asynccontextmanager
 async def open_stream(
     source: Source,
@@ -67,10 +84,10 @@ async def open_stream(
     Cancellation: every subscription is closed before the block is left; no task, socket or timer
     outlives it.
     """
+    stored = None if resume is None else Checkpoint.from_json(resume)
     opening = open_stored(
         source,
-        resume=resume,
-        first=resume is None,
+        ResumePoint(stored, first=stored is None),
         available_now=available_now,
         on_resubscribe=on_resubscribe,
         random=random,
@@ -82,9 +99,8 @@ async def open_stream(
 @asynccontextmanager
 async def open_stored(
     source: Source,
+    resume: ResumePoint,
     *,
-    resume: str | None,
-    first: bool,
     available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
     random: Random | None = None,
@@ -93,8 +109,7 @@ async def open_stored(
 
     Args:
         source: As for `open_stream`, like the others.
-        resume: The positions to continue after.
-        first: Whether they are where the first run begins.
+        resume: Where it begins.
         available_now: Whether what is there now is read alone.
         on_resubscribe: Called with each resubscription.
         random: The source of randomness for backoff.
@@ -105,10 +120,7 @@ async def open_stored(
     Cancellation: as for `open_stream`.
     """
     check_on_resubscribe(on_resubscribe)
-    opening = open_lineage(
-        source, resume=resume, first=first, available_now=available_now, random=random
-    )
-    async with opening as opened:
+    async with open_lineage(source, resume, available_now=available_now, random=random) as opened:
         connection, progress = opened.connection, opened.progress
         subscribers = Subscribers(
             connection,
@@ -150,9 +162,8 @@ class Opened:
 @asynccontextmanager
 async def open_lineage(
     source: Source,
+    resume: ResumePoint = _START,
     *,
-    resume: str | None = None,
-    first: bool = False,
     available_now: bool = False,
     random: Random | None = None,
 ) -> AsyncIterator[Opened]:
@@ -160,19 +171,18 @@ async def open_lineage(
 
     Args:
         source: As for `open_stream`, like all others.
-        resume: The positions of an earlier run.
-        first: Whether these are where the first run begins, and no run has read yet.
+        resume: Where it begins.
         available_now: Whether only what is there now is going to be read.
         random: The source of randomness for backoff.
 
     Raises:
-        PositionError: If `resume` is damaged, of another version, or of another source.
+        PositionError: If the positions are of another source.
         SetupError: If credentials or libraries are missing.
         ServiceError: If the source does not exist, or we may not read it.
 
     Cancellation: the connection is closed.
     """
-    checkpoint = None if resume is None else Checkpoint.from_json(resume)
+    checkpoint = resume.positions
     async with source.connect(available_now=available_now) as connection:
         jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
         splits = await _listed(connection, jitter)
@@ -184,7 +194,7 @@ async def open_lineage(
         lifecycle = LifecycleLog(connection.identity, connection.capabilities)
         progress.on_gap_measured = lifecycle.measured
         lineage = Lineage(connection, progress, jitter=jitter, listed=splits, lifecycle=lifecycle)
-        lifecycle.started(progress, stored=not (first or checkpoint is None))
+        lifecycle.started(progress, stored=not (resume.first or checkpoint is None))
         yield Opened(connection, progress, lineage, lifecycle, jitter, checkpoint)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, final
+
+import msgspec
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.event_time import late
@@ -29,27 +31,25 @@ OnGapMeasured: TypeAlias = "Callable[[Split, float], None]"
 ABSENCES: Final = 6
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """How far another process has read a split.
+class Moved(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What another process says of a split that it has read on, as it says it.
 
     Args:
-        until: The position after the last record.
         ended: Whether the split was read to its end.
         caught_up: Whether it was once read to its newest record.
         newest: See `SplitPosition.newest`.
-        watermark: The split's watermark there.
+        watermark: The split's watermark there, in milliseconds since the Unix epoch.
         records: How many records there were.
-        idle: Whether the split is idle after them; see `Watermarks`.
+        idle: Whether the split is idle after them; see `EventTime.idleness`.
     """
 
-    until: Position
     ended: bool = False
     caught_up: bool = False
     newest: int | None = None
     watermark: int | None = None
-    records: int = 0
+    records: Annotated[int, msgspec.Meta(ge=0)] = 0
     idle: bool = False
 
 
@@ -127,11 +127,11 @@ class SplitProgress:
                     self._acknowledge(self.acknowledged)
                 return None
 
-    def advance(self, moved: Moved) -> None:
+    def advance(self, until: Position, moved: Moved) -> None:
         """Take in how far another process has read the split."""
-        if isinstance(moved.until, Cursor) and not reaches(moved.until, self.delivered):
-            self._begin_anew(moved.until)
-        self.delivered = self.records_until = moved.until
+        if isinstance(until, Cursor) and not reaches(until, self.delivered):
+            self._begin_anew(until)
+        self.delivered = self.records_until = until
         self.records += moved.records
         self.ended = moved.ended
         self.caught_up = self.caught_up or moved.caught_up or moved.ended
@@ -277,15 +277,16 @@ class Progress:
         if self.watermarks is not None:
             self.watermarks.leave(split_id)
 
-    def advance(self, split_id: str, moved: Moved) -> None:
+    def advance(self, split_id: str, until: Position, moved: Moved) -> None:
         """Take in how far another process has read a split.
 
         Args:
             split_id: The split.
-            moved: Where it stands.
+            until: The position after the last record.
+            moved: What else it says.
         """
         split, watermarks = self._splits[split_id], self.watermarks
-        split.advance(moved)
+        split.advance(until, moved)
         if watermarks is not None:
             records = bool(moved.records)
             watermarks.advance(split_id, split.watermark, records=records, idle=moved.idle)

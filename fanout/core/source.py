@@ -49,12 +49,13 @@ class Commits(Protocol):
         """Return what the service has stored so far; from any thread."""
 
 
-class Lending(Protocol):
+class RecordLocks(Protocol):
     """A service that locks records for this stream, and delivers them again if not acknowledged.
 
     A stream delivers a record once, however often it comes. A record whose lock expires before the
     consumer has it, or while the consumer has it, is not delivered a second time: the second
-    delivery is settled as the first one is.
+    delivery is settled as the first one is. Records that are to be made durable here before a batch
+    takes them are named by `unconfirmed`.
     """
 
     @property
@@ -75,10 +76,6 @@ class Lending(Protocol):
             AcknowledgementError: If the service did not take the acknowledgement of some of the
                 records; the others are acknowledged.
         """
-
-
-class Settlement(Protocol):
-    """A service whose acquired records can be given back, or refused, one by one."""
 
     async def release(self, split_id: str, piece: Range) -> None:
         """Give records back at once, for any consumer, instead of acknowledging them.
@@ -101,10 +98,6 @@ class Settlement(Protocol):
             AcknowledgementError: If the service did not take the refusal of some of them.
         """
 
-
-class Spooling(Protocol):
-    """A service whose acquired records can be made durable here before a batch takes them."""
-
     def pause(self) -> None:
         """Request no more records; what was requested before may still come, however late."""
 
@@ -117,7 +110,7 @@ class Spooling(Protocol):
         Those are the ones whose acknowledgement it has not confirmed, also of earlier runs. The
         caller has them in a safe place, or puts them there together with what is returned, and
         acknowledges after that: from this call on they are dropped when they come again. They are
-        acknowledged once more then, but not before `Lending.acknowledge` was called for them:
+        acknowledged once more then, but not before `acknowledge` was called for them:
         until then they are nowhere else, should the process end.
 
         Args:
@@ -201,8 +194,6 @@ class Capabilities:
             read. The positions of others are kept as they are, so that they can be read on later.
         commits: Stores acknowledged positions for people to see; None where the service keeps none.
         lending: Locks records until they are acknowledged; None where records stay where they are.
-        settlement: Takes acquired records back; None where they can only be acknowledged.
-        spooling: Lets acquired records be made durable before a batch takes them; None where not.
         adopt: Fits stored positions to what is read now, given the splits that are listed; returns
             None for those of another source. None where only the same source continues them.
         terms: What the service calls splits, positions and errors.
@@ -216,9 +207,7 @@ class Capabilities:
     bounded: bool = False
     reads: Callable[[Split], bool] = _every
     commits: Commits | None = None
-    lending: Lending | None = None
-    settlement: Settlement | None = None
-    spooling: Spooling | None = None
+    lending: RecordLocks | None = None
     adopt: Adopt | None = None
     terms: Terms = Terms()
     origin: Origin = field(default_factory=Origin)

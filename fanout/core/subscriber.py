@@ -15,7 +15,7 @@ from fanout.core.error_text import text_of
 from fanout.core.event_time import SplitWatermark
 from fanout.core.events import Batch, End, Failure, Gap
 from fanout.core.policy import Fatal, Finish, Pace, Phase, Retry, Skip
-from fanout.core.retry_later import until_ready
+from fanout.core.retrying import until_ready
 from fanout.core.statistics import SplitState
 from fanout.core.subscription import Subscription
 from fanout.errors import (

@@ -14,6 +14,7 @@ from fanout.core.limits import MemoryLimit, SubscribeLimit
 from fanout.core.slot import Slot, Waiting
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
+from fanout.core.task_scope import TaskScope
 from fanout.core.user_functions import call_listener
 from fanout.errors import StreamStateError
 
@@ -71,7 +72,7 @@ class Subscribers:
         self._ready: deque[Slot] = deque()
         self._returned: deque[Waiting] = deque()
         self._changed = asyncio.Event()
-        self._running: dict[asyncio.Task[None], None] = {}
+        self._tasks = TaskScope()
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._on_end: Callable[[End], None] = lambda _: None
         self._at_end: Callable[[], bool] = lambda: False
@@ -90,29 +91,19 @@ class Subscribers:
             at_end: Says whether nothing will come any more.
         """
         self._on_end, self._at_end = on_end, at_end
-        # The block's own error is carried around the task group, which would wrap it in a group.
-        error: BaseException | None = None
         try:
-            async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
+            async with self._tasks:
                 try:
                     yield
-                except BaseException as raised:  # noqa: BLE001 - raised again below
-                    error = raised
-                self._closed = True
-                self._changed.set()
-                self._stop()
+                finally:
+                    self._closed = True
+                    self._changed.set()
         finally:
             self._discard()
-        if error is not None:
-            raise error
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a task that ends with the subscribers."""
-        task = self._tasks.create_task(work, name=f"fanout {name}")
-        self._running[task] = None
-        task.add_done_callback(self._running.pop)
-        return task
+        return self._tasks.spawn(work, f"fanout {name}")
 
     def start(self, split: Split, position: Position) -> None:
         """Subscribe to a split, unless it is being read, or nothing is read any more."""
@@ -216,7 +207,7 @@ class Subscribers:
         if self.failure is None:
             self.failure = error
             self._changed.set()
-            self._stop()
+            self._tasks.cancel()
         elif error is not self.failure:
             log.error("another failure after the first: %s", error)
 
@@ -245,7 +236,3 @@ class Subscribers:
         self._changed.set()
         if slot.pill is not None:
             self.fail(slot.pill.error)
-
-    def _stop(self) -> None:
-        for task in self._running:
-            task.cancel()

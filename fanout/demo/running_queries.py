@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
 
 from fanout.core.error_text import text_of
+from fanout.core.remote_error import ForeignError
 from fanout.demo.options import DemoFailedError
 from fanout.demo.plan import SparkProcess
 from fanout.demo.queries import LanderKilled, ProcessesKilled, Resubscribed
 from fanout.demo.sources import make_source
-from fanout.landers.failures import LanderCause
 from fanout.spark import OnExecutors, foreach_batch
 from fanout.spark.dataframe.read_stream import read_stream
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, jvm
@@ -88,7 +88,7 @@ class BatchQuery:
         send: Callable[[QueryMessage], None],
     ) -> None:
         def on_resubscribe(split: Split, cause: Exception, delay: float) -> None:
-            name = cause.name if isinstance(cause, LanderCause) else type(cause).__name__
+            name = cause.name if isinstance(cause, ForeignError) else type(cause).__name__
             send(Resubscribed(split.id, name, delay))
 
         self._kill_lander = options.kill_lander

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tenacity import AsyncRetrying, retry_if_exception
-
+from fanout.core.retrying import retrying
 from fanout.kinesis.policy import passes
 
 if TYPE_CHECKING:
@@ -23,13 +21,4 @@ _T = TypeVar("_T")
 
 async def until_answered(call: Callable[[], Awaitable[_T]], jitter: FullJitter) -> _T:
     """Make a call; repeat it for a minute while the service refuses it for now."""
-    time = asyncio.get_running_loop().time
-    deadline = time() + _TIMEOUT
-    retrying = AsyncRetrying(
-        wait=jitter,
-        stop=lambda _: time() >= deadline,
-        retry=retry_if_exception(passes),
-        reraise=True,
-    )
-    answer: _T = await retrying(call)
-    return answer
+    return await retrying(call, jitter, passes, patience=_TIMEOUT)

@@ -6,8 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, final
 
-from tenacity import AsyncRetrying, retry_if_exception
-
+from fanout.core.retrying import retrying
 from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.aws.error_hints import code_of, explain
 from fanout.kinesis.policy import passes
@@ -95,19 +94,17 @@ class ConsumerRegistration:
         doing = f"the consumer {self._consumer!r} cannot be used"
         limit = asyncio.timeout(ACTIVATION_TIMEOUT)
         reason: BaseException | None = None
+
+        def may_pass(error: BaseException) -> bool:
+            nonlocal reason
+            passes = _may_pass(error)
+            if passes:
+                reason = error
+            return passes
+
         try:
             async with limit:
-                async for attempt in AsyncRetrying(
-                    wait=self._jitter, retry=retry_if_exception(_may_pass), reraise=True
-                ):
-                    with attempt:
-                        self._arn = await self._active_consumer()
-                        return self._arn
-                    outcome = attempt.retry_state.outcome
-                    error = None if outcome is None else outcome.exception()
-                    # A call that the timeout interrupted is no reason.
-                    if error is not None and _may_pass(error):
-                        reason = error
+                self._arn = await retrying(self._active_consumer, self._jitter, may_pass)
         except FanOutError:
             raise
         except Exception as error:
@@ -119,7 +116,7 @@ class ConsumerRegistration:
                     f"({reason or 'the service did not answer'}){hint}"
                 ) from (reason or error)
             raise explain(error, doing) from error
-        raise AssertionError("retrying ends by returning or by raising")
+        return self._arn
 
     async def exists(self) -> bool:
         """Return whether the consumer that `ensure` returned is still registered, by one call."""
@@ -194,11 +191,7 @@ async def deregister_consumer(client: KinesisClient, arn: str, *, jitter: FullJi
     limit = asyncio.timeout(DEREGISTRATION_TIMEOUT)
     try:
         async with limit:
-            async for attempt in AsyncRetrying(
-                wait=jitter, retry=retry_if_exception(_may_pass), reraise=True
-            ):
-                with attempt:
-                    await client.deregister_consumer(arn)
+            await retrying(lambda: client.deregister_consumer(arn), jitter, _may_pass)
     except Exception as error:
         if limit.expired():
             raise ServiceError(f"{doing} within {DEREGISTRATION_TIMEOUT:g} s") from error

@@ -14,7 +14,6 @@ from fanout.core.checkpoint import from_wire, to_wire
 from fanout.core.error_text import text_of
 from fanout.core.events import End, Split
 from fanout.core.lifecycle_log import LanderName
-from fanout.core.progress import Moved
 from fanout.core.statistics import CommitStatistics, Statistics, StreamTotals
 from fanout.core.subscriber import split_failure
 from fanout.core.user_functions import call_listener, check_on_resubscribe
@@ -22,7 +21,6 @@ from fanout.errors import FanOutError, SetupError, StreamStateError
 from fanout.landers.batch_minimum import BatchMinimum
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
-from fanout.landers.failures import restore, restore_cause
 from fanout.landers.leases import Leases
 from fanout.landers.leftovers import Leftovers
 from fanout.landers.messages import (
@@ -412,7 +410,7 @@ class Coordinator:
             case Report():
                 self._take_report(session, message)
             case Failed():
-                failure = restore(message)
+                failure = message.failure()
                 self._lifecycle.lander_failed(session.name, failure)
                 if not message.begun and session.lander in self._begun:
                     session.tell(Stop())  # its next attempt may be on another machine
@@ -439,7 +437,7 @@ class Coordinator:
 
     def _resubscribes(self, told: Resubscription) -> None:
         self._causes.count(told.code)
-        cause = restore_cause(told.cause, told.text)
+        cause = told.cause.as_cause()
         if self._on_resubscribe is None or self._failed or told.split not in self._progress:
             return
         split = self._progress[told.split].split
@@ -487,18 +485,7 @@ class Coordinator:
             # Its children hold the watermark back before it does no longer.
             children = tuple(Split(child.id, child.parents) for child in piece.children)
             self._lineage.finish(End(self._progress[piece.split].split, children))
-        self._progress.advance(
-            piece.split,
-            Moved(
-                until=from_wire(piece.until),
-                ended=piece.ended,
-                caught_up=piece.caught_up,
-                newest=piece.newest,
-                watermark=piece.watermark,
-                records=piece.records,
-                idle=piece.idle,
-            ),
-        )
+        self._progress.advance(piece.split, from_wire(piece.until), piece)
         if piece.ended:
             self._free(session, piece.split)
             self._counters.ended(piece.split)

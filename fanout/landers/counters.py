@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+from msgspec.structs import replace
+
+from fanout.core.remote_error import ForeignError
 from fanout.core.statistics import SplitState, SplitStatistics
-from fanout.landers.failures import LanderCause
 from fanout.landers.messages import SplitReport
 
 if TYPE_CHECKING:
@@ -128,7 +130,7 @@ class Counters:
             bytes=total.bytes,
             subscriptions=total.subscriptions,
             resubscriptions=total.resubscriptions,
-            last_cause=LanderCause(total.cause) if total.cause else None,
+            last_cause=ForeignError(total.cause) if total.cause else None,
             lag=None if report is None else report.lag,
             newest=state.newest,
             gaps=total.gaps,
@@ -144,17 +146,13 @@ class Counters:
         before = self._before.get(report.split)
         if before is None:
             return report
-        return SplitReport(
-            report.split,
-            report.state,
-            before.bytes + report.bytes,
-            before.subscriptions + report.subscriptions,
-            before.resubscriptions + report.resubscriptions,
-            report.cause or before.cause,
-            report.lag,
-            report.behind,
-            before.gaps + report.gaps,
-            before.gap_seconds + report.gap_seconds,
-            report.waiting,
-            before.bad_records + report.bad_records,
+        return replace(
+            report,
+            bytes=before.bytes + report.bytes,
+            subscriptions=before.subscriptions + report.subscriptions,
+            resubscriptions=before.resubscriptions + report.resubscriptions,
+            cause=report.cause or before.cause,
+            gaps=before.gaps + report.gaps,
+            gap_seconds=before.gap_seconds + report.gap_seconds,
+            bad_records=before.bad_records + report.bad_records,
         )

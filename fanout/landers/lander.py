@@ -20,15 +20,16 @@ from fanout.core.events import Split
 from fanout.core.fan_out import FanOut
 from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.progress import Progress
+from fanout.core.remote_error import ErrorWire, sendable
 from fanout.core.subscribers import Subscribers
 from fanout.core.watermarks import Watermarks
 from fanout.landers.channel import ChannelClosedError
-from fanout.landers.failures import describe, sendable
 from fanout.landers.messages import (
     Assign,
     Assigned,
     Beat,
     Credit,
+    Failed,
     Landed,
     MessageError,
     Piece,
@@ -236,7 +237,7 @@ class Lander:
         except Exception as error:  # noqa: BLE001 - the query gets any error
             log.warning("landing ends: %s", text_of(error))
             with suppress(ChannelClosedError):
-                await self._send(describe(error, landed=True))
+                await self._send(Failed(ErrorWire.with_cause(error)))
 
     async def _until_credited(self) -> None:
         """Wait for credit, and tell meanwhile of splits of which no records wait for it."""
@@ -352,10 +353,9 @@ class Lander:
         self._reported.pop(split_id, None)
 
     def _resubscribes(self, split: Split, cause: Exception, delay: float) -> None:
-        text = sendable(text_of(cause))[:_MAX_CAUSE]
         code = name_or_other(self._cause(cause))
-        told = Resubscription(split.id, type(cause).__name__, code, text, delay)
-        self._resubscribed.append(told)
+        told = ErrorWire.of(cause, most=_MAX_CAUSE)
+        self._resubscribed.append(Resubscription(split.id, told, code, delay))
 
     async def _report(self) -> None:
         """Tell the coordinator once a second that this lander is there, and what has changed."""
@@ -366,7 +366,9 @@ class Lander:
                 if self._bounded and self._stream.caught_up and self._filler.held:
                     self._filler.hurry()
                 if self._stream.failure is not None and not told:
-                    await self._send(describe(self._stream.failure, landed=False))
+                    await self._send(
+                        Failed(ErrorWire.with_cause(self._stream.failure), landed=False)
+                    )
                     told = True
                 await asyncio.sleep(_REPORT_SECONDS)
 

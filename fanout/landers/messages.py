@@ -7,9 +7,11 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from fanout.core.checkpoint import Name, PositionWire  # noqa: TC001 - msgspec reads it
+from fanout.core.progress import Moved
+from fanout.core.remote_error import ErrorWire  # noqa: TC001 - msgspec reads it
 from fanout.core.statistics import SplitState  # noqa: TC001 - msgspec reads it
 from fanout.core.stored_json import MALFORMED_JSON
-from fanout.errors import FanOutError
+from fanout.errors import FanOutError, SplitFailedError
 from fanout.landing.entries import SegmentFile  # noqa: TC001 - msgspec reads it
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -43,32 +45,20 @@ class SplitWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parents: tuple[Name, ...] = ()
 
 
-class Piece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Piece(Moved, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How far a split was read.
 
     Args:
         split: The split.
         after: Its position in the message before.
         until: Its position now; the records between the two are in the segment of the message.
-        ended: Whether it was read to its end.
         children: The splits that replace it, where it has ended.
-        caught_up: Whether it was once read to its newest record.
-        newest: When its last record arrived at the service, in milliseconds since the Unix epoch.
-        watermark: Its watermark, in milliseconds since the Unix epoch.
-        records: How many records of it are in the segment.
-        idle: Whether it has had no record for long; see `EventTime.idleness`.
     """
 
     split: Name
     after: PositionWire
     until: PositionWire
-    ended: bool = False
     children: tuple[SplitWire, ...] = ()
-    caught_up: bool = False
-    newest: int | None = None
-    watermark: int | None = None
-    records: _Count = 0
-    idle: bool = False
 
 
 class Landed(msgspec.Struct, frozen=True, tag="landed", forbid_unknown_fields=True):
@@ -95,21 +85,19 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=Tr
     """The lander cannot go on, for a reason that ends the query.
 
     Args:
-        error: The name of its class in `fanout.errors`.
-        text: Its message.
-        cause: The name of the class of its cause; empty without one.
-        cause_text: The cause's message.
+        error: The reason.
         landed: Whether all that was read before the failure has landed; a message without it comes
             as soon as the failure is known.
         begun: Whether the lander could begin; another attempt of it may.
     """
 
-    error: _Text
-    text: _Text
-    cause: _Text = ""
-    cause_text: _Text = ""
+    error: ErrorWire
     landed: bool = True
     begun: bool = True
+
+    def failure(self) -> FanOutError:
+        """Return the error that ends the query."""
+        return self.error.error(unknown=lambda text: SplitFailedError(f"a lander failed: {text}"))
 
 
 class SplitReport(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -134,16 +122,14 @@ class Resubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Args:
         split: Its split.
-        cause: The name of the class of the error that ended the one before.
+        cause: The error that ended the one before.
         code: What the service calls it; see `Terms.cause`.
-        text: The beginning of its message.
         delay: Seconds until the next attempt.
     """
 
     split: Name
-    cause: _Text
+    cause: ErrorWire
     code: _Text
-    text: _Text
     delay: float
 
 

@@ -12,17 +12,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from msgspec.structs import replace
-
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
+from fanout.core.remote_error import ErrorWire
 from fanout.errors import SetupError
 from fanout.landers.channel import Channel, ChannelClosedError
 from fanout.landers.control_client import connect
 from fanout.landers.control_tls import lander_tls
-from fanout.landers.failures import describe
 from fanout.landers.lander import LEASE, Lander
 from fanout.landers.messages import (
+    Failed,
     Hello,
     MessageError,
     Stop,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.core.source import Connection, Source
+    from fanout.landing.reading import BatchLimits
     from fanout.landing.storage import Storage
 
 Serve: TypeAlias = Callable[[Channel, int], Awaitable[bool]]
@@ -62,9 +62,7 @@ class LanderTask:
         location: The storage of segments, as an executor reaches it.
         storage_options: Settings of the object store; see `fanout.land`.
         run: The number of the query's run.
-        max_records: The most records in a segment.
-        max_bytes: The most bytes of records in a segment.
-        max_wait: Seconds from the first record of a segment until it may be landed.
+        limits: How large a segment becomes, and how long its first record waits.
         available_now: Whether what is there at the start is read alone.
         compression: Of segments, as Parquet names it; None for those that are read once.
         address: The host and port of the coordinator.
@@ -76,9 +74,7 @@ class LanderTask:
     location: str
     storage_options: Mapping[str, str] | None = field(repr=False)
     run: int
-    max_records: int
-    max_bytes: int
-    max_wait: float
+    limits: BatchLimits
     available_now: bool
     compression: str | None = None
     address: tuple[str, int]
@@ -144,8 +140,8 @@ class LanderTask:
             self.run,
             self.source.schema,
             session=epoch,
-            max_records=self.max_records,
-            max_bytes=self.max_bytes,
+            max_records=self.limits.max_records,
+            max_bytes=self.limits.max_bytes,
             compression=self.compression,
         )
         lander = Lander(
@@ -154,7 +150,7 @@ class LanderTask:
             connection,
             storage,
             segments,
-            max_wait=self.max_wait,
+            max_wait=self.limits.max_wait,
             bounded=self.available_now,
         )
         return await lander.run()
@@ -180,7 +176,7 @@ async def _give_up(error: Exception, channel: Channel, epoch: int) -> bool:
     del epoch
     refused = SetupError(f"a lander on {platform.node()} cannot begin: {text_of(error)}")
     refused.__cause__ = error
-    await channel.send(encode(replace(describe(refused, landed=True), begun=False)))
+    await channel.send(encode(Failed(ErrorWire.with_cause(refused), begun=False)))
     async with asyncio.timeout(LEASE):
         while not isinstance(from_coordinator(await channel.receive()), Stop):
             pass

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
-from fanout.core.opening import open_stored, resolve_start
+from fanout.core.opening import ResumePoint, open_stored, resolve_start
 from fanout.core.option_checks import number, one_of, whole
+from fanout.core.task_scope import TaskScope
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.by_date import check_date_column, publish_by_date
 from fanout.landing.columns import continued, keep_columns
@@ -154,21 +155,14 @@ class Landing:
             files_of_landers: The files that landers of earlier runs have written.
         """
         ending = threading.Event()
-        # The block's own error is carried around the task group, which would wrap it in a group.
-        error: BaseException | None = None
-        async with asyncio.TaskGroup() as tasks:
-            filling = tasks.create_task(self._fill())
-            watching = tasks.create_task(self._watch(ownership, filling))
-            tasks.create_task(self._sweep(files_of_landers, ending))
+        async with TaskScope() as tasks:
+            filling = tasks.spawn(self._fill())
+            tasks.spawn(self._watch(ownership, filling))
+            tasks.spawn(self._sweep(files_of_landers, ending))
             try:
                 yield
-            except BaseException as raised:  # noqa: BLE001 - raised again below
-                error = raised
-            ending.set()
-            watching.cancel()
-            filling.cancel()
-        if error is not None:
-            raise error
+            finally:
+                ending.set()
 
     async def _fill(self) -> None:
         # The next step of the iteration raises what has ended the filler.
@@ -331,12 +325,11 @@ async def land(
         )
         async with open_stored(
             source,
-            resume=place.positions.to_json(),
-            first=place.first,
+            place.resume,
             available_now=available_now,
             on_resubscribe=on_resubscribe,
         ) as stream:
-            _check_source(stream, place.positions)
+            _check_source(stream)
             filler = SegmentFiller(
                 stream, segments, max_wait=max_wait, bounded=available_now, eager=False
             )
@@ -407,7 +400,7 @@ async def open_landing(
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)
         of_landers = await in_thread(lambda: sweep_orphans(storage, log, ownership))
-        opening = reading(LandingPlace(storage, ownership.run, positions, first))
+        opening = reading(LandingPlace(storage, ownership.run, ResumePoint(positions, first)))
         try:
             stream, filler = await resources.enter_async_context(opening)
         except PositionError as error:
@@ -446,11 +439,11 @@ def _fence(storage: Storage, log: EntryLog, positions: Checkpoint) -> None:
     log.write(BatchEntry(log.next_number, "", (), positions, watermark))
 
 
-def _check_source(stream: FanOut, positions: Checkpoint) -> None:
+def _check_source(stream: FanOut) -> None:
     if stream.capabilities.lending is not None:
         raise OptionError(
-            f"{positions.source} is read through a share group, which cannot be landed; land its "
-            f"topics with a KafkaSource"
+            f"{stream.delivered.source} is read through a share group, which cannot be landed; "
+            f"land its topics with a KafkaSource"
         )
 
 

@@ -1,12 +1,13 @@
-"""What a landing is filled from: a stream, and the segments of its records."""
+"""What a landing is filled from: a stream, the segments of its records, and their limits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, final
 
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
+    from fanout.core.opening import ResumePoint
     from fanout.core.statistics import Statistics
     from fanout.landing.segment_filler import FillResult
     from fanout.landing.segments import LandedBatch
@@ -48,11 +49,35 @@ class LandingPlace:
     Args:
         storage: Where it is.
         run: The number of this run.
-        positions: Continue after these.
-        first: Whether no run has landed here before.
+        resume: Where it begins to read.
     """
 
     storage: Storage
     run: int
-    positions: Checkpoint
-    first: bool = False
+    resume: ResumePoint
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """How large a batch may become, or a file of one, and how long its records may wait.
+
+    Args:
+        max_records: The most records.
+        max_bytes: The most bytes of records.
+        max_wait: The most seconds for which the first record waits for others.
+        min_records: The records for which a batch waits until `max_wait` is over.
+    """
+
+    max_records: int
+    max_bytes: int
+    max_wait: float
+    min_records: int = 1
+
+    def shared_by(self, landers: int) -> Self:
+        """Return the limits of one of some landers that fill a batch together."""
+        return replace(
+            self,
+            max_records=max(1, self.max_records // landers),
+            max_bytes=max(1, self.max_bytes // landers),
+        )

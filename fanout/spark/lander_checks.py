@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from fanout.core.remote_error import ErrorWire
 from fanout.errors import CheckpointError, FanOutError, OptionError, SetupError
 from fanout.landing.local_storage import LocalFiles
 from fanout.landing.object_location import is_object_location
@@ -34,11 +35,6 @@ _PROBE_BYTES: Final = 100
 _SETTLED: Final = 5.0
 _LONGEST: Final = 60.0
 _LOOK: Final = 0.1
-
-# What a worker may say of its storage, besides a CheckpointError.
-_ERRORS: Final[Mapping[str, type[FanOutError]]] = {
-    kind.__name__: kind for kind in (OptionError, SetupError)
-}
 
 _LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 _LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
@@ -229,9 +225,9 @@ def check_shared(
         arguments=(location, dict(options), ours),
     )
     try:
-        for host, name, kind, text in ask_workers(context, probe):
-            if kind is not None:
-                raise _ERRORS.get(kind, CheckpointError)(f"a lander on {host}: {text}")
+        for host, name, failure in ask_workers(context, probe):
+            if failure is not None:
+                raise ErrorWire.from_json(failure).error(f"a lander on {host}: ")
             if name is None or storage.read(name, limit=_PROBE_BYTES) is None:
                 raise CheckpointError(
                     f"{location} on {host} is not the driver's: what one writes the other does not "
@@ -245,7 +241,7 @@ def check_shared(
 
 def answer_probe(
     location: str, options: dict[str, str], probe: str
-) -> tuple[str, str | None, str | None, str | None]:
+) -> tuple[str, str | None, str | None]:
     """Read the driver's probe in a Python worker, and write another one beside it.
 
     Nothing is written where the driver's is not found: it may be another machine's disk.
@@ -256,13 +252,12 @@ def answer_probe(
         probe: The name of the driver's probe.
 
     Returns:
-        The host; the name of the probe, None where the driver's was not found; and the type and the
-        text of an error.
+        The host; the name of the probe, None where the driver's was not found; and an error.
     """
     host = socket.gethostname()
     try:
         if open_files(location, options).read(probe, limit=_PROBE_BYTES) is None:
-            return host, None, None, None
+            return host, None, None
         name = f"{_PROBES}/{uuid4().hex}"
         storage = open_storage(location, options)
         try:
@@ -270,8 +265,8 @@ def answer_probe(
         finally:
             storage.close()
     except FanOutError as error:
-        return host, None, type(error).__name__, str(error)
-    return host, name, None, None
+        return host, None, ErrorWire.of(error).to_json()
+    return host, name, None
 
 
 def _is_true(conf: SparkConf, name: str) -> bool:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landers.channel import Channel
+    from fanout.landing.reading import BatchLimits, LandingPlace
     from fanout.landing.segment_filler import NoRecords, Stopped
     from fanout.landing.segments import LandedBatch
     from fanout.landing.storage import Storage
@@ -93,18 +94,12 @@ class LandersStream:
         spark: The session.
         loop: The loop thread.
         source: The source.
-        positions: The positions to continue after.
-        storage: The checkpoint.
+        place: The checkpoint, and where it begins to read.
         landing: How many landers, and how they connect.
-        run: The number of the run.
-        max_records: The most records in a segment of a lander.
-        max_bytes: The most bytes of records in a segment of a lander.
-        max_wait: Seconds from the first record of a segment until it may be landed.
+        limits: Of the segments of a lander, and the records for which a batch waits.
         bounded: Finish when every split has reached its newest record.
-        first: Whether no run has read before.
         eager: Land what is there as soon as a batch waits for it; otherwise landers fill their
             segments for `max_wait`.
-        min_records: The records for which a batch waits, until a lander has waited for `max_wait`.
         compression: Of the segments, as Parquet names it; None for those that are read once.
         on_resubscribe: Called in the loop thread for each recoverable end of a subscription.
 
@@ -120,38 +115,29 @@ class LandersStream:
         spark: SparkSession,
         loop: LoopThread,
         source: Source,
-        *,
-        positions: Checkpoint,
-        storage: Storage,
+        place: LandingPlace,
         landing: OnExecutors,
-        run: int,
-        max_records: int,
-        max_bytes: int,
-        max_wait: float,
+        *,
+        limits: BatchLimits,
         bounded: bool,
-        first: bool = False,
         eager: bool = True,
-        min_records: int = 1,
         compression: str | None = None,
         on_resubscribe: OnResubscribe | None = None,
     ) -> None:
         self._loop = loop
         self._source = source
-        self._positions = positions
-        self._first = first
+        self._place = place
         self._bounded = bounded
         self._eager = eager
-        self._min_records = min_records
-        self._storage = storage
-        self._run = run
+        self._min_records = limits.min_records
         self._landers = landing.landers
         self._on_resubscribe = on_resubscribe
         location = check_landers(
             spark,
-            storage,
+            place.storage,
             landers=landing.landers,
             modules=(LanderTask.__module__, type(source).__module__),
-            extras=_extras(source, storage),
+            extras=_extras(source, place.storage),
             storage_options=landing.storage_options,
         )
         settings = dict(spark.sparkContext.getConf().getAll())
@@ -175,10 +161,8 @@ class LandersStream:
                 source=source,
                 location=location,
                 storage_options=landing.storage_options,
-                run=run,
-                max_records=max_records,
-                max_bytes=max_bytes,
-                max_wait=max_wait,
+                run=place.run,
+                limits=limits,
                 available_now=bounded,
                 compression=compression,
                 address=(host, port),
@@ -269,12 +253,7 @@ class LandersStream:
     ) -> None:
         self._task = asyncio.current_task()
         try:
-            opening = open_lineage(
-                self._source,
-                resume=self._positions.to_json(),
-                first=self._first,
-                available_now=self._bounded,
-            )
+            opening = open_lineage(self._source, self._place.resume, available_now=self._bounded)
             async with opening as opened:
                 _check_source(opened)
                 coordinator = Coordinator(
@@ -309,7 +288,9 @@ class LandersStream:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
-                await in_thread(lambda: coordinator.leftovers.sweep(self._storage, self._run))
+                await in_thread(
+                    lambda: coordinator.leftovers.sweep(self._place.storage, self._place.run)
+                )
             except (FanOutError, OSError) as error:
                 log.warning("what lost landers left is not deleted yet: %s", text_of(error))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fanout.core.fan_out import FanOut
-    from fanout.core.source import Spooling
+    from fanout.core.source import RecordLocks
     from fanout.core.statistics import Statistics
     from fanout.landing.pending import Pending, PendingSegments
     from fanout.landing.segment_filler import SegmentFiller
@@ -62,7 +62,7 @@ class PendingQueue:
 
     Args:
         stream: The stream.
-        spooling: Pauses the source, and names unconfirmed records.
+        locks: Pauses the source, and names unconfirmed records.
         filler: Fills segments; the queue is its only caller.
         pending: Stores them.
         max_records: The most records in a batch.
@@ -75,7 +75,7 @@ class PendingQueue:
     def __init__(
         self,
         stream: FanOut,
-        spooling: Spooling,
+        locks: RecordLocks,
         filler: SegmentFiller,
         pending: PendingSegments,
         *,
@@ -84,7 +84,7 @@ class PendingQueue:
     ) -> None:
         self.failure: Exception | None = None
         self._stream = stream
-        self._spooling = spooling
+        self._locks = locks
         self._filler = filler
         self._segments = pending
         self._max_records = max_records
@@ -113,7 +113,7 @@ class PendingQueue:
                 else:
                     await self._store_next(_IDLE_SECONDS)
                     await self._until(lambda: self._requested or self._ended, _COLLECT_SECONDS)
-            self._spooling.pause()
+            self._locks.pause()
         finally:
             self._ended = self._closed = True
             self._changed.set()
@@ -186,7 +186,7 @@ class PendingQueue:
 
     async def _keep(self, filled: Filled) -> None:
         positions = {id_: state.position for id_, state in filled.positions.splits.items()}
-        unconfirmed = self._spooling.unconfirmed(positions)
+        unconfirmed = self._locks.unconfirmed(positions)
         self._pending.append(await in_thread(lambda: self._segments.keep(filled, unconfirmed)))
         self._waits_since.append(self._time())
         self._positions = filled.positions
@@ -199,10 +199,10 @@ class PendingQueue:
 
     async def _pause(self) -> None:
         """Pause the source until there is room, and store the records that it had requested."""
-        self._spooling.pause()
+        self._locks.pause()
         while self._full and not self._ended:
             await self._store_next(_CHECK_SECONDS)
-        self._spooling.resume()
+        self._locks.resume()
 
     async def _until(self, reached: Callable[[], bool], seconds: float | None) -> None:
         """Wait until a condition holds, for at most some seconds."""

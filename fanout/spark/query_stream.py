@@ -16,9 +16,11 @@ from fanout.spark.pending_queue import PendingQueue
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.fan_out import FanOut
-    from fanout.core.source import Lending, Source, Spooling
+    from fanout.core.opening import ResumePoint
+    from fanout.core.source import RecordLocks, Source
     from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landing.pending import PendingSegments
+    from fanout.landing.reading import BatchLimits
     from fanout.landing.segments import SegmentLog
     from fanout.spark.loop_thread import LoopThread
     from fanout.spark.pending_queue import BatchContent
@@ -33,13 +35,11 @@ class QueryStream:
     Args:
         loop: The loop thread.
         source: The source.
-        positions: The positions to continue after.
+        resume: Where it begins to read.
         log: Opens segments.
         pending: Stores pending segments, where the source locks records (a share group).
-        max_wait: Seconds to go on filling a segment while Spark waits and records keep coming.
-        min_records: The records for which a segment waits, until `max_wait` is over.
+        limits: Of a batch.
         bounded: Finish when every split has reached its newest record.
-        first: Whether no run has read before.
         on_resubscribe: Called in the loop thread for each recoverable end of a subscription.
 
     Raises:
@@ -50,25 +50,21 @@ class QueryStream:
         self,
         loop: LoopThread,
         source: Source,
-        positions: Checkpoint,
+        resume: ResumePoint,
         log: SegmentLog,
         pending: PendingSegments,
         *,
-        max_wait: float,
-        min_records: int = 1,
+        limits: BatchLimits,
         bounded: bool,
-        first: bool = False,
         on_resubscribe: OnResubscribe | None,
     ) -> None:
         self._loop = loop
         self._source = source
-        self._positions = positions
+        self._resume = resume
         self._log = log
         self._pending = pending
-        self._max_wait = max_wait
-        self._min_records = min_records
+        self._limits = limits
         self._bounded = bounded
-        self._first = first
         self._on_resubscribe = on_resubscribe
         opened: concurrent.futures.Future[_Opened] = concurrent.futures.Future()
         self._serving = loop.start(self._serve(opened))
@@ -120,20 +116,19 @@ class QueryStream:
         try:
             async with open_stored(
                 self._source,
-                resume=self._positions.to_json(),
-                first=self._first,
+                self._resume,
                 available_now=self._bounded,
                 on_resubscribe=self._on_resubscribe,
             ) as stream:
                 offered = stream.capabilities
                 if offered.lending is not None:
-                    await self._serve_acquired(stream, offered.lending, offered.spooling, opened)
+                    await self._serve_acquired(stream, offered.lending, opened)
                     return
                 filler = SegmentFiller(
                     stream,
                     self._log,
-                    max_wait=self._max_wait,
-                    min_records=self._min_records,
+                    max_wait=self._limits.max_wait,
+                    min_records=self._limits.min_records,
                     bounded=self._bounded,
                 )
                 opened.set_result((stream, filler))
@@ -146,32 +141,26 @@ class QueryStream:
     async def _serve_acquired(
         self,
         stream: FanOut,
-        lending: Lending,
-        spooling: Spooling | None,
+        locks: RecordLocks,
         opened: concurrent.futures.Future[_Opened],
     ) -> None:
         """Serve a stream whose records are locked until they are acknowledged."""
-        if spooling is None:
-            raise StreamStateError(
-                f"{self._positions.source} locks records, and cannot name those whose "
-                f"acknowledgement is unconfirmed; Spark would get them twice"
-            )
-        if self._min_records > 1:
+        if self._limits.min_records > 1:
             raise OptionError(
-                f"min_records={self._min_records} contradicts {self._positions.source}, which "
-                f"locks records, so that they are stored at once; leave min_records out"
+                f"min_records={self._limits.min_records} contradicts {stream.delivered.source}, "
+                f"which locks records, so that they are stored at once; leave min_records out"
             )
-        spooling.remember(self._pending.unconfirmed)  # before any split subscribes
+        locks.remember(self._pending.unconfirmed)  # before any split subscribes
         await in_thread(self._pending.open)
-        max_wait = min(self._max_wait, lending.seconds / 3)
+        max_wait = min(self._limits.max_wait, locks.seconds / 3)
         filler = SegmentFiller(stream, self._log, max_wait=max_wait, bounded=self._bounded)
         queue = PendingQueue(
             stream,
-            spooling,
+            locks,
             filler,
             self._pending,
-            max_records=self._log.max_records,
-            max_bytes=self._log.max_bytes,
+            max_records=self._limits.max_records,
+            max_bytes=self._limits.max_bytes,
         )
         opened.set_result((stream, queue))
         async with asyncio.TaskGroup() as tasks:

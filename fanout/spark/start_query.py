@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from fanout.core.opening import resolve_start
+from fanout.core.opening import ResumePoint, resolve_start
 from fanout.core.option_checks import check_path, whole
 from fanout.core.user_functions import check_function, check_on_resubscribe
 from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.ownership import claim
+from fanout.landing.reading import BatchLimits, LandingPlace
 from fanout.landing.segments import SegmentLog
 from fanout.landing.set_aside import SetAsideLog
 from fanout.spark.arrow_schema import check_spark_reads, is_case_sensitive
@@ -88,7 +89,7 @@ def foreach_batch(
         on_resubscribe: Called with the split, the cause and the delay in seconds each time a
             subscription is to be opened again. It must not block; what it raises ends the query.
             Landers tell of their resubscriptions once a second, of 1,000 each at most. An error of
-            theirs that is not of the library is a `LanderCause`, whose text begins with its name.
+            theirs that is not of the library is a `ForeignError`, whose text begins with its name.
         on_failed_batch: Called as the handler is, with the handler's `BatchFailedError` as third
             argument, after the handler has raised what may be about the rows. When it returns, the
             batch is set aside: counted, logged, and never given to the handler again. Where it
@@ -126,6 +127,7 @@ def foreach_batch(
     require_classic(spark)
     check_spark_reads(source.schema, case_sensitive=is_case_sensitive(spark))
     heed_signals(spark)
+    limits = BatchLimits(max_records, max_bytes, max_wait, min_records)
     clock = _clock(spark, checkpoint_location, processing_time, query_name)
     with ExitStack() as resources:
         storage = open_storage(spark, checkpoint_location)
@@ -159,19 +161,17 @@ def foreach_batch(
             _recover(spark, handler, loop, ledger, context)
         try:
             first = ledger.newest is None and ledger.pending.positions is None
-            positions = _positions(ledger, loop, source)
+            resume = ResumePoint(_positions(ledger, loop, source), first)
             stream: QueryStream | LandersStream
             if landing is None:
                 stream = QueryStream(
                     loop,
                     source,
-                    positions,
+                    resume,
                     segments,
                     ledger.pending,
-                    max_wait=max_wait,
-                    min_records=min_records,
+                    limits=limits,
                     bounded=available_now,
-                    first=first,
                     on_resubscribe=on_resubscribe,
                 )
             else:
@@ -179,15 +179,9 @@ def foreach_batch(
                     spark,
                     loop,
                     source,
-                    positions=positions,
-                    first=first,
-                    storage=storage,
-                    landing=landing,
-                    run=ownership.run,
-                    max_records=max(1, max_records // landing.landers),
-                    max_bytes=max(1, max_bytes // landing.landers),
-                    max_wait=max_wait,
-                    min_records=min_records,
+                    LandingPlace(storage, ownership.run, resume),
+                    landing,
+                    limits=limits.shared_by(landing.landers),
                     bounded=available_now,
                     on_resubscribe=on_resubscribe,
                 )

@@ -32,6 +32,19 @@ class Locks:
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         self.calls.append(("acknowledge", positions))
 
+    def pause(self) -> None:
+        self.calls.append(("pause",))
+
+    def resume(self) -> None:
+        self.calls.append(("resume",))
+
+    def unconfirmed(self, positions: Mapping[str, Position]) -> str:
+        self.calls.append(("unconfirmed", positions))
+        return ""
+
+    def remember(self, unconfirmed: str) -> None:
+        self.calls.append(("remember", unconfirmed))
+
     async def release(self, split_id: str, piece: Range) -> None:
         self.calls.append(("release", split_id, piece))
 
@@ -53,13 +66,13 @@ def progress() -> Progress:
 
 async def test_a_batch_that_was_delivered_is_released() -> None:
     locks = Locks()
-    await StreamLending(locks, locks, progress()).release(batch(0, 3))
+    await StreamLending(locks, progress()).release(batch(0, 3))
     assert locks.calls == [("release", "member-0", Range(Cursor(0), Cursor(3)))]
 
 
 async def test_rows_of_a_batch_that_was_delivered_are_rejected() -> None:
     locks = Locks()
-    await StreamLending(locks, locks, progress()).reject(batch(0, 3), [0, 2], reason="too old")
+    await StreamLending(locks, progress()).reject(batch(0, 3), [0, 2], reason="too old")
     assert locks.calls == [("reject", "member-0", Range(Cursor(0), Cursor(3)), [0, 2], "too old")]
 
 
@@ -67,13 +80,13 @@ async def test_rows_of_a_batch_that_was_delivered_are_rejected() -> None:
 async def test_a_row_that_the_batch_does_not_have_is_refused(row: int) -> None:
     locks = Locks()
     with pytest.raises(OptionError, match=f"the batch has 3 rows, so none is {row}"):
-        await StreamLending(locks, locks, progress()).reject(batch(0, 3), [0, row], reason="bad")
+        await StreamLending(locks, progress()).reject(batch(0, 3), [0, row], reason="bad")
     assert locks.calls == []
 
 
 async def test_a_batch_that_was_not_delivered_is_refused() -> None:
     locks = Locks()
-    lending = StreamLending(locks, locks, progress())
+    lending = StreamLending(locks, progress())
     with pytest.raises(StreamStateError, match="was not delivered by this stream"):
         await lending.release(batch(3, 4))
     with pytest.raises(StreamStateError, match="was not delivered by this stream"):
@@ -81,8 +94,6 @@ async def test_a_batch_that_was_not_delivered_is_refused() -> None:
     assert locks.calls == []
 
 
-async def test_a_service_that_takes_no_records_back_says_so() -> None:
-    lending = StreamLending(Locks(), None, progress())
+def test_the_time_and_the_counters_are_those_of_the_service() -> None:
+    lending = StreamLending(Locks(), progress())
     assert (lending.seconds, lending.statistics.acquired) == (15.0, 3)
-    with pytest.raises(StreamStateError, match="lending:one takes no records back"):
-        await lending.release(batch(0, 3))

@@ -139,17 +139,17 @@ def test_a_split_that_another_process_calls_idle_counts_again_with_its_next_reco
     made = Progress("s", ScriptedSource(logs=[]).arrival, (), watermarks)
     made.add(A, Cursor(0))
     made.add(B, Cursor(0))
-    made.advance("a", Moved(until=Cursor(1), watermark=5, records=1))
-    made.advance("b", Moved(until=Cursor(1), watermark=10, records=1))
+    made.advance("a", Cursor(1), Moved(watermark=5, records=1))
+    made.advance("b", Cursor(1), Moved(watermark=10, records=1))
     assert watermarks.stream == 5
-    made.advance("a", Moved(until=Cursor(2), watermark=5, idle=True))
+    made.advance("a", Cursor(2), Moved(watermark=5, idle=True))
     assert watermarks.stream == 10
     # It moves on without records, perhaps at another process that does not know of it.
-    made.advance("a", Moved(until=Cursor(3), watermark=5))
-    made.advance("b", Moved(until=Cursor(2), watermark=20, records=1))
+    made.advance("a", Cursor(3), Moved(watermark=5))
+    made.advance("b", Cursor(2), Moved(watermark=20, records=1))
     assert watermarks.stream == 20
-    made.advance("a", Moved(until=Cursor(4), watermark=25, records=2))
-    made.advance("b", Moved(until=Cursor(3), watermark=30, records=1))
+    made.advance("a", Cursor(4), Moved(watermark=25, records=2))
+    made.advance("b", Cursor(3), Moved(watermark=30, records=1))
     assert watermarks.stream == 25
     assert made["a"].records == 3
 
@@ -159,9 +159,9 @@ def test_a_split_that_another_process_has_read_to_its_stop_holds_nothing_back() 
     made = Progress("s", ScriptedSource(logs=[]).arrival, (), watermarks)
     made.add(A, Cursor(0))
     made.add(B, Cursor(0))
-    made.advance("a", Moved(until=Cursor(1), watermark=5, records=1))
-    made.advance("b", Moved(until=Cursor(1), watermark=10, records=1))
-    made.advance("a", Moved(until=Cursor(1), watermark=5, caught_up=True))
+    made.advance("a", Cursor(1), Moved(watermark=5, records=1))
+    made.advance("b", Cursor(1), Moved(watermark=10, records=1))
+    made.advance("a", Cursor(1), Moved(watermark=5, caught_up=True))
     assert watermarks.stream == 10
 
 
@@ -476,10 +476,10 @@ def test_what_a_split_delivered_before_it_began_anew_can_still_be_acknowledged_i
 
 def test_a_split_that_another_process_reads_begins_anew() -> None:
     made = progress()
-    made.advance("a", Moved(until=Cursor(8), records=1))
+    made.advance("a", Cursor(8), Moved(records=1))
     assert made.acknowledge({"a": Cursor(8)}) == {"a": Cursor(8)}
-    made.advance("a", Moved(until=Cursor(9), records=1))
-    made.advance("a", Moved(until=Cursor(1), records=2))
+    made.advance("a", Cursor(9), Moved(records=1))
+    made.advance("a", Cursor(1), Moved(records=2))
     assert made.acknowledge({"a": Cursor(9)}) == {}  # the batch before was handled meanwhile
     assert made.acknowledge({"a": Cursor(1)}) == {"a": Cursor(1)}
 

@@ -8,12 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
 from fanout.core.checkpoint import to_wire
 from fanout.core.positions import Cursor, Horizon
+from fanout.core.remote_error import ErrorWire
 from fanout.errors import CheckpointError, FanOutError, ServiceError, SetupError, SplitFailedError
-from fanout.landers.failures import describe
 from fanout.landers.messages import (
     Failed,
     Hello,
@@ -120,7 +119,7 @@ async def test_an_error_of_a_lander_that_dies_before_it_is_final_ends_the_query(
     error.__cause__ = ServiceError("gone")
     async with Rig(ManualSource("a"), tmp_path).running() as rig:
         lander = await connected(rig)
-        await lander.send(encode(describe(error, landed=False)))
+        await lander.send(encode(Failed(ErrorWire.with_cause(error), landed=False)))
         await until(lambda: rig.coordinator.failure)
         waiting = asyncio.create_task(rig.coordinator.next(20.0))
         await asyncio.sleep(0.01)
@@ -133,7 +132,7 @@ async def test_an_error_of_a_lander_that_dies_before_it_is_final_ends_the_query(
 
 async def test_a_lander_that_has_read_may_fail_to_begin_three_times(tmp_path: Path) -> None:
     """Its next attempt may be on a machine without a network, and the others read on."""
-    refused = replace(describe(SetupError("a lander on b cannot begin"), landed=True), begun=False)
+    refused = Failed(ErrorWire.with_cause(SetupError("a lander on b cannot begin")), begun=False)
     async with Rig(ManualSource("a"), tmp_path).running() as rig:
         lander = await connected(rig)
         await lander.send(encode(Report((), 0)))
@@ -151,7 +150,7 @@ async def test_a_lander_that_has_read_may_fail_to_begin_three_times(tmp_path: Pa
 
 
 async def test_a_lander_that_has_never_read_and_cannot_begin_ends_the_query(tmp_path: Path) -> None:
-    refused = replace(describe(SetupError("a lander on b cannot begin"), landed=True), begun=False)
+    refused = Failed(ErrorWire.with_cause(SetupError("a lander on b cannot begin")), begun=False)
     async with Rig(ManualSource("a"), tmp_path).running() as rig:
         lander = await connected(rig)
         await lander.send(encode(refused))
@@ -165,7 +164,7 @@ async def test_the_log_says_on_which_machine_a_lander_has_failed(
     error = CheckpointError("a segment cannot be written: [Errno 28] No space left on device")
     async with Rig(ManualSource("a"), tmp_path).running() as rig:
         lander = await connected(rig)
-        await lander.send(encode(describe(error, landed=True)))
+        await lander.send(encode(Failed(ErrorWire.with_cause(error))))
         await until(lambda: rig.coordinator.failure)
     assert f"lander 0 (process 1 on here) has failed: {error}" in caplog.messages
 
@@ -173,7 +172,7 @@ async def test_the_log_says_on_which_machine_a_lander_has_failed(
 async def test_a_final_error_of_another_lander_comes_after_the_first(tmp_path: Path) -> None:
     async with Rig(ManualSource("a"), tmp_path).running() as rig:
         lander = await connected(rig)
-        await lander.send(encode(Failed("ServiceError", "first", landed=False)))
-        await lander.send(encode(Failed("ServiceError", "second", landed=True)))
+        await lander.send(encode(Failed(ErrorWire("ServiceError", "first"), landed=False)))
+        await lander.send(encode(Failed(ErrorWire("ServiceError", "second"))))
         with pytest.raises(ServiceError, match="first"):
             await rig.coordinator.next(20.0)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fanout.core.remote_error import ErrorWire
 from fanout.errors import (
     CheckpointError,
     FanOutError,
@@ -13,17 +14,17 @@ from fanout.errors import (
     SplitFailedError,
     StreamStateError,
 )
-from fanout.landers.failures import describe, restore
 from fanout.landers.messages import Failed, encode, from_lander
 from fanout.landers.task import LanderTask
+from fanout.landing.reading import BatchLimits
 from tests.spark.manual import ManualSource
 
 
 def sent(error: Exception) -> FanOutError:
     """Return an error as the driver has it."""
-    message = from_lander(encode(describe(error, landed=True)))
+    message = from_lander(encode(Failed(ErrorWire.with_cause(error))))
     assert isinstance(message, Failed)
-    return restore(message)
+    return message.failure()
 
 
 @pytest.mark.parametrize(
@@ -57,9 +58,7 @@ def test_the_work_of_a_lander_shows_no_secret() -> None:
         location=str(Path("/shared")),
         storage_options={"aws_secret_access_key": "hunter2"},
         run=1,
-        max_records=1,
-        max_bytes=1,
-        max_wait=1.0,
+        limits=BatchLimits(1, 1, 1.0),
         available_now=False,
         address=("127.0.0.1", 1),
         secret=b"hunter3",

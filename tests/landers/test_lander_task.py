@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fanout.landers import task as task_module
 from fanout.landers.messages import Hello, encode
 from fanout.landers.task import LanderTask
+from fanout.landing.reading import BatchLimits
 from tests.landers.rig import MemoryChannel, Rig, until
 from tests.spark.manual import ManualSource
 
@@ -48,9 +49,7 @@ async def test_an_attempt_beside_a_newer_one_waits_until_that_is_gone(
             location=str(tmp_path),
             storage_options=None,
             run=1,
-            max_records=10,
-            max_bytes=1 << 20,
-            max_wait=0.05,
+            limits=BatchLimits(10, 1 << 20, 0.05),
             available_now=False,
             address=("driver", 1),
             secret=b"",

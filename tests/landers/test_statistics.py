@@ -10,9 +10,9 @@ import pytest
 from fanout.core.policy import Retry
 from fanout.core.positions import Cursor
 from fanout.core.progress import ABSENCES
+from fanout.core.remote_error import ForeignError
 from fanout.core.statistics import CommitStatistics, SplitState
 from fanout.errors import RemoteError, RetryLaterError, ServiceError, SplitFailedError
-from fanout.landers.failures import LanderCause
 from fanout.landers.messages import Hello, Release, Report, SplitReport, Wanted, encode
 from tests.landers.rig import MemoryChannel, Rig, until
 from tests.spark.manual import ManualConnection, ManualSource
@@ -152,13 +152,13 @@ async def test_each_resubscription_of_a_lander_is_told(
             await until(lambda: rig.landers[0]._resubscribed)
             source._failure = None
             await until(lambda: not rig.landers[0]._resubscribed)
-        await until(lambda: told and isinstance(told[-1][1], LanderCause))
+        await until(lambda: told and isinstance(told[-1][1], ForeignError))
     first, last = told[0], told[-1]
     assert (first[0].id, str(first[1])) == ("a", "InternalFailure: again")
     assert isinstance(first[1], RemoteError)
     assert first[1].code == "InternalFailure"
     assert first[2] >= 0.0
-    assert isinstance(last[1], LanderCause)
+    assert isinstance(last[1], ForeignError)
     assert (str(last[1]), last[1].name) == ("OSError: reset", "OSError")
 
 

@@ -132,7 +132,7 @@ class LendingConnection:
         self._unconfirmed: set[int] = set()
         self._subscribed = False
         self.capabilities = Capabilities(
-            reads=lambda split: split.id in self._source.members, lending=self, spooling=self
+            reads=lambda split: split.id in self._source.members, lending=self
         )
 
     async def splits(self) -> Sequence[Split]:
@@ -167,6 +167,12 @@ class LendingConnection:
         for id_, position in positions.items():
             self._unconfirmed.update(self._up_to(id_, position).values())
         return json.dumps(sorted(self._unconfirmed))
+
+    async def release(self, split_id: str, piece: Range) -> None:
+        raise NotImplementedError
+
+    async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
+        raise NotImplementedError
 
     def remember(self, unconfirmed: str) -> None:
         assert not self._subscribed, "too late: something may have come again"

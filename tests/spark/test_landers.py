@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import TaskContext
 
+from fanout.core.remote_error import ForeignError
 from fanout.errors import (
     CheckpointError,
     LanderCancelledError,
@@ -23,8 +24,8 @@ from fanout.errors import (
 )
 from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.kinesis import KinesisSource
-from fanout.landers.failures import LanderCause
 from fanout.landers.task import LanderTask
+from fanout.landing.reading import BatchLimits
 from fanout.spark import OnExecutors
 from fanout.spark.lander_jobs import LanderFailedError
 from fanout.spark.landers_stream import LandersStream, _addresses, _check_travels
@@ -128,7 +129,7 @@ def test_a_query_goes_on_where_the_one_before_has_stopped(
     eventually(lambda: told)
     ((split, cause, delay),) = told
     assert split.id == "shardId-000000000000"
-    assert isinstance(cause, LanderCause)
+    assert isinstance(cause, ForeignError)
     assert delay >= 1.0
     query.stop()
     assert query.exception() is None
@@ -336,9 +337,7 @@ def test_a_secret_does_not_travel_but_a_function_that_returns_it_does() -> None:
             location="",
             storage_options=None,
             run=1,
-            max_records=1,
-            max_bytes=1,
-            max_wait=1.0,
+            limits=BatchLimits(1, 1, 1.0),
             available_now=False,
             address=("127.0.0.1", 1),
             secret=b"",

@@ -112,13 +112,13 @@ async def running(
     stored = ledger.pending.positions or ledger.positions()
     resume = None if stored is None else stored.to_json()
     async with open_stream(source, resume=resume) as stream:
-        spooling = stream.capabilities.spooling
-        assert spooling is not None
-        spooling.remember(ledger.pending.unconfirmed)
+        locks = stream.capabilities.lending
+        assert locks is not None
+        locks.remember(ledger.pending.unconfirmed)
         await asyncio.to_thread(ledger.pending.open)
         filler = SegmentFiller(stream, log, max_wait=0.05, bounded=bounded)
         queue = PendingQueue(
-            stream, spooling, filler, ledger.pending, max_records=max_records, max_bytes=1 << 20
+            stream, locks, filler, ledger.pending, max_records=max_records, max_bytes=1 << 20
         )
         async with asyncio.TaskGroup() as tasks:
             work = [tasks.create_task(filler.run()), tasks.create_task(queue.run())]

@@ -9,12 +9,13 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
-from fanout.core.opening import resolve_start
+from fanout.core.opening import ResumePoint, resolve_start
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, OptionError, ServiceError, SplitFailedError
 from fanout.landing.entries import TakenSegments
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.pending import PendingSegments
+from fanout.landing.reading import BatchLimits
 from fanout.landing.segment_filler import Stopped
 from fanout.landing.segments import Filled, OpenSegment, SegmentLog
 from fanout.spark.loop_thread import LoopThread
@@ -81,11 +82,10 @@ def open_feed(
     return QueryStream(
         loop,
         source,
-        Checkpoint.from_json(loop.call(resolve_start(source))),
+        ResumePoint(Checkpoint.from_json(loop.call(resolve_start(source)))),
         SegmentLog(directory, 1, SCHEMA, max_records=4, max_bytes=1 << 20),
         PendingSegments(LocalStorage(directory), cast("Ownership", Owner()), taken),
-        max_wait=max_wait,
-        min_records=min_records,
+        limits=BatchLimits(4, 1 << 20, max_wait, min_records),
         bounded=bounded,
         on_resubscribe=None,
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiokafka.errors import KafkaError
-from tenacity import AsyncRetrying, retry_if_exception
 
 from fanout.core.cancellation import prefer_cancellation
 from fanout.core.error_text import text_of
+from fanout.core.retrying import retrying
 from fanout.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -41,21 +40,12 @@ async def with_retries(
     Raises:
         ServiceError: If the cluster refuses the call, or the last attempt fails.
     """
-    clock = asyncio.get_running_loop().time
-    end = clock() + (_PATIENCE if patience is None else patience)
+    longest = _PATIENCE if patience is None else patience
     try:
-        async for attempt in AsyncRetrying(
-            wait=jitter,
-            retry=retry_if_exception(_may_pass),
-            stop=lambda _: clock() >= end,
-            reraise=True,
-        ):
-            with attempt:
-                return await call()
+        return await retrying(call, jitter, _may_pass, patience=longest)
     except (KafkaError, OSError) as error:
         prefer_cancellation(error)
         raise ServiceError(f"{failure}: {text_of(error)}") from error
-    raise AssertionError("the last attempt returns or raises")
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 from aiokafka.errors import KafkaConnectionError
 
 from fanout.core.cancellation import cancelled_by_us
+from fanout.core.task_scope import TaskScope
 from fanout.errors import MalformedEventError
 from fanout.kafka.reading.leaders import Leaders
 from fanout.kafka.reading.transport import Fetched, FetchRefused, PartitionFetch, Throttled
@@ -91,23 +92,13 @@ class Fetcher:
         self._poll_seconds = _POLL_SECONDS
         self._subscribed: set[Partition] = set()
         self._brokers: dict[int, _Broker] = {}
-        self._tasks: asyncio.TaskGroup
+        self._tasks = TaskScope()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Fetch while the block runs; it is entered once, and no task outlives it."""
-        # The block's own error is carried around the task group, which would wrap it in a group.
-        failure: BaseException | None = None
-        async with asyncio.TaskGroup() as self._tasks:
-            try:
-                yield
-            except BaseException as raised:  # noqa: BLE001 - raised again below
-                failure = raised
-            for broker in self._brokers.values():
-                if broker.task is not None:
-                    broker.task.cancel()
-        if failure is not None:
-            raise failure
+        async with self._tasks:
+            yield
 
     @property
     def allowance(self) -> int:
@@ -198,7 +189,7 @@ class Fetcher:
     async def _wait(self, broker: _Broker, pending: _PendingFetch) -> FetchAnswer | None:
         broker.add(pending)
         if broker.task is None:
-            broker.task = self._tasks.create_task(broker.run(), name=f"fanout {broker}")
+            broker.task = self._tasks.spawn(broker.run(), f"fanout {broker}")
         try:
             return await pending.answer
         finally:

@@ -66,8 +66,6 @@ class ShareConnection:
         self.capabilities = Capabilities(
             reads=lambda split: split in self._members,
             lending=lending,
-            settlement=lending,
-            spooling=lending,
             terms=Terms("member", lambda _: ""),  # the group knows its offsets
             origin=Origin("kafka", ",".join(options.topic_names), options.group_id),
         )

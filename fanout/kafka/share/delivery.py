@@ -12,7 +12,7 @@ from confluent_kafka import AcknowledgeType
 
 from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Range
-from fanout.core.retry_later import until_ready
+from fanout.core.retrying import until_ready
 from fanout.errors import BadRecordError
 from fanout.kafka.share.acknowledgements import Acknowledgements
 from fanout.kafka.share.acquired import AcquiredRecords

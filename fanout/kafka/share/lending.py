@@ -33,7 +33,7 @@ def delivery_number(position: Position) -> int:
 class GroupLending:
     """The records that the group has locked for one stream.
 
-    It implements `Lending`, `Settlement` and `Spooling` of `fanout.core.source`.
+    It implements `RecordLocks` of `fanout.core.source`.
 
     Args:
         source: The identity of the source.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 import pyarrow as pa
 
 from fanout.core.option_checks import whole
+from fanout.core.task_scope import TaskScope
 from fanout.core.user_functions import drop_unawaited
 from fanout.errors import FanOutError, OptionError, StreamStateError
 from fanout.kafka.shuffle.announcements import Announcements, announcement_rows
@@ -215,24 +216,18 @@ class ShuffleWriter:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Announce idleness during pauses, for as long as the block runs."""
-        # The block's own error bypasses the task group, which would wrap it in an exception group.
-        failure: BaseException | None = None
         self._active_at = _now()
-        async with asyncio.TaskGroup() as group:
-            announcing = group.create_task(self._announce_idle())
-            try:
+        try:
+            async with TaskScope() as tasks:
+                announcing = tasks.spawn(self._announce_idle())
                 yield
                 async with self._lock:  # an announcement that is under way is finished
                     announcing.cancel()
-            except BaseException as raised:  # noqa: BLE001 - raised again below
-                failure = raised
-            announcing.cancel()
-        if failure is None:
-            await self._close()
-        elif self._commit_mode.pending:
-            await self._abort()
-        if failure is not None:
-            raise failure
+        except BaseException:
+            if self._commit_mode.pending:
+                await self._abort()
+            raise
+        await self._close()
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import LeaderNotAvailableError
 
+from fanout.core.task_scope import TaskScope
 from fanout.core.write_statistics import WriterStatistics
 from fanout.errors import StreamStateError
 from fanout.kafka.partitions import Partition
@@ -72,8 +73,7 @@ class Sender:
         self._latest: WriteBuffers | None = None
         self._progress = asyncio.Event()
         self._failure: Exception | None = None
-        self._group: asyncio.TaskGroup
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskScope()
         self.queued = 0
         self.rows = 0
         self.bytes = 0
@@ -82,18 +82,12 @@ class Sender:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Send while the block runs; batches that are not sent at its end are dropped."""
-        # The block's own error is carried around the task group, which would wrap it in a group.
-        failure: BaseException | None = None
-        async with asyncio.TaskGroup() as self._group:
-            try:
+        try:
+            async with self._tasks:
                 yield
-            except BaseException as raised:  # noqa: BLE001 - raised again below
-                failure = raised
-            for task in self._tasks:
-                task.cancel()
-        self._fail_deliveries(StreamStateError("the writer was closed before brokers confirmed"))
-        if failure is not None:
-            raise failure
+        finally:
+            closed = StreamStateError("the writer was closed before brokers confirmed")
+            self._fail_deliveries(closed)
 
     async def locate(self, partitions: Collection[Partition]) -> None:
         """Check that partitions exist, and that the sending has not failed.
@@ -239,9 +233,7 @@ class Sender:
     def _run(self, work: Callable[[], Awaitable[None]], queues: Sequence[PartitionQueue]) -> None:
         for queue in queues:
             del self._ready[queue]
-        task = self._group.create_task(self._guard(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._guard(work))
 
     async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
         """Store a final error, which every waiting call raises."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.cancellation import prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.policy import Fatal, Phase, Retry
+from fanout.core.task_scope import TaskScope
 from fanout.errors import FanOutError, RemoteError, WriteTimeoutError
 from fanout.kinesis.aws.error_hints import code_of, explain
 from fanout.kinesis.policy import THROTTLING, KinesisRemedy, judge
@@ -61,23 +62,13 @@ class PutSender:
         self._has_put = False
         self._progress = asyncio.Event()
         self._failure: Exception | None = None
-        self._group: asyncio.TaskGroup
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskScope()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Send while the block runs; entries that are not confirmed at its end are dropped."""
-        # The block's own error is carried around the task group, which would wrap it in a group.
-        failure: BaseException | None = None
-        async with asyncio.TaskGroup() as self._group:
-            try:
-                yield
-            except BaseException as raised:  # noqa: BLE001 - raised again below
-                failure = raised
-            for task in self._tasks:
-                task.cancel()
-        if failure is not None:
-            raise failure
+        async with self._tasks:
+            yield
 
     async def put(self, entries: Iterable[QueuedRecord]) -> None:
         """Queue entries as there is room for them."""
@@ -117,9 +108,7 @@ class PutSender:
                 self._run(partial(self._send, shard))
 
     def _run(self, work: Callable[[], Awaitable[None]]) -> None:
-        task = self._group.create_task(self._guard(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._guard(work))
 
     async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
         """Store a final error, which every waiting call raises."""

@@ -18,12 +18,13 @@ from py4j.protocol import Py4JError
 
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
+from fanout.core.remote_error import ErrorWire
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.control_handshake import SECRET_BYTES
 from fanout.landers.control_server import ControlServer
-from fanout.landers.failures import describe
-from fanout.landers.messages import MessageError
+from fanout.landers.messages import Failed, MessageError
 from fanout.landing.lander import open_landing
+from fanout.landing.reading import BatchLimits
 from fanout.spark.dataframe.landing_call import (
     Begin,
     Ended,
@@ -121,14 +122,9 @@ class LandersLanding:
                 self.spark,
                 loop,
                 self.source,
-                positions=place.positions,
-                first=place.first,
-                storage=place.storage,
-                landing=self.landers,
-                run=place.run,
-                max_records=_MAX_RECORDS,
-                max_bytes=_MAX_BYTES,
-                max_wait=max_wait - pause,
+                place,
+                self.landers,
+                limits=BatchLimits(_MAX_RECORDS, _MAX_BYTES, max_wait - pause),
                 bounded=bounded,
                 eager=bounded,
                 compression=COMPRESSION,
@@ -285,7 +281,7 @@ class DriverLandings:
 
     async def _tell(self, error: Exception, channel: Channel) -> None:
         log.warning("landing on executors has ended: %s", text_of(error))
-        await channel.send(msgspec.json.encode(describe(error, landed=True)))
+        await channel.send(msgspec.json.encode(Failed(ErrorWire.with_cause(error))))
 
 
 @cache

@@ -13,7 +13,6 @@ from fanout.core.cancellation import in_thread
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import SetupError
 from fanout.landers.channel import ChannelClosedError
-from fanout.landers.failures import restore
 from fanout.landers.messages import Failed, MessageError
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ async def _ask(channel: Channel, message: FromPlanner) -> FromDriver:
     except ChannelClosedError as error:
         raise _driver_has_gone() from error
     if isinstance(answer, Failed):
-        raise restore(answer)
+        raise answer.failure()
     return answer
 
 

@@ -9,8 +9,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.types import BinaryType, StringType
 
-from fanout import errors
-from fanout.errors import BatchNotWrittenError, FanOutError, OptionError
+from fanout.core.remote_error import ErrorWire
+from fanout.errors import BatchNotWrittenError, OptionError, WriteTimeoutError
 from fanout.kinesis.writing.write_options import KinesisWriteOptions
 from fanout.spark.current_batch import batch_of_sink, check_sink_name
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
@@ -20,7 +20,7 @@ from fanout.spark.sink.worker_check import WorkerCheck, ask_workers, import_erro
 from fanout.spark.transform import check_transform, transformed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from fanout.core.write_statistics import SinkStatistics
@@ -157,8 +157,11 @@ class KinesisSink(KinesisWriteOptions):
                 f"{first_line(error)}"
             ) from error
         for report in reports:
-            if report.kind is not None:
-                raise _failure(report, batch_id)
+            if report.failure is not None:
+                failure = ErrorWire.from_json(report.failure).error()
+                if isinstance(failure, WriteTimeoutError):
+                    raise BatchNotWrittenError(f"batch {batch_id}: {failure}") from failure
+                raise failure
         self._counts.add(
             context.query_id,
             batches=1,
@@ -203,11 +206,3 @@ def by_key(rows: DataFrame) -> DataFrame:
     # Numbers that are added before the shuffle give the order after it.
     numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
     return numbered.repartition(tasks, "partitionKey").sortWithinPartitions(_ORDER).drop(_ORDER)
-
-
-def _failure(report: Row, batch_id: int) -> FanOutError:
-    if report.kind == errors.WriteTimeoutError.__name__:
-        return BatchNotWrittenError(f"batch {batch_id}: {report.message}")
-    kind = getattr(errors, report.kind, errors.ServiceError)
-    failure: FanOutError = kind(report.message)
-    return failure

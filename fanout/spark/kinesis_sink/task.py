@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import pyarrow as pa
 
+from fanout.core.remote_error import ErrorWire
 from fanout.errors import FanOutError
 from fanout.kinesis.deduplication import ID_BYTES
 from fanout.kinesis.writer import open_with
@@ -19,7 +20,7 @@ from fanout.spark.spare_worker import spare_worker
 if TYPE_CHECKING:
     from fanout.kinesis.writing.write_options import KinesisWriteOptions
 
-REPORT_SCHEMA: Final = "rows bigint, bytes bigint, kind string, message string"
+REPORT_SCHEMA: Final = "rows bigint, bytes bigint, failure string"
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -47,20 +48,19 @@ def put_rows(task: PutTask) -> Callable[[_Batches], _Batches]:
 
     def put(batches: _Batches) -> _Batches:
         spare_worker()
-        kind = message = None
+        failure = None
         rows = nbytes = 0
         try:
             rows, nbytes = asyncio.run(_put(batches, task))
         except FanOutError as error:
             for _ in batches:  # Spark's side waits until all its rows were read
                 pass
-            kind, message = type(error).__name__, str(error)
+            failure = ErrorWire.of(error).to_json()
         yield pa.record_batch(
             {
                 "rows": pa.array([rows], pa.int64()),
                 "bytes": pa.array([nbytes], pa.int64()),
-                "kind": pa.array([kind], pa.string()),
-                "message": pa.array([message], pa.string()),
+                "failure": pa.array([failure], pa.string()),
             }
         )
 

@@ -12,17 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from fanout.core.remote_error import ErrorWire
 from fanout.core.stored_json import MALFORMED_JSON
-from fanout.errors import (
-    BadFrameError,
-    CheckpointError,
-    FanOutError,
-    FencedError,
-    OptionError,
-    ServiceError,
-    UnwritableRecordError,
-    WriteTimeoutError,
-)
+from fanout.errors import FanOutError, ServiceError, UnwritableRecordError
 from fanout.kafka.writing.producer_id import Transactional, WriteMode
 from fanout.kafka.writing.writer import open_writer
 from fanout.spark.sink.owned_rows import OwnedRows
@@ -37,19 +29,6 @@ if TYPE_CHECKING:
 REPORT_SCHEMA: Final = "report string"
 
 _END: Final = object()
-
-_FAILURES: Final[dict[str, type[FanOutError]]] = {
-    kind.__name__: kind
-    for kind in (
-        BadFrameError,
-        CheckpointError,
-        FencedError,
-        OptionError,
-        ServiceError,
-        UnwritableRecordError,
-        WriteTimeoutError,
-    )
-}
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -87,23 +66,6 @@ class TaskOptions:
 
 
 @final
-class TaskFailure(msgspec.Struct, frozen=True):
-    """An error of this library in a task, as data: Spark would try a task that raises again.
-
-    Args:
-        kind: The name of its class.
-        message: Its message.
-    """
-
-    kind: str
-    message: str
-
-    def error(self) -> FanOutError:
-        """Return the error as it was raised."""
-        return _FAILURES.get(self.kind, ServiceError)(self.message)
-
-
-@final
 class TaskReport(msgspec.Struct, frozen=True):
     """The result of a task.
 
@@ -116,7 +78,8 @@ class TaskReport(msgspec.Struct, frozen=True):
         new_topics: Topics of rows that it has not written, because the driver did not know them.
         newest: The latest event time of its rows, in milliseconds, where they are encoded.
         checksum: That of the partitions of all rows of the batch, where it has read them.
-        failure: The error that ended it; None where it has written everything else.
+        failure: The error that ended it, as data: Spark would try a task that raises again. None
+            where it has written everything else.
     """
 
     stage: _Count
@@ -127,7 +90,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     new_topics: list[str] = []
     newest: int | None = None
     checksum: _Count = 0
-    failure: TaskFailure | None = None
+    failure: ErrorWire | None = None
 
 
 def read_report(text: str) -> TaskReport:
@@ -185,8 +148,7 @@ def _report(batches: Batches, options: TaskOptions, task: TaskReport) -> TaskRep
     try:
         return asyncio.run(_write(batches, options, task))
     except FanOutError as error:
-        failure = TaskFailure(type(error).__name__, str(error))
-        return msgspec.structs.replace(task, failure=failure)
+        return msgspec.structs.replace(task, failure=ErrorWire.of(error))
 
 
 def _text(report: TaskReport) -> str:

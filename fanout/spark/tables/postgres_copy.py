@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from fanout.core.remote_error import ErrorWire
 from fanout.errors import FanOutError
 from fanout.spark.spare_worker import spare_worker
 from fanout.spark.tables.postgres_connection import quoted, transaction
@@ -16,8 +17,8 @@ from fanout.spark.tables.postgres_connection import quoted, transaction
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-REPORT_SCHEMA: Final = "staging string, rows bigint, failure string, kind string"
-"""What a task returns: the table that has its rows and their number, or an error and its type."""
+REPORT_SCHEMA: Final = "staging string, rows bigint, failure string"
+"""What a task returns: the table that has its rows and their number, or an error."""
 
 
 @final
@@ -43,7 +44,7 @@ class CopyTask:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
-        staging, copied, failure, kind = f"{self.prefix}{uuid4().hex[:16]}", 0, None, None
+        staging, copied, failure = f"{self.prefix}{uuid4().hex[:16]}", 0, None
 
         def counted() -> Iterator[pa.RecordBatch]:
             nonlocal copied
@@ -56,8 +57,8 @@ class CopyTask:
                 rows = pa.RecordBatchReader.from_batches(first.schema, counted())
                 self._copy(database, staging, rows)
         except FanOutError as error:
-            failure, kind = str(error), type(error).__name__
-        report = {"staging": staging, "rows": copied, "failure": failure, "kind": kind}
+            failure = ErrorWire.of(error).to_json()
+        report = {"staging": staging, "rows": copied, "failure": failure}
         yield pa.RecordBatch.from_pylist([report])
 
     def _copy(self, database: Any, staging: str, rows: pa.RecordBatchReader) -> None:

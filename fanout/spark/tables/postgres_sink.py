@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from pyspark.errors import PySparkException
 
-from fanout.errors import BatchNotWrittenError, OptionError, ServiceError, SetupError
+from fanout.core.remote_error import ErrorWire
+from fanout.errors import BatchNotWrittenError, OptionError
 from fanout.spark.sink.worker_check import WorkerCheck, ask_workers, import_error
 from fanout.spark.sink_batch import WrittenBatch
 from fanout.spark.tables.columns import check_kept
@@ -40,10 +41,6 @@ _WORKERS: Final = WorkerCheck(
 )
 # Of the last transaction, where another one is in its way.
 _ATTEMPTS: Final = 5
-# The errors that a task reports, by their names.
-_ERRORS: Final = {
-    kind.__name__: kind for kind in (BatchNotWrittenError, OptionError, ServiceError, SetupError)
-}
 
 
 @final
@@ -138,7 +135,7 @@ class PostgresSink(KeyedSink):
             raise
         for report in reports:
             if report.failure is not None:
-                raise _ERRORS[report.kind](f"a task of the sink failed: {report.failure}")
+                raise ErrorWire.from_json(report.failure).error("a task of the sink failed: ")
         return reports
 
     def _take_over(

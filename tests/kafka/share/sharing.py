@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from fanout.core.source import Spooling
+    from fanout.core.source import RecordLocks
     from fanout.core.statistics import LendingStatistics
     from fanout.testing.kafka.broker import KafkaBroker
     from tests.kafka.topics import Topic
@@ -112,9 +112,9 @@ async def nothing_comes(stream: fanout.FanOut, seconds: float) -> bool:
     return False
 
 
-def spooling(stream: fanout.FanOut) -> Spooling:
-    assert stream.capabilities.spooling is not None
-    return stream.capabilities.spooling
+def locks(stream: fanout.FanOut) -> RecordLocks:
+    assert stream.capabilities.lending is not None
+    return stream.capabilities.lending
 
 
 def lent(stream: fanout.FanOut) -> LendingStatistics:

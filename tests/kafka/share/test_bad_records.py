@@ -27,10 +27,10 @@ from tests.kafka.share.sharing import (
     deliveries,
     first,
     lent,
+    locks,
     new_group,
     nothing_comes,
     offsets,
-    spooling,
     until,
 )
 from tests.kafka.topics import PLAINTEXT, new_topic
@@ -167,7 +167,7 @@ async def test_a_refusal_that_the_group_does_not_take_is_made_again(
         dead_letter_topic=topic.name,
         group_settings=BRIEF,
     ) as stream:
-        spooling(stream).remember("")
+        locks(stream).remember("")
         await until(stream, lambda counts: counts.rejected == 1)
         assert lent(stream).expired == 1
     assert len(await letters(topic)) == 2

@@ -17,10 +17,10 @@ from tests.kafka.share.sharing import (
     deliveries,
     first,
     lent,
+    locks,
     new_group,
     nothing_comes,
     offsets,
-    spooling,
     take,
     until,
     where,
@@ -137,9 +137,9 @@ async def test_what_a_lock_could_not_hold_is_delivered_once_to_who_remembers(
 ) -> None:
     group = await new_group(kafka_broker, 5)
     async with group.open(group_settings=BRIEF) as stream:
-        spooling(stream).remember("")
+        locks(stream).remember("")
         batch = await hold_past_the_lock(group, stream)
-        unconfirmed = spooling(stream).unconfirmed({batch.split.id: batch.range.until})
+        unconfirmed = locks(stream).unconfirmed({batch.split.id: batch.range.until})
         assert f'"{group.topic.name}"' in unconfirmed
         assert await nothing_comes(stream, 0.2)
         assert lent(stream).accepted == 0  # they are not acknowledged yet
@@ -148,7 +148,7 @@ async def test_what_a_lock_could_not_hold_is_delivered_once_to_who_remembers(
         # They are accepted when they come again, and are confirmed then.
         await until(stream, lambda counts: counts.accepted == 5)
         assert lent(stream).unconfirmed == 0
-        assert f'"{group.topic.name}"' not in spooling(stream).unconfirmed({})
+        assert f'"{group.topic.name}"' not in locks(stream).unconfirmed({})
     async with group.open(group_settings=BRIEF) as stream:
         assert await nothing_comes(stream, 1.5)
 
@@ -158,12 +158,12 @@ async def test_what_an_earlier_run_made_safe_is_accepted_and_not_delivered(
 ) -> None:
     group = await new_group(kafka_broker, 6)
     async with group.open() as stream:
-        spooling(stream).remember("")
+        locks(stream).remember("")
         drained = await stream.drain(max_records=4, first_wait=math.inf)
         splits = {id_: state.position for id_, state in drained.positions.splits.items()}
-        unconfirmed = spooling(stream).unconfirmed(splits)
+        unconfirmed = locks(stream).unconfirmed(splits)
     async with group.open() as stream:
-        spooling(stream).remember(unconfirmed)
+        locks(stream).remember(unconfirmed)
         assert lent(stream).unconfirmed == 4
         batch = await first(stream)
         assert (offsets(batch), deliveries(batch)) == ([4, 5], {2})
@@ -177,13 +177,13 @@ async def test_unconfirmed_deliveries_that_the_group_is_done_with_are_dropped(
     group = await new_group(kafka_broker, 6)
     async with group.open() as stream:
         batch = await first(stream)
-        unconfirmed = spooling(stream).unconfirmed({batch.split.id: batch.range.until})
+        unconfirmed = locks(stream).unconfirmed({batch.split.id: batch.range.until})
         await stream.acknowledge(batch)
         # The group stores its start offset with its next acknowledgement.
         await group.put(1)
         await stream.acknowledge(await first(stream))
     async with group.open() as stream:
-        spooling(stream).remember(unconfirmed)
+        locks(stream).remember(unconfirmed)
         assert lent(stream).unconfirmed == 0
 
 
@@ -192,9 +192,9 @@ async def test_what_is_known_of_a_topic_is_not_taken_for_another_one_of_its_name
 ) -> None:
     group = await new_group(kafka_broker, 4)
     async with group.open() as stream:
-        spooling(stream).remember("")
+        locks(stream).remember("")
         batch = await first(stream)
-        unconfirmed = spooling(stream).unconfirmed({batch.split.id: batch.range.until})
+        unconfirmed = locks(stream).unconfirmed({batch.split.id: batch.range.until})
         await stream.acknowledge(batch)
         await asyncio.to_thread(kafka_broker.delete_topic, group.topic.name)
         # Offsets 0 to 3 were confirmed a moment ago, and belong to other records now.
@@ -202,7 +202,7 @@ async def test_what_is_known_of_a_topic_is_not_taken_for_another_one_of_its_name
         assert offsets(await first(stream)) == [0, 1, 2, 3]
         assert lent(stream).repeated == 0
     async with group.open() as stream:
-        spooling(stream).remember(unconfirmed)
+        locks(stream).remember(unconfirmed)
         assert lent(stream).unconfirmed == 0
         assert offsets(await first(stream)) == [0, 1, 2, 3]
 
@@ -211,7 +211,7 @@ async def test_a_pause_asks_for_nothing_and_costs_no_delivery(kafka_broker: Kafk
     group = await new_group(kafka_broker)
     async with group.open(consumers=8) as stream:
         assert await nothing_comes(stream, 2.0)
-        spooling(stream).pause()
+        locks(stream).pause()
         # A fetch of each member is under way: more fetches than the group allows deliveries.
         await group.put(3)
         batch, polls = await first(stream), 1
@@ -225,7 +225,7 @@ async def test_a_pause_asks_for_nothing_and_costs_no_delivery(kafka_broker: Kafk
                 polls += 1
         assert polls <= 8
         assert (lent(stream).pending_records, lent(stream).released) == (0, 0)
-        spooling(stream).resume()
+        locks(stream).resume()
         assert deliveries(await first(stream)) == {1}
 
 

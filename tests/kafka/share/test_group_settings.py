@@ -13,7 +13,7 @@ from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.share.client_options import ClientOptions
 from fanout.kafka.share.group_admin import ShareGroupAdmin
 from tests.kafka.share.features import switch_off
-from tests.kafka.share.sharing import LONG, first, new_group, spooling, take
+from tests.kafka.share.sharing import LONG, first, locks, new_group, take
 from tests.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ async def test_unconfirmed_deliveries_of_another_group_are_refused(
 ) -> None:
     group, other = await new_group(kafka_broker, 1), await new_group(kafka_broker, 1)
     async with group.open() as stream, other.open() as another:
-        unconfirmed = spooling(stream).unconfirmed({})
+        unconfirmed = locks(stream).unconfirmed({})
         wrong = f"the stored unconfirmed records belong to .*{group.id}, not"
         with pytest.raises(PositionError, match=wrong):
-            spooling(another).remember(unconfirmed)
+            locks(another).remember(unconfirmed)

@@ -16,10 +16,10 @@ from tests.kafka.share.sharing import (
     deliveries,
     first,
     lent,
+    locks,
     new_group,
     nothing_comes,
     offsets,
-    spooling,
     take,
     until,
 )
@@ -122,7 +122,7 @@ async def test_what_is_given_back_goes_to_another_stream_at_once(
     group = await new_group(kafka_broker, 3)
     async with group.open() as stream:
         batch = await first(stream)
-        spooling(stream).pause()
+        locks(stream).pause()
         async with group.open() as other:
             reading = asyncio.create_task(first(other))
             await stream.lending.release(batch)
@@ -137,7 +137,7 @@ async def test_what_is_given_back_comes_again_to_who_remembers_what_it_has(
 ) -> None:
     group = await new_group(kafka_broker, 3)
     async with group.open() as stream:
-        spooling(stream).remember("")
+        locks(stream).remember("")
         await stream.lending.release(await first(stream))
         again = await first(stream)
         assert (offsets(again), deliveries(again)) == ([0, 1, 2], {2})

@@ -25,6 +25,7 @@ from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.core.subscribers import Subscribers
 from fanout.core.subscription import Subscription, Watchdog
+from fanout.core.task_scope import TaskScope
 from fanout.kinesis.reading.decode import cursor_after
 from fanout.kinesis.reading.shard_reader import ShardReader, _rows_read, _unconfirmed_end
 from fanout.kinesis.starting_position import starting_position
@@ -294,7 +295,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
         Edit(Subscribers._on_ready, on(statement(Subscribers.fail), drop)),
     ),
     "a failure does not stop the other splits": (
-        Edit(Subscribers.fail, on(statement(Subscribers._stop), drop)),
+        Edit(Subscribers.fail, on(statement(TaskScope.cancel), drop)),
     ),
     "a subscribe call that fails keeps its turn": (
         Edit(SubscribeLimit.turn, on(node(ast.With), _released_at_the_end)),

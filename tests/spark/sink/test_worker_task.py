@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import TaskContext
 
+from fanout.core.remote_error import ErrorWire
 from fanout.errors import ServiceError, WriteTimeoutError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.writing.producer_id import Idempotent, Transactional
 from fanout.kafka.writing.producer_options import ProducerOptions
-from fanout.spark.sink.worker_task import TaskFailure, TaskOptions, TaskReport, read_report, task
+from fanout.spark.sink.worker_task import TaskOptions, TaskReport, read_report, task
 from tests.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def test_a_task_says_what_it_has_failed_by(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_failure_is_raised_as_what_it_was() -> None:
-    assert isinstance(TaskFailure("WriteTimeoutError", "late").error(), WriteTimeoutError)
-    unknown = TaskFailure("os.system", "x").error()
-    assert (type(unknown), str(unknown)) == (ServiceError, "x")
+    assert isinstance(ErrorWire("WriteTimeoutError", "late").error(), WriteTimeoutError)
+    unknown = ErrorWire("os.system", "x").error()
+    assert (type(unknown), str(unknown)) == (ServiceError, "os.system: x")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"stage": -1, "task": 0}', '{"stage": "a"}'])

@@ -19,6 +19,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from fanout.core.remote_error import ErrorWire
 from fanout.errors import (
     BatchNotWrittenError,
     CheckpointError,
@@ -751,7 +752,7 @@ def test_a_task_without_the_driver_reports_an_error_of_the_setup(
             patch.setitem(sys.modules, module, None)
         (report,) = task.run(iter([pa.record_batch({"id": [1]})]))
     (row,) = report.to_pylist()
-    assert row["kind"] == "SetupError"
+    assert isinstance(ErrorWire.from_json(row["failure"]).error(), SetupError)
 
     monkeypatch.setattr(postgres_sink, "copy_rows", lambda _: lambda _: iter([report]))
     with (

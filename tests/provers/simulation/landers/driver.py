@@ -6,7 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
-from fanout.core.opening import open_lineage
+from fanout.core.checkpoint import Checkpoint
+from fanout.core.opening import ResumePoint, open_lineage
 from fanout.errors import CheckpointError, FanOutError
 from fanout.landers.assignment import Assignment
 from fanout.landers.coordinator import Coordinator
@@ -18,7 +19,6 @@ from tests.provers.simulation.landers.process import LanderProcess
 from tests.provers.simulation.randomness import happens, stream_of
 
 if TYPE_CHECKING:
-    from fanout.core.checkpoint import Checkpoint
     from fanout.core.progress import Progress
     from fanout.landers.channel import Channel
     from fanout.landing.entries import SegmentFile
@@ -54,9 +54,9 @@ class Driver:
     async def _run(self) -> None:
         """Read until it is stopped or fails."""
         world = self._world
-        opening = open_lineage(
-            cast("Any", world.source), resume=world.stored, random=stream_of(self.number, "jitter")
-        )
+        stored = None if world.stored is None else Checkpoint.from_json(world.stored)
+        random = stream_of(self.number, "jitter")
+        opening = open_lineage(cast("Any", world.source), ResumePoint(stored), random=random)
         async with opening as opened, asyncio.TaskGroup() as tasks:
             coordinator = self.coordinator = Coordinator(
                 opened.connection,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 from fanout.errors import SetupError
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.task import LanderTask
+from fanout.landing.reading import BatchLimits
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.errors import OracleError
 
@@ -64,9 +65,7 @@ class LanderProcess:
             location="memory",
             storage_options=None,
             run=run,
-            max_records=plan.max_records,
-            max_bytes=1 << 20,
-            max_wait=plan.max_wait,
+            limits=BatchLimits(plan.max_records, 1 << 20, plan.max_wait),
             available_now=False,
             address=("driver", run),
             secret=b"",

@@ -95,9 +95,7 @@ class _LendingConnection:
         self._safe: set[str] = set()
         self._paused = False
         self._changed = asyncio.Event()
-        self.capabilities = Capabilities(
-            reads=lambda split: split.id in self.members, lending=self, spooling=self
-        )
+        self.capabilities = Capabilities(reads=lambda split: split.id in self.members, lending=self)
 
     async def splits(self) -> Sequence[Split]:
         return [Split(id_) for id_ in self.members]
@@ -129,6 +127,12 @@ class _LendingConnection:
         for id_, position in positions.items():
             self._unconfirmed |= {record.name for record in self._up_to(id_, position)}
         return json.dumps(sorted(self._unconfirmed))
+
+    async def release(self, split_id: str, piece: Range) -> None:
+        raise NotImplementedError
+
+    async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
+        raise NotImplementedError
 
     def remember(self, unconfirmed: str) -> None:
         self._unconfirmed |= set(json.loads(unconfirmed or "[]"))
