@@ -47,6 +47,7 @@ def test_a_remedy_that_the_command_does_not_have_is_left_out(
     assert printed(message, capsys) == says
 
 
+@pytest.mark.long
 def test_the_remedies_of_all_messages_are_known() -> None:
     texts = [
         node.value

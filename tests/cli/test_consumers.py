@@ -86,6 +86,7 @@ def test_a_table_has_all_of_the_arn_however_narrow_it_is(
     assert "…" not in shell("list", "orders").stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [["deregister", "orders", "etl"], ["gc", "orders"]])
 def test_what_deletes_only_says_so_at_first(shell: Shell, command: list[str]) -> None:
     shell.json("register", "orders", "etl")
@@ -203,6 +204,7 @@ def test_where_there_is_no_consumer_a_sentence_says_so(shell: Shell) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_consumer_is_registered_and_deregistered_by_its_arn_as_well(shell: Shell) -> None:
     (consumer,) = shell.json("register", "orders", "etl")["consumers"]
     assert shell.json("register", "orders", consumer["arn"])["consumers"] == [consumer]

@@ -200,6 +200,7 @@ def test_wrong_usage_is_one_line_on_stderr_and_exits_with_2(
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("server")
 def test_the_sdk_prints_no_traceback_of_its_own() -> None:
     command = [sys.executable, "-c", "from fanout.cli.app import app; app()", *ORDERS]

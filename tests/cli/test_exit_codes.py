@@ -93,6 +93,7 @@ UNREACHABLE = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", UNREACHABLE, ids=lambda command: " ".join(command[:2]))
 def test_an_unreachable_cluster_is_2_within_seconds(
     command: list[str], dead: str, empty: str
@@ -106,6 +107,7 @@ def test_an_unreachable_cluster_is_2_within_seconds(
     assert time.monotonic() - begun < 30
 
 
+@pytest.mark.long
 def test_a_wrong_protocol_is_2_and_names_the_option(kafka_broker: KafkaBroker) -> None:
     servers = kafka_broker.bootstrap_servers
     options = ["--bootstrap-servers", servers, "--username", "etl", "--protocol", "SASL_PLAINTEXT"]
@@ -120,6 +122,7 @@ def test_a_wrong_protocol_is_2_and_names_the_option(kafka_broker: KafkaBroker) -
     assert "canary" not in done.stdout
 
 
+@pytest.mark.long
 def test_what_kafka_does_not_have_is_2_or_1(kafka_broker: KafkaBroker, empty: str) -> None:
     servers = ["--bootstrap-servers", kafka_broker.bootstrap_servers, "--json"]
     unknown = "no-such-name"
@@ -137,6 +140,7 @@ def test_what_kafka_does_not_have_is_2_or_1(kafka_broker: KafkaBroker, empty: st
     assert (done.returncode, json.loads(done.stdout)["transactions"]) == (0, [])
 
 
+@pytest.mark.long
 def test_a_transaction_that_the_brokers_do_not_know_is_not_committed(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -172,6 +176,7 @@ def test_the_commands_of_kinesis(
             assert json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_an_unreachable_kinesis_is_2_for_consumers_and_a_problem_for_the_doctor(dead: str) -> None:
     environment = {
         "AWS_ENDPOINT_URL_KINESIS": f"http://{dead}",
@@ -192,6 +197,7 @@ def test_the_policy_is_json() -> None:
     assert fanout("iam-policy", "arn").returncode == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_command_that_waits_for_a_broker_with_130(number: signal.Signals) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

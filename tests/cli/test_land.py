@@ -110,6 +110,7 @@ def content(directory: Path) -> list[int]:
     return sorted(int(data) for data in column.to_pylist())
 
 
+@pytest.mark.long
 def test_a_name_that_the_output_cannot_show_ends_no_landing(stream: Stream, tmp_path: Path) -> None:
     stream.put(1)
     directory = tmp_path / "注文"
@@ -222,6 +223,7 @@ def scrape(url: str) -> str:
     return text
 
 
+@pytest.mark.long
 def test_prometheus_reads_what_was_landed_until_the_end(stream: Stream, tmp_path: Path) -> None:
     stream.put(*range(5))
     command = [stream.source, str(tmp_path), "--max-records", "5"]
@@ -271,6 +273,7 @@ def test_a_port_that_cannot_be_used_is_refused_before_anything_is_read(
     assert not (tmp_path / "to").exists()
 
 
+@pytest.mark.long
 def test_sigterm_ends_it_when_what_was_read_is_landed(stream: Stream, tmp_path: Path) -> None:
     stream.put(*range(8))
     command = [stream.source, str(tmp_path), "--max-wait", "3600", "--max-records", "5"]
@@ -287,6 +290,7 @@ def test_sigterm_ends_it_when_what_was_read_is_landed(stream: Stream, tmp_path: 
     assert landed(*command)[-1]["rows"] == 0
 
 
+@pytest.mark.long
 def test_sigterm_ends_it_while_it_waits_for_the_service(stream: Stream, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -297,6 +301,7 @@ def test_sigterm_ends_it_while_it_waits_for_the_service(stream: Stream, tmp_path
     assert process.returncode == 130
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "number"),
     [("PUT", signal.SIGTERM), ("PUT", signal.SIGINT), ("GET", signal.SIGTERM)],
@@ -350,6 +355,7 @@ def refused(command: list[str], sentence: str) -> None:
     assert "canary" not in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
@@ -467,6 +473,7 @@ def test_the_landing_of_another_source_is_refused(stream: Stream, tmp_path: Path
     refused([other.source, str(tmp_path)], sentence)
 
 
+@pytest.mark.long
 def test_the_failure_of_the_source_is_one_sentence(stream: Stream, tmp_path: Path) -> None:
     stream.put(*range(8))
     command = [stream.source, str(tmp_path), "--max-wait", "0"]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 CODE = """
 import sys
 for name in "aioboto3 aiobotocore boto3 botocore aiokafka confluent_kafka moto pyspark".split():

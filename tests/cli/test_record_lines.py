@@ -92,6 +92,7 @@ def test_what_controls_a_terminal_is_escaped() -> None:
     ]
 
 
+@pytest.mark.long
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_no_value_ends_a_line_or_controls_a_terminal(value: bytes) -> None:
     (line,) = text(kinesis(value))

@@ -112,6 +112,7 @@ def test_the_example_of_kinesis_works_and_sigterm_ends_the_server(tmp_path: Path
         assert server.is_gone()
 
 
+@pytest.mark.long
 def test_the_example_of_kinesis_works_over_tls(tmp_path: Path) -> None:
     with running(tmp_path, *KINESIS_COMMAND, "--port", "0", "--tls") as server:
         assert server.answer["endpoint_url"].startswith("https://")
@@ -121,6 +122,7 @@ def test_the_example_of_kinesis_works_over_tls(tmp_path: Path) -> None:
         assert server.is_gone()
 
 
+@pytest.mark.long
 def test_the_example_of_kafka_works_and_sigterm_ends_the_broker(tmp_path: Path) -> None:
     with running(tmp_path, *KAFKA_COMMAND, "--port", "0") as server:
         assert server.answer["topics"] == {"orders": 4}
@@ -131,6 +133,7 @@ def test_the_example_of_kafka_works_and_sigterm_ends_the_broker(tmp_path: Path) 
         assert server.is_gone()
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_server_and_its_port_can_be_used_again(tmp_path: Path) -> None:
     with running(tmp_path, "kinesis-server", "--port", "0") as server:
         port = server.address[1]
@@ -139,6 +142,7 @@ def test_ctrl_c_ends_a_server_and_its_port_can_be_used_again(tmp_path: Path) -> 
         assert server.address == ("127.0.0.1", port)
 
 
+@pytest.mark.long
 def test_a_broker_that_ends_by_itself_is_told_with_1(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -157,6 +161,7 @@ def test_a_broker_that_ends_by_itself_is_told_with_1(tmp_path: Path) -> None:
         assert server.is_gone()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["kinesis-server", "kafka-broker"])
 def test_a_port_that_is_taken_is_one_sentence(command: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -169,6 +174,7 @@ def test_a_port_that_is_taken_is_one_sentence(command: str) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -188,6 +194,7 @@ def test_a_malformed_name_is_one_sentence(arguments: list[str], sentence: str) -
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_people_get_lines_to_paste_into_a_shell(tmp_path: Path) -> None:
     with subprocess.Popen(  # noqa: S603 - our own code
         [*FANOUT, "kinesis-server", "--port", "0"],
@@ -206,6 +213,7 @@ def test_people_get_lines_to_paste_into_a_shell(tmp_path: Path) -> None:
     assert shown == re.findall(r"^export (AWS_\w+)=", PAGE, re.MULTILINE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     "waits", ["fanout.testing.kinesis.server.KinesisServer.__enter__", "fanout.cli.app.app"]

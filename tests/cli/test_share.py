@@ -40,6 +40,7 @@ def described(kafka_broker: KafkaBroker) -> tuple[Group, dict[str, Any], str]:
     return asyncio.run(main())
 
 
+@pytest.mark.long
 def test_it_says_who_the_members_are_and_how_far_the_group_is(
     described: tuple[Group, dict[str, Any], str],
 ) -> None:

@@ -244,6 +244,7 @@ def test_a_local_checkpoint_needs_neither_spark_nor_java(tmp_path: Path) -> None
     assert json.loads(done.stdout)["batch"]["id"] == 7
 
 
+@pytest.mark.long
 def test_a_remote_checkpoint_without_pyspark_names_the_extra() -> None:
     code = (
         "import sys\n"

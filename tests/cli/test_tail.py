@@ -271,6 +271,7 @@ def test_new_records_come_across_a_reshard_until_ctrl_c_ends_it_quietly(stream: 
     assert stream.server.statistics().open_subscriptions == 0
 
 
+@pytest.mark.long
 def test_a_signal_ends_it_while_the_service_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -282,6 +283,7 @@ def test_a_signal_ends_it_while_the_service_does_not_answer() -> None:
     assert process.returncode == 130
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("idle", [False, True], ids=["busy", "idle"])
 def test_a_pipe_that_is_closed_ends_it_quietly(stream: Stream, *, idle: bool) -> None:
     # More than a pipe holds, or one record after which no other comes.
@@ -296,6 +298,7 @@ def test_a_pipe_that_is_closed_ends_it_quietly(stream: Stream, *, idle: bool) ->
         assert process.stderr.read() == ""
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_it_while_the_pipe_is_full(stream: Stream) -> None:
     stream.put(*[b"x" * 1000] * 500)
     command = [stream.source, "--since", "earliest"]
@@ -312,6 +315,7 @@ def test_ctrl_c_ends_it_while_the_pipe_is_full(stream: Stream) -> None:
         assert process.stderr.read() == ""
 
 
+@pytest.mark.long
 def test_a_terminal_gets_a_hint_and_colors(stream: Stream) -> None:
     ours, theirs = pty.openpty()
     environment = ENVIRONMENT | stream.server.environment | {"TERM": "xterm"}
@@ -408,6 +412,7 @@ def test_what_is_wrong_is_one_sentence_in_words_of_the_options(
     assert result.stderr.count("\n") == 1, result.stderr
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_is_one_sentence(stream: Stream) -> None:
     stream.put(b"1")
     with Path("/dev/full").open("wb") as full:
@@ -429,6 +434,7 @@ def test_an_output_that_is_closed_is_one_sentence(monkeypatch: pytest.MonkeyPatc
         StandardOutput()
 
 
+@pytest.mark.long
 def test_a_stream_that_is_deleted_ends_it_with_one_sentence(stream: Stream) -> None:
     with running(stream.source, "--since", "earliest", **stream.server.environment) as process:
         stream.put(b"1")
@@ -443,6 +449,7 @@ def test_a_stream_that_is_deleted_ends_it_with_one_sentence(stream: Stream) -> N
     assert "Traceback" not in stderr
 
 
+@pytest.mark.long
 def test_prometheus_reads_what_was_shown(stream: Stream) -> None:
     stream.put(b"1")
     opened = [stream.source, "--since", "earliest", "--metrics-port", "127.0.0.1:0"]

@@ -34,6 +34,7 @@ def shown(capfd: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
+@pytest.mark.long
 def test_text_and_json_have_key_value_and_headers(kafka_broker: KafkaBroker, shown: Any) -> None:
     topic = Topic(kafka_broker)
     topic.write(
@@ -66,6 +67,7 @@ def test_a_partition_alone(kafka_broker: KafkaBroker, shown: Any, option: str) -
     assert [line.split("\t")[1] for line in lines] == [f"{topic.name}-1"] * 2
 
 
+@pytest.mark.long
 def test_new_records_come_until_ctrl_c_and_no_group_is_left(kafka_broker: KafkaBroker) -> None:
     topics = [Topic(kafka_broker), Topic(kafka_broker)]
     topics[0].put(1)

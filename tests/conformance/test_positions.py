@@ -119,6 +119,7 @@ async def test_a_sequence_number_that_is_not_of_the_shard_is_an_invalid_argument
     assert code_of(error.value) == "InvalidArgumentException"
 
 
+@pytest.mark.long
 async def test_a_number_that_is_older_than_the_retention_period_is_still_a_position(
     service: Service, kinesis: KinesisClient, live: Service | None
 ) -> None:

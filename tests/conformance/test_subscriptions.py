@@ -25,6 +25,7 @@ WINDOW = replace(KinesisRules.fast(), takeover_after=1.0)
 SHORT_LIFE = replace(KinesisRules.fast(), subscription_life=1.0)
 
 
+@pytest.mark.long
 async def test_the_first_frame_is_the_initial_response(
     service: Service, kinesis: KinesisClient
 ) -> None:

@@ -57,6 +57,7 @@ def source() -> ScriptedSource:
     return ScriptedSource(logs=LOGS, pacing=pacing, answer_after=0.25, close_after=0.25)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first_wait", [0.25, 3.0, math.inf])
 def test_a_drain_cancelled_at_any_step_loses_and_repeats_nothing(first_wait: float) -> None:
     async def scenario(cancellation: Cancellation) -> None:

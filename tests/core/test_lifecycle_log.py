@@ -100,6 +100,7 @@ async def test_new_splits_are_named_with_their_parents(caplog: pytest.LogCapture
     ]
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_many_splits_are_counted_and_the_first_are_named(
     caplog: pytest.LogCaptureFixture,
@@ -178,6 +179,7 @@ def broken(count: int, error: Exception) -> ScriptedSource:
     return ScriptedSource(logs=[Log(split=split, faults=(Break(2, error),)) for split in splits])
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_a_healthy_stream_of_1000_splits_logs_its_start_and_its_stop_alone(
     caplog: pytest.LogCaptureFixture,
@@ -198,6 +200,7 @@ async def test_a_healthy_stream_of_1000_splits_logs_its_start_and_its_stop_alone
     }
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_many_failures_have_ten_lines_a_minute_and_one_for_all_others(
     caplog: pytest.LogCaptureFixture,

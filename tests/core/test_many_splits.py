@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 import fanout
 from fanout.core.events import Split
 from fanout.testing.virtual_time.loop import simulate
@@ -25,6 +27,7 @@ def splits(count: int) -> list[Split]:
     return [Split(f"split-{index:04}") for index in range(count)]
 
 
+@pytest.mark.long
 def test_1000_subscriptions_that_end_in_one_second_are_renewed_in_turn_and_without_delay() -> None:
     life, latency, pending = 300.0, 0.3, 50
     logs = [

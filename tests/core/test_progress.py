@@ -395,7 +395,7 @@ class ProgressMachine(RuleBasedStateMachine):
             assert not reaches(place, self.places[-1])
 
 
-TestProgressMachine = ProgressMachine.TestCase
+TestProgressMachine = pytest.mark.long(ProgressMachine.TestCase)
 TestProgressMachine.settings = settings(max_examples=2 * settings().max_examples)
 
 

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -300,5 +301,5 @@ class ReshardingMachine(RuleBasedStateMachine):
         assert set(self.service.live) == set(self.open_splits()), "a split is not read"
 
 
-TestReshardingMachine = ReshardingMachine.TestCase
+TestReshardingMachine = pytest.mark.long(ReshardingMachine.TestCase)
 TestReshardingMachine.settings = settings(max_examples=2 * settings().max_examples)

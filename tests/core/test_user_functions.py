@@ -123,6 +123,7 @@ OPTIONS: Final[dict[str, Callable[[Any], object]]] = {
 WITH_TEXTS: Final = {"event_time", "key of a shuffle"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("value", NO_FUNCTIONS, ids=named)
 def test_an_option_that_is_a_function_says_at_once_what_it_must_be(
@@ -170,6 +171,7 @@ def _nothing_unawaited() -> Generator[None]:
     assert [str(each.message) for each in caught if "never awaited" in str(each.message)] == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_nothing_unawaited")
 def test_a_coroutine_that_comes_back_is_an_error_that_names_it() -> None:
     with pytest.raises(DecodeFailedError, match="returned a coroutine; return a pyarrow"):

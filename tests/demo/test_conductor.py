@@ -30,6 +30,7 @@ def temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.long
 def test_a_driver_that_ends_by_itself_ends_the_demo_with_its_last_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary_files: Path
 ) -> None:

@@ -269,6 +269,7 @@ def test_a_demo_that_is_ended_as_spark_starts_leaves_nothing_behind(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_kafka_jars")
 def test_an_interrupted_demo_of_kafka_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path, "--source", "kafka") as (process, mark):

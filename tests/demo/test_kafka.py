@@ -196,6 +196,7 @@ async def test_a_topic_grows_and_its_new_partitions_get_records_at_once(topic: T
     assert await topic.numbers(200) == Counter(range(200))
 
 
+@pytest.mark.long
 async def test_a_broker_that_is_killed_has_each_record_once(
     mortal_broker: KafkaBroker,
 ) -> None:
@@ -210,6 +211,7 @@ async def test_a_broker_that_is_killed_has_each_record_once(
         assert topic.service.faults() == {"KillBroker": 1}
 
 
+@pytest.mark.long
 async def test_a_broker_that_is_down_is_not_waited_for_by_a_run_that_is_given_up(
     mortal_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ async def test_what_is_done_while_nobody_reads_splits_and_merges_children(
     assert (await stream.parents())[merged] == [right, second]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("merge", [0.0, 0.5, 0.99])
 async def test_shards_of_the_beginning_are_merged_again_only_with_a_new_neighbour(
     server: KinesisProcess, client: Any, merge: float
@@ -104,6 +105,7 @@ async def test_parents_are_those_that_the_service_lists(
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [Kind.CUT, Kind.STALL, Kind.ERROR])
 async def test_a_fault_names_an_open_shard(server: KinesisProcess, client: Any, kind: Kind) -> None:
     stream = await created(server, client, kind.name, 1)

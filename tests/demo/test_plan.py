@@ -25,6 +25,7 @@ def test_another_seed_draws_another_plan() -> None:
     assert draw_plan(options(1)) != draw_plan(options(2))
 
 
+@pytest.mark.long
 @every_source
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_lander_is_killed_before_its_driver_and_changes_nothing_else(
@@ -43,6 +44,7 @@ def test_a_lander_is_killed_before_its_driver_and_changes_nothing_else(
     assert draw_plan(replace(alone, landers=2, kill=False)).kill_lander is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", [KINESIS, KAFKA])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_processes_of_a_dataframe_are_killed_before_its_driver_and_change_nothing_else(
@@ -99,6 +101,7 @@ def test_everything_that_can_be_done_to_a_service_is_in_its_plan(seed: int) -> N
     assert done[KAFKA_SHARE] == done[KAFKA]
 
 
+@pytest.mark.long
 @every_source
 @pytest.mark.parametrize("seed", SEEDS)
 def test_acts_happen_one_after_the_other_while_records_flow(seed: int, source: ServiceName) -> None:
@@ -119,6 +122,7 @@ def test_batches_come_before_and_after_the_kill(seed: int) -> None:
     assert 2_500 <= kill.after < 6_000
 
 
+@pytest.mark.long
 @every_source
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_killed_driver_has_read_beyond_the_first_act(seed: int, source: ServiceName) -> None:

@@ -117,6 +117,7 @@ def test_a_whole_output_is_proven(workspace: Workspace) -> None:
     assert (proof.records_sent, proof.records_read, proof.batches) == (4, 4, 2)
 
 
+@pytest.mark.long
 def test_a_restart_is_proven_from_its_file(workspace: Workspace) -> None:
     first, *others = generate(4, 1)
     write(workspace, 0, first)
@@ -140,6 +141,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         verify_in_process(Workspace(tmp_path))
 
 
+@pytest.mark.long
 def test_an_output_on_s3_is_proven_and_nothing_of_it_is_on_the_disk(workspace: Workspace) -> None:
     first, *others = generate(4, 1)
     with serve_s3() as endpoint:

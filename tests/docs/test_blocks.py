@@ -58,6 +58,7 @@ COMMANDS: Final = sorted(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_has_options_that_exist(command: str) -> None:
     words = shlex.split(command.partition(" | ")[0], comments=True)[1:]

@@ -220,6 +220,7 @@ def test_the_testing_example_is_a_test_that_passes(
     names["test_my_job"](kinesis_server, fanout_fast, monkeypatch)
 
 
+@pytest.mark.long
 def test_the_broker_example_runs(
     start_kafka_broker: Callable[..., KafkaBroker], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,6 +230,7 @@ def test_the_broker_example_runs(
     assert capsys.readouterr().out.startswith("clients connect to 127.0.0.1:")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("orders")
 def test_every_command_works(tmp_path: Path) -> None:
     source = KinesisSource(stream="orders", consumer="orders-etl")

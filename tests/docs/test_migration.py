@@ -128,6 +128,7 @@ def printed_by_kcl_page(capsys: pytest.CaptureFixture[str], wanted: dict[str, st
     return sorted(capsys.readouterr().out.splitlines())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deleted", [(), ("0",), ("0", "2")], ids=str)
 def test_a_consumer_of_the_kcl_goes_on_after_its_leases(
     kinesis_server: KinesisServer,

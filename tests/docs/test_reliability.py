@@ -18,6 +18,7 @@ TEXT = page("reliability.md")
 STANDING = {"95"}
 
 
+@pytest.mark.long
 def test_the_commands_of_the_page_work() -> None:
     commands = re.findall(r"^\$ \.venv/bin/python -m tests\.provers (.*)$", TEXT, re.MULTILINE)
 

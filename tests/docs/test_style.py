@@ -62,6 +62,7 @@ def complaints(text: str) -> list[str]:
     return found + [f"{len(each.split())} words, at most {MAX_WORDS}: {each}" for each in long]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", CHECKED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_page_is_in_plain_english(page: Path) -> None:
     assert complaints(page.read_text()) == []

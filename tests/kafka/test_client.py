@@ -50,6 +50,7 @@ async def test_a_topic_is_listed_with_its_partitions_and_who_leads_them(
         assert transport.leader(first) == 1
 
 
+@pytest.mark.long
 async def test_a_topic_that_does_not_exist_has_its_own_error_and_is_not_created(
     start_kafka_broker: Any,
 ) -> None:

@@ -36,6 +36,7 @@ async def still_running() -> set[Any]:
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
+@pytest.mark.long
 async def test_a_broker_killed_in_mid_fetch_is_an_error_and_found_again_when_it_is_back(
     mortal_broker: KafkaBroker,
 ) -> None:

@@ -41,6 +41,7 @@ def test_the_password_comes_from_the_environment(cluster: Secured, command: list
     assert WRONG not in done.stderr
 
 
+@pytest.mark.long
 def test_the_token_comes_from_the_environment(cluster: Secured, command: list[str]) -> None:
     command += ["--bootstrap-servers", str(cluster.users), "--ca-file", str(cluster.files.ca)]
     command += ["--protocol", "SASL_SSL", "--mechanism", "OAUTHBEARER"]
@@ -48,6 +49,7 @@ def test_the_token_comes_from_the_environment(cluster: Secured, command: list[st
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 async def test_a_token_for_amazon_msk_is_signed_with_the_credentials_of_aws(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -70,6 +72,7 @@ async def test_a_token_for_amazon_msk_is_signed_with_the_credentials_of_aws(
         assert "AWS_MSK_IAM finds no credentials of AWS: set AWS_PROFILE, or " in done.stderr
 
 
+@pytest.mark.long
 def test_a_certificate_with_an_encrypted_key_is_used(cluster: Secured, command: list[str]) -> None:
     files = cluster.files
     command += ["--bootstrap-servers", str(cluster.certificates), "--ca-file", str(files.ca)]
@@ -81,6 +84,7 @@ def test_a_certificate_with_an_encrypted_key_is_used(cluster: Secured, command: 
     assert "its --key-file or its KAFKA_KEY_PASSWORD cannot be used" in done.stderr
 
 
+@pytest.mark.long
 def test_a_properties_file_says_everything(
     cluster: Secured, command: list[str], tmp_path: Path
 ) -> None:

@@ -789,6 +789,7 @@ async def test_the_allowances_of_all_partitions_take_half_of_the_memory_at_the_m
             assert count * fetcher.allowance <= 128 * MIB
 
 
+@pytest.mark.long
 def test_a_busy_partition_among_a_thousand_idle_ones_keeps_its_rate_and_all_are_heard_of() -> None:
     async def test() -> None:
         cluster = ScriptedCluster(1000, latency=0.001)

@@ -66,6 +66,7 @@ async def refusal(server: str, security: Security) -> str:
     return str(caught.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", PROTOCOLS)
 @pytest.mark.parametrize("listener", PROTOCOLS)
 async def test_a_client_of_another_protocol_than_the_listener_learns_which_it_is(

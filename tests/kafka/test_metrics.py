@@ -7,6 +7,8 @@ from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fanout.kafka import open_writer
 from tests.kafka.topics import eventually, new_topic
 from tests.metrics.collected import Collected, attributes
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 CANARY = "canary-record"
 
 
+@pytest.mark.long
 async def test_each_number_is_that_of_the_oracle_while_a_broker_dies(
     mortal_broker: KafkaBroker,
 ) -> None:

@@ -163,6 +163,7 @@ def both(error: Exception) -> tuple[Means, Means]:
     return means(judge(error, first=True)), means(judge(error, first=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(ERRORS))
 def test_each_error_of_kafka_means_what_was_decided(name: str) -> None:
     assert both(getattr(kafka, name)()) == ERRORS[name]

@@ -75,6 +75,7 @@ async def test_closing_leaves_nothing_behind(kafka_broker: KafkaBroker) -> None:
         await stream.acknowledge(await anext(stream))
 
 
+@pytest.mark.long
 async def test_cancelling_leaves_nothing_behind_wherever_it_strikes(
     kafka_broker: KafkaBroker,
 ) -> None:

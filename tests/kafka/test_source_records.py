@@ -80,6 +80,7 @@ async def test_every_codec_is_read(topic: Topic, codec: str) -> None:
     assert [value for _, value in (await topic.read()).log[0]] == values
 
 
+@pytest.mark.long
 async def test_large_values_are_read_whole(kafka_broker: KafkaBroker) -> None:
     topic = await new_topic(kafka_broker, configs={"max.message.bytes": str(11 << 20)})
     values = [bytes([number]) * (10 << 20) for number in range(4)]

@@ -77,6 +77,7 @@ def test_a_stream_cancelled_at_any_step_leaves_nothing_and_is_continued_exactly(
     assert sweep(cancelled_and_continued) > 30
 
 
+@pytest.mark.long
 def test_a_stream_cancelled_at_any_time_leaves_nothing_and_is_continued_exactly() -> None:
     """Each call of the cluster takes 50 ms, so a cancellation strikes inside each of them."""
 

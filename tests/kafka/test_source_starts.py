@@ -118,6 +118,7 @@ async def test_a_mapping_has_to_name_every_partition(topic: Topic) -> None:
         await topic.read(start={f"{topic.name}-0": 0})
 
 
+@pytest.mark.long
 async def test_an_offset_beyond_the_end_is_lost_records(topic: Topic) -> None:
     start = {f"{topic.name}-0": 11, "*": "latest"}
     async with topic.reading(start=start) as reader:

@@ -244,6 +244,7 @@ async def test_a_smaller_topic_of_the_same_name_is_read_once_where_that_is_allow
     assert third.offsets == [4, 5]
 
 
+@pytest.mark.long
 async def test_what_is_available_now_of_a_smaller_topic_of_the_same_name_is_not_taken_for_read(
     topic: Topic,
 ) -> None:
@@ -257,6 +258,7 @@ async def test_what_is_available_now_of_a_smaller_topic_of_the_same_name_is_not_
     assert (await again.read(resume=second.stream.positions)).offsets == [4, 5]
 
 
+@pytest.mark.long
 async def test_a_bounded_read_takes_a_deleted_topic_for_lost_and_a_later_one_reads_what_comes_back(
     topic: Topic,
 ) -> None:
@@ -285,6 +287,7 @@ async def test_a_topic_that_came_back_empty_is_read_from_its_beginning_by_later_
     assert (await again.read(resume=second.stream.positions)).log == again.log
 
 
+@pytest.mark.long
 async def test_a_topic_that_comes_back_is_read_from_its_beginning(topic: Topic) -> None:
     async with topic.reading(on_data_loss="earliest") as reader:
         await reader.has(10)

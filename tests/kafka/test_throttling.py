@@ -205,6 +205,7 @@ async def test_a_request_waits_until_the_broker_reads_it() -> None:
     assert len(arrived) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "quota", [{"consumer_byte_rate": 100_000.0}, {"request_percentage": 0.5}], ids=list
 )
@@ -227,6 +228,7 @@ async def test_a_real_broker_that_throttles_is_read_without_a_resubscription(
     assert reader.causes == []
 
 
+@pytest.mark.long
 async def test_a_writer_that_is_throttled_writes_each_record_once(
     start_kafka_broker: Callable[..., KafkaBroker],
 ) -> None:

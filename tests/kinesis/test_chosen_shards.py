@@ -72,6 +72,7 @@ async def test_children_are_read_by_the_reader_of_their_older_parent(stream: Str
     assert set(odd.log) == {IDS[3]}
 
 
+@pytest.mark.long
 @of("shards", [4])
 @of("seed", range(3))
 async def test_readers_that_divide_a_stream_read_each_record_once_in_a_storm(

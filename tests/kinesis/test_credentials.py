@@ -105,6 +105,7 @@ async def test_a_credentials_file_is_read_again(file: File) -> None:
     assert await renew(session) == "NEW"
 
 
+@pytest.mark.long
 async def test_the_file_is_read_again_for_a_session_with_a_profile(file: File) -> None:
     file.write("OLD", profile="reader")
     given = aioboto3.Session(profile_name="reader")
@@ -274,6 +275,7 @@ def keys_in_errors(reader: Reader, caplog: pytest.LogCaptureFixture) -> bool:
     return CANARY in caplog.text or any(CANARY in f"{cause!r} {cause}" for cause in causes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shards", [4])
 @pytest.mark.parametrize("code", ["ExpiredTokenException", "UnrecognizedClientException"])
 async def test_a_key_that_is_rotated_in_its_file_is_taken_up_and_nothing_is_lost(

@@ -321,6 +321,7 @@ def test_aggregates_are_taken_apart_or_left_out_whole(parts: list[bytes], known:
         assert fail.deaggregate(records, SHARD).after(0) == taken.after(0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "message",
     [

@@ -336,6 +336,7 @@ def put_after_reshard(stream: Stream) -> list[bytes]:
     return [*expected, b"the sibling's"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 3])
 async def test_a_restart_anywhere_after_a_reshard_repeats_and_skips_nothing(
     stream: Stream, size: int

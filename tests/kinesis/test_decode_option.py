@@ -118,6 +118,7 @@ async def test_bad_records_are_gaps_between_what_is_delivered(
     assert CANARY not in caplog.text
 
 
+@pytest.mark.long
 async def test_a_stream_that_stops_anywhere_goes_on_with_the_same_records(stream: Stream) -> None:
     expected, kept = put_mixed(stream), Kept()
     for cut in range(1, len(expected)):

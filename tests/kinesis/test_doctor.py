@@ -189,6 +189,7 @@ async def test_a_clock_that_is_right_is_fine(stream: Stream) -> None:
     assert (await examine(stream))["clock"].status == "ok"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("minutes", "status"), [(2, "warning"), (-6, "problem")])
 async def test_a_clock_is_compared_with_the_services(
     stream: Stream, monkeypatch: pytest.MonkeyPatch, minutes: int, status: str

@@ -184,6 +184,7 @@ async def read(stream: Stream, **options: Any) -> int:
         return drained.num_records
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=str)
 async def test_a_variable_or_a_profile_changes_nothing_or_is_told(
     stream: Stream, set_up: Callable[[Case], None], case: Case

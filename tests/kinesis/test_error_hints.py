@@ -110,6 +110,7 @@ def refused(call: str, code: str, message: str = "no") -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": message}}, call)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("call", "code"), documented())
 def test_each_documented_error_of_each_call_has_its_own_advice(call: str, code: str) -> None:
     by_call = ADVICE[code]
@@ -120,6 +121,7 @@ def test_each_documented_error_of_each_call_has_its_own_advice(call: str, code: 
         assert re.match(advice, hint) if advice is not None else hint == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("call", "code"), documented())
 def test_advice_is_about_what_the_call_has_named(call: str, code: str) -> None:
     hint = hint_of(refused(call, code))

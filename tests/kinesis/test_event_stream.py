@@ -330,6 +330,7 @@ def test_behind_a_damaged_frame_the_next_one_is_taken(bad: bytes, size: int) -> 
     assert (damaged, frames) == (1, [b"data"])
 
 
+@pytest.mark.long
 @given(st.lists(st.binary(max_size=64)))
 def test_any_bytes_are_frames_or_malformed(chunks: list[bytes]) -> None:
     with suppress(MalformedEventError):

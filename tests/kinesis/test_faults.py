@@ -119,6 +119,7 @@ async def test_after_calls_without_an_answer_every_record_arrives_once_and_in_or
     assert stream.server.statistics().faults == {"IgnoreSubscribe": 2, "EndEarly": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("event", [1, 3])
 @pytest.mark.parametrize(
     "fault", [CutConnection(), EndEarly(), CorruptFrame(), RaiseInStream()], ids=kind
@@ -161,6 +162,7 @@ async def test_a_call_that_fails_for_now_is_made_again(
     assert stream.server.statistics().subscribe_calls == {FIRST: 4}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault",
     [
@@ -334,6 +336,7 @@ async def test_a_key_that_cannot_be_used_at_first_is_fatal(stream: Stream, code:
     assert stream.server.statistics().subscribe_calls == {FIRST: 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", KEY_STATES)
 async def test_a_key_that_is_fixed_later_is_waited_for_loudly_and_nothing_is_lost(
     stream: Stream, code: str, caplog: pytest.LogCaptureFixture
@@ -352,6 +355,7 @@ async def test_a_key_that_is_fixed_later_is_waited_for_loudly_and_nothing_is_los
     assert all("waits for a person" in each and "the KMS key" in each for each in loud)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "faults",
     [
@@ -421,6 +425,7 @@ async def test_two_streams_of_one_consumer_alternate_and_lose_nothing(stream: St
     assert set(one.kinds + other.kinds) == {"ResourceInUseException"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rules", [KinesisRules()], ids=["the service's own"])
 async def test_no_rule_of_the_service_is_broken_when_a_connection_is_cut(stream: Stream) -> None:
     stream.inject(CutConnection())

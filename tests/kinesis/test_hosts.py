@@ -77,6 +77,7 @@ def host_of(service: str, method: str, **parameters: Any) -> tuple[str, str]:
     return client.meta.method_to_api_mapping[method], host
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", PARAMETERS)
 @pytest.mark.parametrize("by_arn", [False, True])
 def test_a_call_goes_to_the_host_that_the_page_lists(

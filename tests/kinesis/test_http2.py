@@ -77,6 +77,7 @@ def kind(value: object) -> str | None:
     return type(value).__name__ if isinstance(value, StreamFault | SubscribeFault) else None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("event", [1, 3])
 @pytest.mark.parametrize(
     ("fault", "cause"),
@@ -440,6 +441,7 @@ async def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 # Many at once
 
 
+@pytest.mark.long
 async def test_1000_subscriptions_share_connections_and_each_has_its_own_answer() -> None:
     def answer(side: ServerSide, number: int) -> None:
         side.begin(number)

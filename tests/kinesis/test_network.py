@@ -40,6 +40,7 @@ def put_large(stream: Stream) -> None:
         stream.log[shard].append(number)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rules", [replace(KinesisRules.fast(), max_event_records=2)], ids=["2 records an event"]
 )

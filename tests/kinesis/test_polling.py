@@ -130,6 +130,7 @@ async def test_after_a_first_call_that_fails_every_record_arrives_once_and_in_or
     assert reader.kinds == [cause]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rules", [rules(max_poll_records=2)], ids=["small answers"])
 @pytest.mark.parametrize(
     ("fault", "cause"), [each for each in RECOVERABLE if "Iterator" not in repr(each)]

@@ -74,6 +74,7 @@ CALLS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("action", "answer"),
     [
@@ -111,6 +112,7 @@ async def deregistered(stream: Stream) -> None:
         assert opened.positions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("action", "use"),
     [

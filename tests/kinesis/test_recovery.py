@@ -420,6 +420,7 @@ async def test_a_start_far_ahead_of_the_clock_ends_the_stream(stream: Stream) ->
     assert re.search(r"the start is 3\d\d\d s ahead of the service's clock", str(failure))
 
 
+@pytest.mark.long
 @small_events
 @pytest.mark.parametrize("sign", ["no_continuation", "children"])
 @pytest.mark.parametrize("event", [1, 2, 3, 4])

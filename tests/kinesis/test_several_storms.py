@@ -16,6 +16,8 @@ from tests.kinesis.test_resharding import Storm, check_order, small_events, take
 if TYPE_CHECKING:
     import fanout
 
+pytestmark = pytest.mark.long
+
 NAMES = ("orders", "payments")
 # What the runs read one after the other, at random; the last ones read all.
 CHOICES = (NAMES, NAMES, NAMES[::-1], NAMES[:1], NAMES[1:])

@@ -259,6 +259,7 @@ async def test_a_split_a_split_of_it_and_a_merge_are_read_to_the_end_in_order(
     assert server.statistics().violations == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rules", [replace(KinesisRules.fast(), max_event_records=3)], ids=["small events"]
 )
@@ -382,6 +383,7 @@ async def test_a_stream_that_is_not_active_is_named(status: str) -> None:
                 pass
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("aws")
 async def test_missing_credentials_are_a_setup_error() -> None:
     nothing = aiobotocore.session.AioSession()

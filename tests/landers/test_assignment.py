@@ -5,6 +5,7 @@ from math import ceil
 from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ def test_equal_splits_are_spread_evenly(landers: set[int], splits: int, rate: fl
     assert cluster.moves == 0
 
 
+@pytest.mark.long
 @given(LANDERS, RATES, st.integers(21, 23))
 def test_a_lander_that_comes_gets_its_share_in_few_steps_and_then_all_stays(
     landers: set[int], rates: dict[str, float | None], comer: int
@@ -115,6 +117,7 @@ def test_a_lander_that_comes_gets_its_share_in_few_steps_and_then_all_stays(
     assert moves == sum(settled[name] != before[name] for name in before)
 
 
+@pytest.mark.long
 @given(st.integers(1, 8), st.integers(0, 60), st.randoms())
 def test_rates_that_change_all_the_time_bring_a_lander_no_more_than_its_share(
     landers: int, splits: int, random: Random

@@ -73,6 +73,7 @@ async def test_a_lander_that_always_fails_ends_the_query(tmp_path: Path) -> None
     assert caught.value.__cause__ is FULL
 
 
+@pytest.mark.long
 async def test_a_lander_that_lands_something_between_begins_anew(tmp_path: Path) -> None:
     async with Rig(ManualSource("a"), tmp_path).running() as rig:
         for attempt in range(1, 4):

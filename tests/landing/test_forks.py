@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fanout.testing.s3_clients import BUCKET
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 

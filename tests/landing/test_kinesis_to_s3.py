@@ -124,6 +124,7 @@ async def test_runs_one_after_the_other_land_each_record_once(job: Job) -> None:
     await job.check()
 
 
+@pytest.mark.long
 async def test_of_two_runs_the_newer_goes_on_and_the_older_says_so(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ async def test_of_two_runs_the_newer_goes_on_and_the_older_says_so(
     await job.check()
 
 
+@pytest.mark.long
 async def test_what_is_older_than_it_is_kept_is_deleted(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ async def test_records_are_durable_and_acknowledged_before_their_entry_is_yielde
         assert second.number == entry.number + 1
 
 
+@pytest.mark.long
 async def test_a_run_continues_after_the_newest_entry(place: Place, source: ManualSource) -> None:
     source.put(b"one")
     async with place.land(source) as landing:
@@ -278,6 +279,7 @@ async def test_a_run_ends_soon_after_another_has_taken_over(
                 await waiting
 
 
+@pytest.mark.long
 async def test_a_landing_whose_runs_somebody_deleted_goes_on(
     place: Place, source: ManualSource
 ) -> None:
@@ -330,6 +332,7 @@ async def test_what_is_older_than_it_is_kept_is_deleted(
     assert await follow(place, 1, after=third.number - 1) == [third]
 
 
+@pytest.mark.long
 async def test_a_kill_while_too_old_files_are_deleted_is_made_good_by_the_next_run(
     place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +415,7 @@ async def test_a_follower_reads_every_entry_and_waits_for_the_next(
         assert await following == [first, second, third]
 
 
+@pytest.mark.long
 async def test_a_landing_that_was_begun_again_is_not_followed_from_its_former_end(
     place: Place, source: ManualSource
 ) -> None:
@@ -530,6 +534,7 @@ class TimedSource(ManualSource):
 DAY = 86_400_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 async def test_files_are_in_a_directory_for_each_date(place: Place, compression: str) -> None:
     source = TimedSource()
@@ -553,6 +558,7 @@ async def test_files_are_in_a_directory_for_each_date(place: Place, compression:
     assert (several.rows, await place.read(one)) == (5, [b"0", b"1"])
 
 
+@pytest.mark.long
 async def test_files_of_any_date_that_a_killed_run_left_are_deleted(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def check_files(place: Path, entries: list[LandedEntry]) -> None:
     assert [*(place / "_scratch").iterdir()] == []
 
 
+@pytest.mark.long
 def test_a_landing_cancelled_at_any_step_leaves_nothing_and_is_continued(
     places: Callable[[], Path],
 ) -> None:
@@ -151,6 +152,7 @@ def test_iteration_cancelled_at_any_step_loses_and_repeats_nothing(
     assert sweep(scenario) > 10
 
 
+@pytest.mark.long
 def test_following_cancelled_at_any_step_leaves_nothing(places: Callable[[], Path]) -> None:
     async def scenario(cancellation: Cancellation) -> None:
         let_threads_work()

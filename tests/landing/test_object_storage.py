@@ -131,6 +131,7 @@ def test_a_large_segment_is_published_once_in_parts(
 
 
 # Not on S3Mock: it looks for the name before it writes, so that both of two writers may succeed.
+@pytest.mark.long
 def test_of_writers_at_once_each_name_has_one(moto: str, path: str) -> None:
     names = [f"entries/{number}" for number in range(40)]
     writers = [b"a", b"b", b"c", b"d"]

@@ -115,6 +115,7 @@ def read(storage: ObjectStorage, data: bytes) -> None:
 WRITES = pytest.mark.parametrize("write", [create, publish])
 
 
+@pytest.mark.long
 @WRITES
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
 def test_a_put_that_meets_a_passing_fault_is_made_again(
@@ -137,6 +138,7 @@ def test_a_put_whose_answers_are_all_lost_finds_its_own_object(
     assert storage.read(NAME, limit=len(OURS)) == OURS
 
 
+@pytest.mark.long
 @WRITES
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
 def test_a_put_that_is_made_again_does_not_replace_another_writers_object(
@@ -173,6 +175,7 @@ BUSY = [
 ]
 
 
+@pytest.mark.long
 @WRITES
 @pytest.mark.parametrize("fault", BUSY)
 def test_a_put_is_made_again_as_long_as_the_service_asks_for_that(
@@ -215,6 +218,7 @@ def test_a_put_that_is_always_cut_is_a_clear_error(
     assert storage.size(NAME) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PASSING)
 def test_what_is_asked_again_is_answered(s3: FaultyS3, storage: ObjectStorage, name: str) -> None:
     fault = PASSING[name]
@@ -303,6 +307,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The requests that begin an upload, bring a part, and make one object of the parts.
+@pytest.mark.long
 @pytest.mark.parametrize("moment", [("POST", 0), ("PUT", 1), ("POST", 1)], ids=str)
 @pytest.mark.parametrize(
     "fault", [PASSING[name] for name in ("500", "409", "400", "cut", "lost", "closed")]
@@ -406,6 +411,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("answer", "reason"), REFUSALS.items())
 def test_a_refusal_is_one_clear_line_without_keys(
     s3: FaultyS3, location: str, answer: tuple[int, str], reason: str

@@ -311,6 +311,7 @@ def _of_another_place(log: Path) -> None:
         path.write_bytes(path.read_bytes().replace(b"file:///", b"file:///elsewhere/"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "damage",
     [
@@ -359,6 +360,7 @@ async def test_a_landing_without_the_log_gets_it_from_the_first_run_that_keeps_i
     await asyncio.to_thread(table.check)
 
 
+@pytest.mark.long
 async def test_entries_without_the_log_are_deleted_ten_at_a_time(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,6 +513,7 @@ def bucket(moto: str) -> Callable[[], Storage]:
     return partial(open_storage, f"s3://{BUCKET}/{uuid.uuid4().hex}", s3_options(moto))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", [0, 8, 9])
 def test_a_run_that_was_overtaken_changes_nothing(
     bucket: Callable[[], Storage], before: int

@@ -82,6 +82,7 @@ def test_the_wheel_does_not_grow_unnoticed(wheel: Path) -> None:
         assert sum(archive.read(name).count(b"\n") for name in modules) < MAX_LINES
 
 
+@pytest.mark.long
 def test_the_source_archive_has_what_errors_and_pages_name(tmp_path: Path) -> None:
     succeed(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=ROOT)
     (path,) = tmp_path.glob("*.tar.gz")
@@ -90,6 +91,7 @@ def test_the_source_archive_has_what_errors_and_pages_name(tmp_path: Path) -> No
     assert {"constraints.txt", "CHANGELOG.md", "Makefile", "README.md"} <= names
 
 
+@pytest.mark.long
 def test_without_extras_it_imports_and_names_the_extra_of_each_part(empty: Path) -> None:
     code = (
         "import fanout, fanout.kinesis, fanout.kafka, fanout.spark, fanout.testing\n"

@@ -152,6 +152,7 @@ class Stored:
         runner.run(0, "a query")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chosen", SETTINGS.values(), ids=SETTINGS)
 def test_each_value_of_each_type_is_equal_in_a_batch_and_in_its_replay(
     spark: SparkSession, stored: Stored, chosen: Mapping[str, str]
@@ -169,6 +170,7 @@ def test_each_value_of_each_type_is_equal_in_a_batch_and_in_its_replay(
     assert differing == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["LEGACY", "EXCEPTION"])
 def test_old_days_are_equal_in_a_segment_of_a_release_that_did_not_say_its_calendar(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
@@ -189,6 +191,7 @@ def test_old_days_are_equal_in_a_segment_of_a_release_that_did_not_say_its_calen
     assert len(found) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["LEGACY", "EXCEPTION"])
 def test_old_days_of_a_landing_are_equal_where_spark_reads_its_files_itself(
     spark: SparkSession, tmp_path: Path, mode: str

@@ -29,6 +29,7 @@ def put(kinesis: KinesisServer, first: int, count: int) -> set[bytes]:
     return set(data)
 
 
+@pytest.mark.long
 def test_a_backlog_is_read_in_full_batches_and_the_query_ends(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_backlog_is_read_in_full_batches_and_the_query_ends(
     assert fanout_threads() == []
 
 
+@pytest.mark.long
 def test_the_children_of_a_reshard_belong_to_it(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:
@@ -56,6 +58,7 @@ def test_the_children_of_a_reshard_belong_to_it(
     assert len(recorder.rows) == 100
 
 
+@pytest.mark.long
 def test_a_run_that_reads_only_the_end_of_a_shard_stores_it(
     start: Start, kinesis: KinesisServer, orders: KinesisSource, checkpoint: str
 ) -> None:
@@ -112,6 +115,7 @@ def test_the_next_run_goes_on_where_the_last_one_ended(
     assert len(second.rows) == 20
 
 
+@pytest.mark.long
 def test_a_run_with_nothing_new_ends_without_a_call(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fanout.testing.kafka.broker import KafkaBroker
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 VALUES = [b"%d" % number * 50 for number in range(500)]
 

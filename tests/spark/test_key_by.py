@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fanout.testing.kafka.broker import KafkaBroker
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "shuffle.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

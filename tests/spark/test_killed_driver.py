@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., FanOutQuery]
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -81,6 +81,7 @@ def finish(start: Start, topic: Topic, killed: Path) -> Recorder:
     return recorder
 
 
+@pytest.mark.long
 def test_the_driver_was_killed_before_and_after_its_entries(killed: Path) -> None:
     found = {moment: killed / moment / "fanout" for moment in MOMENTS}
     counted = {

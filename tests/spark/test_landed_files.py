@@ -143,6 +143,7 @@ def test_the_directory_above_is_no_table(landed: Landed, spark: SparkSession) ->
         spark.read.parquet(str(Path(landed.segments).parent))
 
 
+@pytest.mark.long
 def test_files_that_are_too_old_leave_before_they_are_deleted(
     landed: Landed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +159,7 @@ def test_files_that_are_too_old_leave_before_they_are_deleted(
     assert landed.stream() == [*range(18), *range(27, 33)]
 
 
+@pytest.mark.long
 def test_directories_by_date_are_a_column(landed: Landed) -> None:
     landed.source = TimedSource()
     landed.options = {"partition_by_date": "time"}
@@ -168,6 +170,7 @@ def test_directories_by_date_are_a_column(landed: Landed) -> None:
     assert landed.stream() == [*range(2 * DAY - 1, 2 * DAY + 2)]
 
 
+@pytest.mark.long
 def test_columns_that_were_added_are_null_before(landed: Landed, spark: SparkSession) -> None:
     """A stream that began before reads on, and one with the new columns reads all."""
     landed.land(2)
@@ -183,6 +186,7 @@ def test_columns_that_were_added_are_null_before(landed: Landed, spark: SparkSes
         assert [tuple(row) for row in rows] == expected
 
 
+@pytest.mark.long
 def test_the_examples_of_the_page_read_it(
     landed: Landed,
     spark: SparkSession,

@@ -77,6 +77,7 @@ def numbers(recorder: Recorder) -> list[int]:
     return sorted(int(bytes(row.data)) for row in recorder.rows)
 
 
+@pytest.mark.long
 def test_landers_read_several_streams(
     start: Start, kinesis: KinesisServer, source: KinesisSource
 ) -> None:
@@ -324,6 +325,7 @@ def test_an_address_of_ipv6_is_without_the_brackets_that_spark_gives_it() -> Non
     assert _addresses({"spark.driver.host": "driver"}) == ("driver", "driver")
 
 
+@pytest.mark.long
 def test_a_source_that_cannot_travel_is_refused(start: Start, orders: KinesisSource) -> None:
     orders.session.lock = threading.Lock()
     with pytest.raises(OptionError, match="cannot be sent to executors"):

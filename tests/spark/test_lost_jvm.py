@@ -12,7 +12,7 @@ import pytest
 
 from tests.spark.lost_jvm_driver import STATES
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 

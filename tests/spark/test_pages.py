@@ -48,6 +48,7 @@ def test_the_first_record_is_shown_once(
         assert shown.count("|my first record|shardId-000000000000|") == 1
 
 
+@pytest.mark.long
 def test_the_example_of_the_first_page_shows_and_writes_its_record(
     kinesis_server: KinesisServer,
     spark: SparkSession,
@@ -65,6 +66,7 @@ def test_the_example_of_the_first_page_shows_and_writes_its_record(
     assert bytes(row.data) == b"2 figs"
 
 
+@pytest.mark.long
 def test_the_spark_example_writes_what_was_put(
     kinesis_server: KinesisServer,
     spark: SparkSession,
@@ -80,6 +82,7 @@ def test_the_spark_example_writes_what_was_put(
     assert [bytes(row.data) for row in rows] == [b"1", b"2"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("error", "aside"), [(ValueError, [b"1", b"2"]), (OSError, None)])
 def test_the_example_of_a_failed_batch_sets_those_with_bad_values_aside(
     spark: SparkSession, tmp_path: Path, error: type[Exception], aside: list[bytes] | None
@@ -104,6 +107,7 @@ def test_the_example_of_a_failed_batch_sets_those_with_bad_values_aside(
     assert [bytes(row.data) for row in rows] == aside
 
 
+@pytest.mark.long
 def test_the_kafka_example_writes_what_was_put(
     kafka_broker: KafkaBroker, spark: SparkSession, tmp_path: Path
 ) -> None:

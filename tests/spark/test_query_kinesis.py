@@ -126,6 +126,7 @@ def test_resubscriptions_are_counted_and_lose_nothing(
     eventually(lambda: set(query.progress().lag.values()) == {0.0})
 
 
+@pytest.mark.long
 def test_a_query_goes_on_by_polls_where_its_consumer_stopped(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_query_goes_on_by_polls_where_its_consumer_stopped(
     }
 
 
+@pytest.mark.long
 def test_a_query_reads_another_stream_from_its_next_run_on(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:
@@ -166,6 +168,7 @@ def test_a_query_reads_another_stream_from_its_next_run_on(
     assert len(numbers) == len(set(numbers)) == 400
 
 
+@pytest.mark.long
 def test_the_last_batch_is_repeated_by_a_run_that_reads_another_stream_too(
     start: Start, kinesis: KinesisServer, orders: KinesisSource, checkpoint: str
 ) -> None:
@@ -196,6 +199,7 @@ def _number(path: Path) -> int:
     return int(path.name)
 
 
+@pytest.mark.long
 def test_a_query_outlives_its_consumer_but_not_its_stream(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:
@@ -214,6 +218,7 @@ def test_a_query_outlives_its_consumer_but_not_its_stream(
     assert query.exception() is not None
 
 
+@pytest.mark.long
 def test_records_that_expired_while_a_query_was_down_end_it_or_are_a_gap(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:

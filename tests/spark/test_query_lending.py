@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., FanOutQuery]
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 def test_acquired_records_come_once_from_a_remote_checkpoint_too(

@@ -55,6 +55,7 @@ def test_a_query_goes_on_where_it_was_stopped(
     assert len(list((mounted / "fanout" / "segments").glob("*.parquet"))) == 2
 
 
+@pytest.mark.long
 def test_a_batch_whose_handler_failed_comes_again(start: Start, source: ManualSource) -> None:
     source.put(b"one", b"two")
     with pytest.raises(BatchFailedError):
@@ -67,6 +68,7 @@ def test_a_batch_whose_handler_failed_comes_again(start: Start, source: ManualSo
     assert [row.sequence for row in recorder.calls[0].rows] == [1, 2]
 
 
+@pytest.mark.long
 def test_a_query_that_a_newer_run_overtook_writes_nothing_more_and_acknowledges_what_it_had(
     start: Start, source: ManualSource, spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:
@@ -90,6 +92,7 @@ def test_a_query_that_a_newer_run_overtook_writes_nothing_more_and_acknowledges_
     assert not list((checkpoint_files / "commits").glob("[0-9]*"))
 
 
+@pytest.mark.long
 def test_an_idle_query_that_a_newer_run_overtook_ends(
     start: Start,
     source: ManualSource,
@@ -105,6 +108,7 @@ def test_an_idle_query_that_a_newer_run_overtook_ends(
         assert fanout_threads() == []
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_cannot_be_read_for_a_moment_ends_no_idle_query(
     start: Start, source: ManualSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +129,7 @@ def test_a_checkpoint_that_cannot_be_read_for_a_moment_ends_no_idle_query(
     assert query.exception() is None
 
 
+@pytest.mark.long
 def test_a_newer_query_of_the_same_session_replaces_the_older_one(
     start: Start, source: ManualSource
 ) -> None:

@@ -53,6 +53,7 @@ class Places(Recorder):
         super().__call__(df.select("partition", "offset"), batch_id)
 
 
+@pytest.mark.long
 def test_every_record_comes_once_wherever_the_driver_was_killed(
     start: Start, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_every_record_comes_once_wherever_the_driver_was_killed(
         assert places(handlers[moment].rows) == written(topic), moment
 
 
+@pytest.mark.long
 def test_a_handler_that_is_slower_than_the_lock_holds_no_locks_and_repeats_nothing(
     start: Start, kafka_broker: KafkaBroker
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_handler_that_is_slower_than_the_lock_holds_no_locks_and_repeats_nothi
     assert places(gate.rows) == written(topic)
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_costs_no_record_and_repeats_none(
     start: Start, mortal_broker: KafkaBroker
 ) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Start: TypeAlias = Callable[..., FanOutQuery]
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 Time: TypeAlias = Literal["event", "ingestion", "processing"]
 TIMES: tuple[Time, ...] = get_args(Time)

@@ -50,6 +50,7 @@ def check_next_run(start: Start, source: ManualSource, first: Recorder) -> None:
     assert second.sequences == [len(first.rows) + 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_query_that_waits_for_records_ends_without_an_error(
     start: Start, number: signal.Signals
@@ -65,6 +66,7 @@ def test_a_query_that_waits_for_records_ends_without_an_error(
     check_next_run(start, source, recorder)
 
 
+@pytest.mark.long
 def test_the_main_thread_may_wait_in_the_jvm(start: Start, spark: SparkSession) -> None:
     source, recorder = ManualSource(), Recorder()
     source.put(b"one")
@@ -80,6 +82,7 @@ def test_the_main_thread_may_wait_in_the_jvm(start: Start, spark: SparkSession) 
     check_next_run(start, source, recorder)
 
 
+@pytest.mark.long
 def test_a_handler_finishes_its_batch_and_no_other_begins(start: Start) -> None:
     source, gate = ManualSource(), Gate()
     source.put(b"one", b"two", b"three")
@@ -98,6 +101,7 @@ def test_a_handler_finishes_its_batch_and_no_other_begins(start: Start) -> None:
     assert recorder.sequences == [3]
 
 
+@pytest.mark.long
 def test_a_signal_during_the_start_stops_the_query_once_it_has_started(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +118,7 @@ def test_a_signal_during_the_start_stops_the_query_once_it_has_started(
     check_next_run(start, source, recorder)
 
 
+@pytest.mark.long
 def test_every_query_is_stopped(start: Start, tmp_path: Any) -> None:
     recorders = [Recorder(), Recorder()]
     with stop_on_signal():

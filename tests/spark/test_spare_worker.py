@@ -36,6 +36,7 @@ def _archive(path: Path, package: str) -> str:
     return str(path)
 
 
+@pytest.mark.long
 def test_a_collection_does_not_go_through_what_the_worker_has_loaded() -> None:
     spare_worker()
     assert gc.get_freeze_count() > len(gc.get_objects())
@@ -47,12 +48,14 @@ def test_a_process_that_runs_no_task_is_left_alone() -> None:
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.long
 def test_a_task_that_copies_rows_to_postgres_spares_its_worker() -> None:
     copy = copy_rows(CopyTask("host=db", "public", "fanout_", [("id", "bigint")]))
     assert not list(copy(iter(())))
     assert gc.get_freeze_count()
 
 
+@pytest.mark.long
 def test_what_a_task_leaves_is_collected_after_each() -> None:
     spare_worker()
     spared = gc.get_freeze_count()
@@ -62,6 +65,7 @@ def test_what_a_task_leaves_is_collected_after_each() -> None:
     assert gc.get_freeze_count() <= spared
 
 
+@pytest.mark.long
 def test_the_directory_of_sparks_archive_is_not_read_before_each_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +82,7 @@ def test_the_directory_of_sparks_archive_is_not_read_before_each_task(
     assert importlib.import_module("package_of_spark.two").name == "two"
 
 
+@pytest.mark.long
 def test_a_spark_that_is_no_archive_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

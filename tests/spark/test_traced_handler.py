@@ -159,6 +159,7 @@ def test_a_negative_number_of_links_is_refused() -> None:
         traced(nothing, max_links=-1)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_links_are_bounded_and_lead_to_the_traces_of_records(
     spark: SparkSession, exported: Exported

@@ -138,6 +138,7 @@ def test_a_handler_that_ends_its_thread_ends_the_query_with_an_error(
     recorder.wait_for_rows(2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
 def test_a_listener_that_ends_its_thread_is_logged_and_the_query_goes_on(
     start: Start, source: ManualSource, caplog: pytest.LogCaptureFixture, end: BaseException
@@ -172,6 +173,7 @@ def test_a_function_of_the_stream_that_ends_its_thread_ends_the_query_with_an_er
     assert fanout_threads() == []
 
 
+@pytest.mark.long
 def test_a_poisoned_batch_is_set_aside_counted_and_told_and_the_query_goes_on(
     start: Start, source: ManualSource, caplog: pytest.LogCaptureFixture, checkpoint: str
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_subscription_that_is_held_back_ends_after_its_life(
     eventually(lambda: server.statistics().open_subscriptions == 0)
 
 
+@pytest.mark.long
 @EACH
 def test_a_subscription_that_is_held_back_ends_when_another_one_takes_over(
     server: KinesisServer,

@@ -126,6 +126,7 @@ def test_an_answer_begins_although_the_window_is_closed(server: KinesisServer) -
         client.until(lambda: client.seen(StreamEnded, number))
 
 
+@pytest.mark.long
 def test_a_client_that_reads_nothing_may_still_put(server: KinesisServer) -> None:
     with Http2Client(server.endpoint_url) as client:
         number = client.subscribe(consumer(client))
@@ -160,6 +161,7 @@ def test_a_large_frame_may_follow_the_acknowledgement_of_its_size(client: Http2C
     assert answer["ShardId"] in {FIRST, SECOND}
 
 
+@pytest.mark.long
 def test_many_requests_may_come_before_the_client_knows_the_settings(client: Http2Client) -> None:
     numbers = [client.request("ListStreams", {}) for _ in range(200)]
     client.until(lambda: all(client.seen(StreamEnded, number) for number in numbers))

@@ -197,6 +197,7 @@ def test_records_survive_a_kill_and_a_restart(mortal_broker: KafkaBroker) -> Non
     assert read(mortal_broker, "survivors") == [(0, b"a"), (1, b"b")]
 
 
+@pytest.mark.long
 def test_a_broker_that_was_started_again_leads_every_partition(mortal_broker: KafkaBroker) -> None:
     mortal_broker.create_topic("led", 200)
     mortal_broker.restart()
@@ -218,6 +219,7 @@ def test_a_paused_broker_answers_when_it_is_resumed(mortal_broker: KafkaBroker) 
         consumer.list_topics(timeout=DEADLINE)
 
 
+@pytest.mark.long
 def test_a_broker_that_stood_still_makes_topics_as_soon_as_its_controller_trusts_it(
     mortal_broker: KafkaBroker,
 ) -> None:
@@ -248,6 +250,7 @@ def test_only_the_listeners_that_there_are_have_an_address(kafka_broker: KafkaBr
         kafka_broker.address("OTHER")
 
 
+@pytest.mark.long
 def test_a_taken_port_is_left_to_who_has_it_and_nothing_is_left_of_a_closed_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -278,6 +281,7 @@ def test_a_broker_is_compiled_quickly_unless_it_shall_be_fast(kafka_broker: Kafk
     assert QUICK in Path(f"/proc/{kafka_broker.pid}/cmdline").read_text()
 
 
+@pytest.mark.long
 def test_nothing_is_left_when_the_caller_is_killed_while_the_broker_stands_still() -> None:
     code = (
         "import json, sys; from fanout.testing.kafka.broker import KafkaBroker\n"
@@ -297,6 +301,7 @@ def test_nothing_is_left_when_the_caller_is_killed_while_the_broker_stands_still
     eventually(lambda: not runs(pid) and not Path(directory).exists())
 
 
+@pytest.mark.long
 def test_a_broker_that_does_not_start_shows_its_log_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

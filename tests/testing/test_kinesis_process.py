@@ -26,6 +26,7 @@ def process() -> Iterator[KinesisProcess]:
         yield process
 
 
+@pytest.mark.long
 def test_a_client_is_served(process: KinesisProcess) -> None:
     process.create_stream("orders")
     process.put_records("orders", [("key", b"a")])
@@ -75,6 +76,7 @@ def test_what_the_service_would_refuse_is_a_mistake(process: KinesisProcess) -> 
         process.merge_shards("refused", FIRST, THIRD)
 
 
+@pytest.mark.long
 def test_the_rules_reach_a_process_that_close_ends() -> None:
     with (
         KinesisProcess(KinesisRules(consumer_creating=60)) as process,
@@ -88,6 +90,7 @@ def test_the_rules_reach_a_process_that_close_ends() -> None:
         os.kill(pid, 0)
 
 
+@pytest.mark.long
 def test_a_process_that_cannot_serve_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

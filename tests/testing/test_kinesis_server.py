@@ -265,6 +265,7 @@ def test_an_answer_has_each_header_once(target: str) -> None:
     assert {"date", "server"} <= set(names)
 
 
+@pytest.mark.long
 def test_a_strict_client_reads_from_the_server() -> None:
     # Under -X dev aiohttp refuses what is no valid answer, such as a header that comes twice.
     reader = subprocess.run(  # noqa: S603 - our own interpreter and program

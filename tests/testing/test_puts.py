@@ -60,6 +60,7 @@ def test_a_record_keeps_the_encryption_that_its_stream_had(kinesis: Any) -> None
     assert [(record["Data"], record["EncryptionType"]) for record in polled] == kept
 
 
+@pytest.mark.long
 def test_a_shard_takes_so_many_records_in_a_second_from_all_puts(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -284,6 +284,7 @@ def test_data_that_is_not_base64_is_refused(kinesis: Any) -> None:
         assert json.load(answer)["__type"] == "SerializationException"
 
 
+@pytest.mark.long
 def test_50_000_records_are_put_in_seconds(start: Callable[..., Any]) -> None:
     kinesis = start(shards=2)
     records = [{"Data": b"a" * 100, "PartitionKey": str(index)} for index in range(500)]

@@ -137,6 +137,7 @@ async def test_a_cluster_that_lists_no_brokers_is_a_problem(
     assert (found.status, found.detail) == ("problem", "it lists no brokers")
 
 
+@pytest.mark.long
 async def test_an_advertised_address_of_another_cluster_is_a_problem(
     kafka_broker: KafkaBroker, mortal_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +185,7 @@ async def test_the_retention_of_a_topic_is_read(kafka_broker: KafkaBroker) -> No
 # Permissions
 
 
+@pytest.mark.long
 async def test_every_missing_permission_is_named(cluster: Secured) -> None:
     topic, sink = name("orders"), name("sink")
     for one in (topic, sink):

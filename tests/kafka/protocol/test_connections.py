@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 # What answers of Fetch take and leave, over and over; prints the pages that it had to get anew.
 _ANSWERS = """
 import resource

@@ -243,6 +243,7 @@ async def test_a_token_that_is_none_is_an_error_of_the_option() -> None:
             await reach(str(server), security)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("serve", [silent, broker(), closing])
 async def test_a_contact_that_is_cancelled_leaves_nothing(serve: Serve) -> None:
     async with listening(serve) as server, listening(silent) as other:

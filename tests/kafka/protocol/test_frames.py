@@ -59,6 +59,7 @@ def test_what_a_frame_announces_takes_no_memory_before_it_comes() -> None:
     assert not receiver.bodies
 
 
+@pytest.mark.long
 def test_a_frame_that_is_large_comes_whole() -> None:
     body = b"".join(number.to_bytes(4) for number in range(10 * MIB))
     receiver = Receiver()

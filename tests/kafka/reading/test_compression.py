@@ -78,6 +78,7 @@ def test_a_block_of_snappy_that_is_cut_short_is_an_error() -> None:
         opened(empty, "snappy")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", CODECS[1:])
 @given(data=st.data())
 def test_damaged_frames_are_bytes_or_a_typed_error(codec: str, data: st.DataObject) -> None:

@@ -5,6 +5,7 @@ from bisect import bisect_right
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pytest
 from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED, PartitionRecords
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
@@ -189,6 +190,7 @@ def as_rows(parts: Sequence[DecodedPart]) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 @given(
     log=logs(),
     wanted=st.integers(0, 80),
@@ -225,12 +227,14 @@ def test_what_is_read_is_what_aiokafka_reads(
     assert (as_rows(parts), parts[-1].next_offset) == (expected, next_offset)
 
 
+@pytest.mark.long
 @given(data=damaged(logs().map(lambda log: b"".join(log.sent))), offset=st.integers(0, 20))
 def test_damaged_bytes_are_records_or_a_typed_error(data: bytes, offset: int) -> None:
     with suppress(MalformedEventError):
         read(data, [AbortedTransaction(7, 0)], offset=offset)
 
 
+@pytest.mark.long
 @given(log=logs(), data=st.data())
 def test_recombined_batches_are_records_or_a_typed_error(log: Log, data: st.DataObject) -> None:
     batches = data.draw(st.lists(st.sampled_from([*log.sent, *log.plain]), max_size=8))
@@ -244,6 +248,7 @@ def test_any_bytes_are_records_or_a_typed_error(data: bytes) -> None:
         read(data)
 
 
+@pytest.mark.long
 @given(
     log=logs(),
     body=damaged(logs().map(lambda log: log.plain[0][HEADER_SIZE:])) | st.binary(max_size=200),

@@ -42,6 +42,7 @@ async def test_two_groups_get_every_record_of_one_topic(kafka_broker: KafkaBroke
     assert [counted.keys() for counted in seen] == [group.written, group.written]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("level", "expected"), [("read_committed", [0, 4]), ("read_uncommitted", [0, 2, 4])]
 )
@@ -67,6 +68,7 @@ async def test_a_topic_that_is_deleted_ends_the_stream(kafka_broker: KafkaBroker
             await first(stream)
 
 
+@pytest.mark.long
 async def test_members_that_come_and_go_lose_nothing(kafka_broker: KafkaBroker) -> None:
     group = await new_group(kafka_broker, partitions=4)
     for partition in range(4):
@@ -92,6 +94,7 @@ async def test_members_that_come_and_go_lose_nothing(kafka_broker: KafkaBroker) 
     assert max(seen.values()) == 1
 
 
+@pytest.mark.long
 async def test_a_broker_that_is_killed_and_restarted_loses_nothing(
     start_kafka_broker: Callable[..., KafkaBroker],
 ) -> None:
@@ -207,6 +210,7 @@ async def test_what_is_known_of_a_topic_is_not_taken_for_another_one_of_its_name
         assert offsets(await first(stream)) == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 async def test_a_pause_asks_for_nothing_and_costs_no_delivery(kafka_broker: KafkaBroker) -> None:
     group = await new_group(kafka_broker)
     async with group.open(consumers=8) as stream:
@@ -243,6 +247,7 @@ async def test_records_that_waited_in_the_client_past_their_lock_are_given_back(
         assert lent(stream).released == 4
 
 
+@pytest.mark.long
 async def test_a_process_that_stood_still_does_not_use_up_the_deliveries_of_a_record(
     kafka_broker: KafkaBroker,
 ) -> None:

@@ -59,6 +59,7 @@ async def test_a_setting_that_the_broker_refuses_is_named(kafka_broker: KafkaBro
             pass
 
 
+@pytest.mark.long
 async def test_brokers_without_share_groups_say_so_at_once(
     start_kafka_broker: Callable[..., KafkaBroker],
 ) -> None:

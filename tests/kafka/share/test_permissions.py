@@ -15,6 +15,8 @@ from tests.kafka.share.sharing import new_group, take
 if TYPE_CHECKING:
     from tests.kafka.secured import Secured
 
+pytestmark = pytest.mark.long
+
 
 async def test_who_may_not_share_is_told_what_to_grant(cluster: Secured) -> None:
     group = await new_group(cluster.broker, 5)

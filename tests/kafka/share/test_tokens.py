@@ -65,6 +65,7 @@ async def a_group(cluster: Secured) -> Group:
     return await new_group(cluster.broker, 3)
 
 
+@pytest.mark.long
 async def test_a_member_reads_on_with_new_tokens_and_shows_none(
     cluster: Secured, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +85,7 @@ async def test_a_member_reads_on_with_new_tokens_and_shows_none(
     assert [one for one in tokens.given if one in shown] == []
 
 
+@pytest.mark.long
 async def test_a_function_that_fails_ends_the_member_when_its_token_has_expired(
     cluster: Secured,
 ) -> None:
@@ -97,6 +99,7 @@ async def test_a_function_that_fails_ends_the_member_when_its_token_has_expired(
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.long
 async def test_a_function_that_fails_for_a_while_loses_nothing(cluster: Secured) -> None:
     group, tokens = await a_group(cluster), Tokens()
     async with group.open(**options(cluster, tokens)) as stream:
@@ -108,6 +111,7 @@ async def test_a_function_that_fails_for_a_while_loses_nothing(cluster: Secured)
         assert offsets(await first(stream)) == [3, 4]
 
 
+@pytest.mark.long
 async def test_a_token_that_is_refused_for_a_while_loses_nothing(cluster: Secured) -> None:
     group, tokens = await a_group(cluster), Tokens()
     async with group.open(**options(cluster, tokens)) as stream:
@@ -121,6 +125,7 @@ async def test_a_token_that_is_refused_for_a_while_loses_nothing(cluster: Secure
         assert offsets(await first(stream)) == [3, 4]
 
 
+@pytest.mark.long
 async def test_a_stream_ends_at_once_while_a_token_is_waited_for(cluster: Secured) -> None:
     group, tokens = await a_group(cluster), Tokens()
     # A call for a token may take 30 seconds.

@@ -442,6 +442,7 @@ async def test_a_silent_producer_stops_the_stream_where_the_user_says_so() -> No
         assert isinstance(failure.value.__cause__, SilentProducerError)
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_an_idle_producer_is_not_silent_and_without_a_timeout_nobody_is() -> None:
     cluster = cluster_of(hello(), 1, mark(10), IdleFrame(0, 1))

@@ -388,6 +388,7 @@ async def test_a_writer_that_leaves_while_it_says_that_it_is_idle_has_said_so() 
     assert (delivery.pending, delivery.aborted) == (False, False)
 
 
+@pytest.mark.long
 async def test_two_producers_are_followed_by_three(topic: Topic) -> None:
     async def run(count: int, generation: int, first: int) -> None:
         for number in range(count):

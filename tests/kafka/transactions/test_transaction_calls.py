@@ -153,6 +153,7 @@ def test_a_coordinator_that_has_moved_is_looked_up_again() -> None:
     assert script.coordinators == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failure", [LOST, RequestTimedOutError("late")])
 def test_what_a_lost_answer_may_have_committed_is_looked_at_before_it_is_committed_again(
     failure: Exception,

@@ -72,6 +72,7 @@ async def test_to_commit_twice_is_to_commit_once(kafka_broker: KafkaBroker) -> N
     await sink.until_committed(b"batch 0")
 
 
+@pytest.mark.long
 async def test_two_who_commit_at_the_same_time_both_hear_that_it_is_done(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -370,6 +371,7 @@ async def test_a_timeout_that_the_broker_does_not_allow_is_an_error_of_options(
                 await connection.begin(sink.id, timeout)
 
 
+@pytest.mark.long
 async def test_a_marker_that_is_on_its_way_is_never_absent(kafka_broker: KafkaBroker) -> None:
     sink = await new_sink(kafka_broker)
     async with transactions(kafka_broker) as connection, transactions(kafka_broker) as reader:

@@ -48,6 +48,7 @@ async def test_a_transaction_outlives_a_broker_that_is_killed_before_the_commit(
 
 # A kill while the markers are written is no case here. Kafka 4.3 then drops some of them as it
 # starts again, so a partition never shows what its coordinator has committed (KAFKA-20734).
+@pytest.mark.long
 @pytest.mark.parametrize("lost", ["request", "answer"])
 async def test_a_commit_that_a_killed_broker_never_answered_has_a_known_outcome(
     mortal_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, lost: str
@@ -119,6 +120,7 @@ async def test_a_commit_that_gets_no_answer_says_so_and_can_be_made_again(
     await sink.until_committed(b"batch 0")
 
 
+@pytest.mark.long
 async def test_the_first_transaction_waits_for_a_broker_that_has_just_started(
     start_kafka_broker: Callable[..., KafkaBroker],
 ) -> None:
@@ -202,6 +204,7 @@ CALLS: dict[str, Call] = {
 BECOMES = {"begin": TransactionOutcome.FENCED, "abort": TransactionOutcome.ABORTED}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", CALLS)
 async def test_cancelling_a_call_leaves_nothing_behind_and_it_can_be_made_again(
     kafka_broker: KafkaBroker, step: str

@@ -59,6 +59,7 @@ async def begun(*arguments: str) -> asyncio.subprocess.Process:
     return process
 
 
+@pytest.mark.long
 async def test_nothing_is_seen_of_a_writer_that_is_killed_in_a_transaction(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -125,6 +126,7 @@ async def test_a_transaction_that_takes_too_long_is_an_error_and_the_next_writer
     assert await values(kafka_broker, topic) == [b"again"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transactional", [False, True])
 async def test_a_broker_that_is_killed_and_comes_back_has_each_record_once_in_order(
     mortal_broker: KafkaBroker, *, transactional: bool
@@ -147,6 +149,7 @@ async def test_a_broker_that_is_killed_and_comes_back_has_each_record_once_in_or
     assert await values(mortal_broker, topic) == given
 
 
+@pytest.mark.long
 async def test_a_job_goes_on_through_the_restart_of_its_broker(mortal_broker: KafkaBroker) -> None:
     source, target = await new_topic(mortal_broker), await new_topic(mortal_broker)
     await asyncio.to_thread(source.put, 1_000)
@@ -200,6 +203,7 @@ async def test_a_job_that_is_killed_many_times_counts_each_record_once(
     await killed_jobs(kafka_broker, records=5_000, kills=12, seed=seed)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", Moment)
 async def test_a_job_that_is_cancelled_at_any_await_counts_each_record_once(
@@ -237,6 +241,7 @@ async def process(source: Topic, writer: TopicWriter) -> None:
             await writer.commit(drained)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", Moment)
 async def test_what_is_written_after_a_commit_that_was_cancelled_is_committed_by_the_next(
@@ -286,6 +291,7 @@ async def test_a_cancelled_write_is_not_committed_in_part(kafka_broker: KafkaBro
     assert await values(kafka_broker, topic) == [b"first", b"whole"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fanout_fast")
 @pytest.mark.parametrize("transactional", [False, True])
 async def test_what_is_refused_at_once_leaves_the_writer_as_it_was(

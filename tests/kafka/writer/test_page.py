@@ -44,6 +44,7 @@ async def test_the_first_example_writes_and_says_where(
     assert found[2].headers == (("trace", b"7f"),)
 
 
+@pytest.mark.long
 async def test_the_second_example_writes_each_record_once_when_it_is_started_again(
     kafka_broker: KafkaBroker,
 ) -> None:

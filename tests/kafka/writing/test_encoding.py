@@ -82,6 +82,7 @@ def test_nobody_writes_in_no_transaction() -> None:
     assert (read.producer_id, read.producer_epoch, read.base_sequence) == (-1, -1, -1)
 
 
+@pytest.mark.long
 @given(st.lists(RECORDS, max_size=30), st.integers(1, 2_000))
 def test_rows_are_cut_into_batches_that_fit(records: list[Any], limit: int) -> None:
     rows = columns([(None, None, 0, None), *records])

@@ -30,6 +30,7 @@ BIG = bytes(10 << 20)
 CONFIRMED = ["idempotent", "joined"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fanout_fast")
 @pytest.mark.parametrize("mode", [Idempotent(), Unconfirmed()])
 @pytest.mark.parametrize(("topic", "partition"), [("w-missing", 0), ("w-small", 3)])
@@ -44,6 +45,7 @@ async def test_a_topic_or_partition_that_does_not_exist_is_an_error(
             await writer.write(records(topic, [b"x"], partition))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fanout_fast")
 @pytest.mark.parametrize("mode", CONFIRMED)
 async def test_a_topic_that_is_deleted_in_the_middle_is_an_error(
@@ -160,6 +162,7 @@ async def test_a_writer_whose_transaction_was_begun_anew_is_fenced(
     assert await read(kafka_broker, "w-fenced", 2) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", CONFIRMED)
 async def test_a_broker_killed_in_the_middle_has_each_record_once_and_in_order(
     mortal_broker: KafkaBroker, mode: str
@@ -189,6 +192,7 @@ async def test_a_broker_killed_in_the_middle_has_each_record_once_and_in_order(
         assert [each.value for each in found[number]] == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [Idempotent(), Unconfirmed()])
 async def test_a_broker_that_is_gone_for_longer_than_the_timeout_is_an_error(
     mortal_broker: KafkaBroker, mode: Any

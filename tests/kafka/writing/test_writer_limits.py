@@ -51,6 +51,7 @@ async def test_writing_waits_while_too_much_is_not_confirmed(kafka_broker: Kafka
     assert len(await values(kafka_broker, "w-waits")) == 21
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["write", "flush", "exit"])
 @pytest.mark.parametrize("mode", [Idempotent(), Unconfirmed()])
 async def test_cancellation_leaves_no_task_and_no_socket(

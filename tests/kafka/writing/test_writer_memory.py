@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from fanout.kafka.partitions import Partition
@@ -16,11 +17,12 @@ from tests.kafka.writing.writing import read, records, writing
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pytest
     from aiokafka.errors import KafkaError
 
     from fanout.kafka.writing.produce_requests import ProduceBatch
     from fanout.testing.kafka.broker import KafkaBroker
+
+pytestmark = pytest.mark.long
 
 PARTITIONS = 4
 WRITES = 40

@@ -98,6 +98,7 @@ FAULTS: dict[str, list[Fault]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shards", [2])
 @pytest.mark.parametrize("aggregate", [False, True])
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
@@ -122,6 +123,7 @@ async def test_only_the_failed_records_are_put_again(stream: Stream) -> None:
     assert found == expected(100, 100)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rules", [KinesisRules(heartbeat=0.05, put_records_per_second=200)])
 @pytest.mark.parametrize("shards", [2])
 async def test_the_limits_of_a_shard_are_kept_by_waiting(stream: Stream) -> None:
@@ -130,6 +132,7 @@ async def test_the_limits_of_a_shard_are_kept_by_waiting(stream: Stream) -> None
     assert await read(stream) == expected(900, 90)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("aggregate", [False, True])
 async def test_resharding_while_writing_loses_nothing_and_keeps_the_order(
@@ -165,6 +168,7 @@ async def test_waiting_bytes_are_bounded(stream: Stream) -> None:
             raise ZeroDivisionError
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", Moment)
 async def test_a_call_that_is_cancelled_leaves_the_writer_as_it_was(
     stream: Stream, moment: Moment

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
 @pytest.mark.parametrize("large", ["false", "true"])
 def test_each_value_of_each_type_is_equal(

@@ -69,6 +69,7 @@ def lander_jobs(spark: SparkSession) -> list[int]:
     return list(scala.statusTracker().getActiveJobIds())
 
 
+@pytest.mark.long
 @needs_trigger
 def test_landers_land_for_a_query_and_end_with_it(
     landing: Landing, runs: Runs, spark: SparkSession
@@ -93,6 +94,7 @@ def test_the_next_query_continues_with_landers_or_without(
     assert sorted(landing.files()) == sorted(landing.named())
 
 
+@pytest.mark.long
 @needs_trigger
 def test_the_error_of_a_source_ends_the_query(landing: Landing, runs: Runs) -> None:
     source = filled(5)
@@ -101,6 +103,7 @@ def test_the_error_of_a_source_ends_the_query(landing: Landing, runs: Runs) -> N
         runs.run(landing.read(source))
 
 
+@pytest.mark.long
 def test_too_few_cores_end_the_query(landing: Landing, runs: Runs) -> None:
     with pytest.raises(StreamingQueryException, match=r"landers=2 need 3 cores, .* use 1 at most"):
         runs.run(landing.read(filled(5), landers=2))

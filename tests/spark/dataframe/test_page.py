@@ -75,6 +75,7 @@ def run(spark: SparkSession, orders: str, scratch: Path, *examples: str) -> dict
     return names
 
 
+@pytest.mark.long
 def test_eleven_examples_run() -> None:
     assert len(EXAMPLES) == 11
 

@@ -76,6 +76,7 @@ def test_batches_hold_every_row_once_and_say_how_far_behind_they_are(
     assert runs.run(df) == [[46, 47, 48, 49, 50]]
 
 
+@pytest.mark.long
 def test_two_queries_read_a_landing_while_it_is_filled(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_two_queries_read_a_landing_while_it_is_filled(
     assert found == {"one": landing.sequences(), "two": landing.sequences()}
 
 
+@pytest.mark.long
 @needs_trigger
 def test_a_query_is_restarted_from_an_older_checkpoint(
     landing: FilledLanding,
@@ -137,6 +139,7 @@ def test_a_query_goes_on_from_a_copy_of_its_checkpoint(
         rows(str(copies[1]))
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_spark_4_0_is_continued(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
 ) -> None:
@@ -149,6 +152,7 @@ def test_a_checkpoint_of_spark_4_0_is_continued(
     assert runs.run(read_stream(reader="sessions")) == [[*range(11, 26)]]
 
 
+@pytest.mark.long
 def test_a_query_that_was_changed_goes_on(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
 ) -> None:
@@ -161,6 +165,7 @@ def test_a_query_that_was_changed_goes_on(
     assert runs.run(after) == [[16, 18, 20, 22, 24]]
 
 
+@pytest.mark.long
 def test_two_queries_read_one_landing(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs, tmp_path: Path
 ) -> None:
@@ -171,6 +176,7 @@ def test_two_queries_read_one_landing(
     assert [mark.name.rpartition("-")[0] for mark in marks] == ["one", "two"]
 
 
+@pytest.mark.long
 def test_a_query_is_told_that_its_entries_were_deleted(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
 ) -> None:
@@ -217,6 +223,7 @@ def test_a_schema_chooses_columns(spark: SparkSession, landing: FilledLanding) -
             reading.schema(schema).load().collect()
 
 
+@pytest.mark.long
 def test_columns_that_were_added_are_null_before(
     spark: SparkSession, tmp_path: Path, read_stream: Callable[..., DataFrame], runs: Runs
 ) -> None:
@@ -242,6 +249,7 @@ def test_columns_that_were_added_are_null_before(
     assert runs.run(read_stream(landing=location), str(tmp_path / "other")) == [[*range(1, 13)]]
 
 
+@pytest.mark.long
 def test_a_landing_of_mixed_directories_is_copied(spark: SparkSession, tmp_path: Path) -> None:
     """As docs/landing.md shows; a version that compared nothing has mixed it."""
     (example,) = re.findall(r"```python\n(old = .*?)```", PAGE, re.DOTALL)
@@ -291,6 +299,7 @@ def test_an_option_that_is_wrong_is_refused_as_it_is_loaded(
     assert "canary" not in str(raised.value)
 
 
+@pytest.mark.long
 def test_rows_go_to_a_sink_of_spark(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs, tmp_path: Path
 ) -> None:

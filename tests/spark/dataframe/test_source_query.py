@@ -85,6 +85,7 @@ def test_a_shuffle_is_landed_and_read(spark: SparkSession, topic: Topic, tmp_pat
     assert {row.eventTime is not None for row in rows} == {True}
 
 
+@pytest.mark.long
 def test_a_topic_that_does_not_exist_ends_the_query(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:

@@ -470,6 +470,7 @@ def test_a_wait_ends_when_spark_is_gone(
         reader._landed.wait_for_entry(1000)
 
 
+@pytest.mark.long
 def test_a_planner_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
     code = (
         "import sys; from tests.spark.dataframe.test_source_reader import *\n"
@@ -490,6 +491,7 @@ def test_a_planner_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "landing" / "_scratch").iterdir())
 
 
+@pytest.mark.long
 def test_an_error_is_told_although_a_thread_of_the_landing_does_not_end(tmp_path: Path) -> None:
     """Spark's runner calls `stop` before it reports the error."""
     code = (

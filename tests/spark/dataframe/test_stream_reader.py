@@ -433,6 +433,7 @@ def test_row_groups_become_tasks(landing: FilledLanding, monkeypatch: pytest.Mon
     assert rows(one, end | {"entry": 1, "row": 14}, end) == list(range(15, 41))
 
 
+@pytest.mark.long
 async def test_a_landing_in_a_bucket_is_read_without_secrets_in_options(
     moto: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_file_system_that_cannot_be_opened_is_one_sentence() -> None:
     assert "cannot use the checkpoint location 'viewfs://nowhere/chk': " in result.stderr
 
 
+@pytest.mark.long
 def test_the_commands_read_a_remote_checkpoint_while_its_query_runs(
     start: Callable[..., FanOutQuery],
     orders: KinesisSource,

@@ -23,6 +23,7 @@ except SetupError as error:
 """
 
 
+@pytest.mark.long
 def test_a_wrong_package_is_named() -> None:
     done = subprocess.run(  # noqa: S603 - our own Python
         [sys.executable, "-c", _PROGRAM],

@@ -56,6 +56,7 @@ def opened(spark: SparkSession, endpoint: str, loader: Any) -> Opened:
     return opened
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "creation"), [({}, Creation.CONDITIONAL), (LOOK_AND_PUT, Creation.PUT)]
 )
@@ -71,6 +72,7 @@ def test_what_was_created_is_there_once(
         assert storage.list("ledger") == (FileInfo("1.json", 5),)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(5))
 def test_of_writers_at_once_one_wins_and_the_others_know_it(opened: Opened, number: int) -> None:
     name, contents = f"ledger/{number}.json", [b"a", b"b", b"c", b"d"]

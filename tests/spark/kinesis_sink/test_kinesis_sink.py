@@ -92,6 +92,7 @@ def of_each_key(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
     return dict(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("aggregate", [False, True])
 def test_each_key_is_there_in_order(
     spark: SparkSession, kinesis: KinesisServer, tmp_path: Path, *, aggregate: bool
@@ -198,6 +199,7 @@ def test_what_cannot_be_written_is_an_error_of_the_batch(
         here.call(sink(kinesis, delivery_timeout=1.0), numbered(spark, 10), 0)
 
 
+@pytest.mark.long
 def test_rows_that_do_not_fit_are_errors(
     spark: SparkSession, kinesis: KinesisServer, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def write(here: Run, sink: KafkaSink, df: DataFrame, file: str, batch_id: int = 
         sink(df, batch_id)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("way")
 def test_tasks_read_the_batch_and_write_it_as_dataframes_are_written(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path, file: str
@@ -113,6 +114,7 @@ def test_the_rows_of_the_file_are_written_without_spark(
     assert len(output.values()) == ROWS
 
 
+@pytest.mark.long
 def test_the_driver_of_a_cluster_writes_a_small_batch_and_spark_gives_tasks_their_rows(
     spark: SparkSession, output: Output, tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +159,7 @@ def test_a_function_that_gives_each_task_other_keys_writes_nothing(
     assert output.values() == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("way")
 def test_topics_that_appear_in_a_batch_are_found(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path, file: str
@@ -221,6 +224,7 @@ def test_two_transforms_contradict_each_other(output: Output) -> None:
         output.sink(transform=lambda df: df, transform_arrow=by_shard)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("way")
 def test_a_query_lets_tasks_read_what_it_reads_over_restarts(
     start: Callable[..., FanOutQuery], output: Output, monkeypatch: pytest.MonkeyPatch

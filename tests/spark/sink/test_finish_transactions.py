@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fanout.testing.kafka.broker import KafkaBroker
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture

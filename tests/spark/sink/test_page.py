@@ -73,6 +73,7 @@ def run_here(
     return names
 
 
+@pytest.mark.long
 def test_the_handler_of_the_page_writes_to_two_sinks(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ def test_the_handler_of_the_page_writes_to_two_sinks(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("code", [SINK, WITHOUT_JVM], ids=["SQL", "Arrow"])
 def test_the_example_writes_what_it_reads(
@@ -179,6 +181,7 @@ def granted_by(command: str) -> AclBinding:
     )
 
 
+@pytest.mark.long
 async def test_the_permissions_of_the_page_are_enough_and_each_is_needed(
     start_kafka_broker: Callable[..., KafkaBroker],
 ) -> None:

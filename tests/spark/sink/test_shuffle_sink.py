@@ -95,6 +95,7 @@ def test_each_key_is_in_one_partition_in_order_and_the_watermark_in_all(
         assert (one.seen[0].activity, one.repeated, one.outdated) == (Activity.ACTIVE, 0, 0)
 
 
+@pytest.mark.long
 def test_the_watermark_is_that_of_the_stream_where_nothing_else_is_said(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_the_watermark_is_that_of_the_stream_where_nothing_else_is_said(
     assert {one.seen[0].activity for one in found.producers.values()} == {Activity.ACTIVE}
 
 
+@pytest.mark.long
 def test_a_batch_of_which_nothing_is_left_is_idle_until_the_next_one(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
@@ -159,6 +161,7 @@ DEATHS: dict[str, tuple[object, str] | None] = {
 _IN_TEST = {"when tasks have written", "when the token is stored", "before Spark knows"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "death",
     [
@@ -193,6 +196,7 @@ def test_a_query_that_was_killed_goes_on_as_a_newer_generation(
         assert (one.generation, one.announced, one.outdated) == ((old or 0) + 1, 1, 0)
 
 
+@pytest.mark.long
 def test_an_attempt_that_failed_leaves_no_watermark(
     spark: SparkSession, topic: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +220,7 @@ def test_an_attempt_that_failed_leaves_no_watermark(
     assert (found.values, found.watermark) == (numbers(range(10)), 8)
 
 
+@pytest.mark.long
 def test_a_batch_that_comes_again_at_least_once_does_no_harm(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
@@ -230,6 +235,7 @@ def test_a_batch_that_comes_again_at_least_once_does_no_harm(
     assert {one.repeated for one in found.producers.values()} == {1}
 
 
+@pytest.mark.long
 def test_two_queries_are_two_producers(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     both: dict[str, Any] = {"producers": 2, "generation": 3}
     for number in range(2):
@@ -243,6 +249,7 @@ def test_two_queries_are_two_producers(spark: SparkSession, topic: Topic, tmp_pa
     assert {one.generation for one in found.producers.values()} == {3}
 
 
+@pytest.mark.long
 def test_a_producer_whose_stream_has_no_watermark_yet_is_waited_for(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
@@ -269,6 +276,7 @@ def test_a_producer_whose_stream_has_no_watermark_yet_is_waited_for(
     assert found.watermark == 5
 
 
+@pytest.mark.long
 def test_what_cannot_be_written_says_why(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     with run(spark, tmp_path) as here:
         writes: list[tuple[Callable[[], None], type[Exception], str]] = [

@@ -91,6 +91,7 @@ def refusal(start: Start, sink: KafkaSink | ShuffleSink) -> str:
     return str(refused.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "missing", ["fanout", *(pytest.param(one, marks=pytest.mark.prove) for one in LIBRARIES)]
 )
@@ -112,6 +113,7 @@ def test_a_shuffle_needs_the_same(start: Start, workers: Workers) -> None:
     assert "No module named 'fanout'" in says
 
 
+@pytest.mark.long
 def test_another_version_of_python_is_refused(start: Start, workers: Workers) -> None:
     python = workers(_OTHER_VERSION)
     says = refusal(start, KafkaSink(cluster=NOWHERE, topic="out"))
@@ -140,6 +142,7 @@ def test_a_python_that_fails_is_refused(start: Start, workers: Workers) -> None:
     assert "which fails: SystemExit: no good; set PYSPARK_PYTHON" in says
 
 
+@pytest.mark.long
 def test_the_library_of_a_codec_is_needed_where_it_is_used(
     start: Start, spark: SparkSession, workers: Workers
 ) -> None:
@@ -151,6 +154,7 @@ def test_the_library_of_a_codec_is_needed_where_it_is_used(
     assert "No module named 'cramjam'" in refusal(start, compressed)
 
 
+@pytest.mark.long
 def test_a_session_of_this_machine_gets_the_python_of_the_driver(
     spark: SparkSession, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +174,7 @@ def test_a_python_of_the_users_choice_that_works_is_left_alone(
     assert spark.sparkContext.pythonExec == python
 
 
+@pytest.mark.long
 def test_on_a_cluster_the_message_says_what_to_install_on_the_nodes(
     start: Start, spark: SparkSession, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +187,7 @@ def test_on_a_cluster_the_message_says_what_to_install_on_the_nodes(
     assert spark.sparkContext.pythonExec == python
 
 
+@pytest.mark.long
 def test_a_session_is_checked_once(spark: SparkSession, workers: Workers) -> None:
     def jobs() -> int:
         # Spark counts them up.
@@ -224,6 +230,7 @@ def no_free_core(spark: SparkSession, release: Path) -> Iterator[None]:
             job.exception()
 
 
+@pytest.mark.long
 def test_a_cluster_without_a_free_executor_is_named_within_a_bound(
     spark: SparkSession,
     tmp_path: Path,
@@ -247,6 +254,7 @@ def test_a_cluster_without_a_free_executor_is_named_within_a_bound(
     assert not spark.sparkContext.getJobTags()
 
 
+@pytest.mark.long
 def test_a_job_that_is_cancelled_is_no_fault_of_the_python(
     spark: SparkSession, tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,7 @@ ALL = "SELECT * FROM orders"
 BATCHES = "SELECT writer, batch_id FROM fanout_batches"
 
 
-@pytest.fixture(params=["derby", "h2"])
+@pytest.fixture(params=[pytest.param("derby", marks=pytest.mark.long), "h2"])
 def db(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Database]:
     """A database with a table of orders."""
     with database(spark, request.param, tmp_path) as found:
@@ -102,6 +102,7 @@ def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written
     assert db.staging() == []
 
 
+@pytest.mark.long
 def test_a_copy_of_a_checkpoint_that_writes_the_same_batch_is_found_in_the_transaction(
     spark: SparkSession, derby: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_copy_of_a_checkpoint_that_writes_the_same_batch_is_found_in_the_trans
     assert derby.run(ALL) == [(1, 1, "figs")]
 
 
+@pytest.mark.long
 def test_each_query_and_each_sink_counts_for_itself(
     spark: SparkSession, derby: Database, tmp_path: Path
 ) -> None:
@@ -142,6 +144,7 @@ def test_the_newest_row_of_a_key_stays(spark: SparkSession, db: Database, tmp_pa
     assert db.run(ALL) == [(1, 3, "same"), (2, 6, "y"), (3, 1, "z"), (4, 1, "new")]
 
 
+@pytest.mark.long
 def test_rows_without_a_key_are_refused(
     spark: SparkSession, derby: Database, tmp_path: Path
 ) -> None:
@@ -154,6 +157,7 @@ def test_rows_without_a_key_are_refused(
     assert derby.run(ALL) == derby.run(BATCHES) == []
 
 
+@pytest.mark.long
 def test_keys_that_the_database_takes_for_the_same_are_refused(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
@@ -168,6 +172,7 @@ def test_keys_that_the_database_takes_for_the_same_are_refused(
     assert db.run("SELECT * FROM prices") == db.run(BATCHES) == []
 
 
+@pytest.mark.long
 def test_a_key_that_other_tables_depend_on_is_refused(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
@@ -184,6 +189,7 @@ def test_a_key_that_other_tables_depend_on_is_refused(
     assert db.run("SELECT * FROM customers") == [(1, 1)]
 
 
+@pytest.mark.long
 def test_a_schema_whose_name_is_like_another_is_not_that_one(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
@@ -238,6 +244,7 @@ def test_what_a_constraint_refuses_leaves_nothing(
     assert db.staging() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "version"}])
 def test_a_connection_that_is_lost_before_the_commit_leaves_nothing(
     spark: SparkSession,
@@ -266,6 +273,7 @@ def test_a_connection_that_is_lost_before_the_commit_leaves_nothing(
     assert db.run(ALL) == ([] if options else [(1, 0, "old")]) + [(1, 1, "figs")]
 
 
+@pytest.mark.long
 def test_a_task_that_wrote_twice_is_found(
     spark: SparkSession, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +296,7 @@ def test_a_task_that_wrote_twice_is_found(
     assert db.run(ALL) == [(1, 1, "figs"), (2, 1, "tea")]
 
 
+@pytest.mark.long
 def test_two_runs_that_write_one_batch_write_it_once(
     spark: SparkSession, derby: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +319,7 @@ def test_two_runs_that_write_one_batch_write_it_once(
     assert derby.staging() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["_stage", "take_over"])
 def test_what_a_killed_attempt_left_is_dropped(
     spark: SparkSession, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -353,6 +363,7 @@ def test_a_run_that_lost_the_checkpoint_writes_nothing(
     assert derby.run(ALL) == derby.run(BATCHES) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("properties", [{"numPartitions": "2"}, {"numpartitions": "8"}])
 @pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "version"}])
 def test_the_number_of_connections_can_be_bounded(
@@ -399,6 +410,7 @@ if not pyspark.__version__.startswith("3."):
     )
 
 
+@pytest.mark.long
 def test_values_that_their_columns_would_alter_are_refused(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
@@ -424,6 +436,7 @@ def test_values_that_their_columns_would_alter_are_refused(
     assert db.run("SELECT id FROM kept") == [(1,)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "zone", "value", "altered"),
     [
@@ -544,6 +557,7 @@ def test_a_query_writes_what_it_reads(db: Database, start: Callable[..., FanOutQ
     assert db.staging() == []
 
 
+@pytest.mark.long
 def test_a_value_that_does_not_fit_is_said_without_it(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
@@ -557,6 +571,7 @@ def test_a_value_that_does_not_fit_is_said_without_it(
     assert "\n" not in str(at.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
     [
@@ -592,6 +607,7 @@ def test_a_bad_place_is_said_before_the_first_record(  # noqa: PLR0917 - fixture
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_the_password_is_not_in_errors_and_plans(
     spark: SparkSession, derby: Database, tmp_path: Path
 ) -> None:

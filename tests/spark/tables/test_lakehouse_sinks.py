@@ -545,6 +545,7 @@ def test_missing_jars_are_said_before_the_first_record(
         start(ManualSource(), sink)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not pyspark.__version__.startswith("4.3"), reason="this session has Delta and Iceberg"
 )

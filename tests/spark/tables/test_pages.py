@@ -98,6 +98,7 @@ ITEMS: Final = {f"item {n}" for n in range(12)}
 NEWEST: Final = {("ann", "tea"), ("bob", "oil")}
 
 
+@pytest.mark.long
 def test_the_examples_for_parquet(names: dict[str, Any], tmp_path: Path) -> None:
     (reading,) = run_example("writing-to-parquet.md", names, tmp_path)
     try:
@@ -111,6 +112,7 @@ def test_the_examples_for_parquet(names: dict[str, Any], tmp_path: Path) -> None
     assert [*directory.glob("day=*")]
 
 
+@pytest.mark.long
 def test_the_examples_for_postgres(
     names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
@@ -139,6 +141,7 @@ def test_the_examples_for_postgres(
     assert query("SELECT customer, item FROM customers") == NEWEST
 
 
+@pytest.mark.long
 def test_the_examples_for_jdbc(
     names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_batch_that_comes_again_is_written_once(spark: SparkSession, tmp_path:
     assert {(row.sink, row.batch) for row in found} == {("parquet", 0), ("parquet", 1)}
 
 
+@pytest.mark.long
 def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written
     assert ids(sink, spark) == [*range(40)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [0, 9, 10, 99, 347, 1990])
 def test_later_batches_are_told_by_their_names(spark: SparkSession, number: int) -> None:
     java: Any = spark._jvm
@@ -109,6 +111,7 @@ def test_a_batch_without_the_marker_is_not_read_and_is_written_anew(
     assert ids(sink, spark) == [*range(10), *range(10, 20, 2)]
 
 
+@pytest.mark.long
 def test_a_directory_that_somebody_has_renamed_is_no_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -133,6 +136,7 @@ def test_the_marker_does_not_depend_on_the_session(spark: SparkSession, tmp_path
     assert ids(sink, spark) == [*range(10)]
 
 
+@pytest.mark.long
 def test_sinks_of_one_handler_have_states_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "out")
     even = ParquetSink(path=path, sink_name="even", transform=lambda df: df.where("half = 0"))
@@ -149,6 +153,7 @@ def test_sinks_of_one_handler_have_states_of_their_own(spark: SparkSession, tmp_
     assert ids(odd, spark) == [1, 3, 5, 7, 9]
 
 
+@pytest.mark.long
 def test_partitions_are_read_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
     names = ["code", "day", "count", "price", "flag"]
     sink = ParquetSink(path=str(tmp_path / "out"), partition_by=names, sink_name="01")
@@ -198,6 +203,7 @@ def test_instants_are_directories_in_no_time_zone(spark: SparkSession, tmp_path:
         assert read == sorted((one, one, wall) for one in instants * (number + 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "value",
     ["''", "'__HIVE_DEFAULT_PARTITION__'", "CAST(unhex('80') AS string)", "'a\\0b'"],
@@ -217,6 +223,7 @@ def test_a_string_that_a_directory_would_alter_is_refused(
     assert {code for (code,) in found} == {*codes}
 
 
+@pytest.mark.long
 def test_directories_beside_those_of_an_earlier_version_have_their_types(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -238,6 +245,7 @@ def test_binary_directories_are_refused(spark: SparkSession, tmp_path: Path) -> 
         here.call(sink, spark.sql("SELECT 1 AS id, unhex('80') AS code"), 0)
 
 
+@pytest.mark.long
 def test_columns_that_later_batches_have_are_read(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(path=str(tmp_path / "out"))
     with run(spark, tmp_path / "checkpoint") as here:
@@ -254,6 +262,7 @@ def test_columns_that_later_batches_have_are_read(spark: SparkSession, tmp_path:
             sink.read(spark)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["[x]", "{a,b}", "a\\b", "a:b", "a*b", "a?b", "100%", "%2F", "a b", "é", "a:[x]\\{b}"]
 )
@@ -328,6 +337,7 @@ def test_a_query_writes_what_it_reads(
     assert sorted(row.sequence for row in sink.read(spark).collect()) == [*range(1, 101)]
 
 
+@pytest.mark.long
 def test_a_copy_of_a_checkpoint_loses_no_record_without_an_error(
     spark: SparkSession, tmp_path: Path, checkpoint: str, start: Callable[..., FanOutQuery]
 ) -> None:

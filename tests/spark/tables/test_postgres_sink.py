@@ -86,6 +86,7 @@ def test_a_batch_that_comes_again_is_written_once(
     assert staging(url) == []
 
 
+@pytest.mark.long
 def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written
     assert staging(url) == []
 
 
+@pytest.mark.long
 def test_a_copy_of_a_checkpoint_that_writes_the_same_batch_is_found_in_the_transaction(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_copy_of_a_checkpoint_that_writes_the_same_batch_is_found_in_the_trans
     assert query(url, "TABLE orders") == [(1, 1, "figs")]
 
 
+@pytest.mark.long
 def test_two_runs_that_write_one_batch_write_it_once(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +157,7 @@ def test_the_newest_row_of_a_key_stays(spark: SparkSession, url: str, tmp_path: 
     assert query(url, "TABLE orders") == [(1, 3, "c"), (2, 6, "y"), (3, 1, "z")]
 
 
+@pytest.mark.long
 def test_rows_without_a_key_are_refused(spark: SparkSession, url: str, tmp_path: Path) -> None:
     sink = PostgresSink(table="orders", dsn=url, key=("id", "item"), latest_by="version")
     query(url, "CREATE UNIQUE INDEX ON orders (id, item)")
@@ -195,6 +199,7 @@ def drop_a_staging_table(url: str) -> None:
     query(url, f'DROP TABLE "{staging(url)[0]}"')
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -250,6 +255,7 @@ def test_a_crash_in_the_transaction_takes_all_of_it(
     assert staging(url) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["_copy", "_take_over"])
 def test_what_a_killed_attempt_left_is_dropped(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
@@ -358,6 +364,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "n"}])
 def test_values_that_their_columns_would_alter_are_refused(
     spark: SparkSession, url: str, tmp_path: Path, options: dict[str, Any]
@@ -381,6 +388,7 @@ def test_values_that_their_columns_would_alter_are_refused(
     assert query(url, "SELECT id FROM t") == [(1,)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "value", "says"), REFUSED)
 def test_values_that_no_column_of_the_type_has_are_refused(  # noqa: PLR0917 - fixtures
     spark: SparkSession, url: str, tmp_path: Path, kind: str, value: str, says: str
@@ -439,6 +447,7 @@ def test_a_value_that_needs_a_guess_is_refused_before_it_is_copied(  # noqa: PLR
     assert staging(url) == ["t"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["LATIN1", "WIN1252", "EUC_JP", "UTF8", "SQL_ASCII"])
 def test_text_is_the_same_in_every_encoding(
     spark: SparkSession,
@@ -535,6 +544,7 @@ def test_names_of_tables_are_taken_as_they_are(
     assert query(url, 'TABLE "my.schema"."a.""b"') == [(1,)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", ["40001", "40P01"])
 def test_a_transaction_that_another_one_is_in_the_way_of_is_tried_again(
     spark: SparkSession, url: str, tmp_path: Path, state: str
@@ -556,6 +566,7 @@ def test_a_transaction_that_another_one_is_in_the_way_of_is_tried_again(
     assert query(url, "TABLE orders") == [(1, 1, "figs")]
 
 
+@pytest.mark.long
 def test_the_end_of_a_connection_is_told(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -657,6 +668,7 @@ def test_a_run_that_lost_the_checkpoint_writes_nothing(
     assert query(url, "TABLE fanout_batches") == []
 
 
+@pytest.mark.long
 def test_what_the_database_refuses_is_said_without_data(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
@@ -780,6 +792,7 @@ def test_workers_without_the_library_are_an_error_of_the_setup(
         here.call(PostgresSink(table="orders", dsn=url), orders(spark, (1, 1, "figs")), 0)
 
 
+@pytest.mark.long
 def test_waits_for_locks_are_bounded(spark: SparkSession, url: str, tmp_path: Path) -> None:
     rows = orders(spark, (1, 1, "figs"))
     with run(spark, tmp_path) as here, psycopg.connect(url) as other:
@@ -791,6 +804,7 @@ def test_waits_for_locks_are_bounded(spark: SparkSession, url: str, tmp_path: Pa
     assert query(url, "TABLE orders") == []
 
 
+@pytest.mark.long
 def test_what_a_session_waits_for_is_bounded(spark: SparkSession, url: str, tmp_path: Path) -> None:
     names = ("lock_timeout", "idle_in_transaction_session_timeout", "synchronous_commit")
     for name in names:
