@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from fanout.core.sentence import Option
 from fanout.errors import OptionError
 
 
@@ -14,7 +15,7 @@ def number(name: str, value: object) -> float:
         OptionError: If it is none.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise OptionError(f"{name}={value!r} must be a number")
+        raise OptionError(Option(name, value), " must be a number")
     return value
 
 
@@ -31,7 +32,7 @@ def whole(name: str, value: object, *, or_none: bool = False) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int):
         alternative = ", or None" if or_none else ""
-        raise OptionError(f"{name}={value!r} must be a whole number{alternative}")
+        raise OptionError(Option(name, value), " must be a whole number", alternative)
     return value
 
 
@@ -43,7 +44,7 @@ def one_of(name: str, value: object, *allowed: str) -> None:
     """
     if value not in allowed:
         choices = " or ".join(map(repr, allowed))
-        raise OptionError(f"{name}={value!r} is not understood; use {choices}")
+        raise OptionError(Option(name, value), f" is not understood; use {choices}")
 
 
 def check_path(name: str, value: str) -> None:
@@ -61,11 +62,12 @@ def check_path(name: str, value: str) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise OptionError(
-            f"{name}={value!r} must be a path in UTF-8, which Parquet and Spark need; rename it, "
-            f"or start this process with a locale such as C.UTF-8"
+            Option(name, value),
+            " must be a path in UTF-8, which Parquet and Spark need; rename it, or start this "
+            "process with a locale such as C.UTF-8",
         ) from error
     if "\0" in value:
-        raise OptionError(f"{name}={value!r} must be a path, which has no NUL")
+        raise OptionError(Option(name, value), " must be a path, which has no NUL")
 
 
 def check_memory(max_event_bytes: object, max_bytes_in_flight: object) -> None:
@@ -78,8 +80,9 @@ def check_memory(max_event_bytes: object, max_bytes_in_flight: object) -> None:
     in_flight = whole("max_bytes_in_flight", max_bytes_in_flight)
     if not 0 < event <= in_flight:
         raise OptionError(
-            f"max_event_bytes={event} must be at least 1 and at most "
-            f"max_bytes_in_flight={in_flight}"
+            Option("max_event_bytes", event),
+            " must be at least 1 and at most ",
+            Option("max_bytes_in_flight", in_flight),
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from fanout.core.backoff import Backoff
+from fanout.core.sentence import Option
 from fanout.core.source_options import SourceOptions
 from fanout.core.user_decode import check_decode
 from fanout.errors import OptionError
@@ -64,4 +65,4 @@ def check_text(name: str, value: object) -> None:
         OptionError: If it is neither, or empty.
     """
     if value is not None and (not isinstance(value, str) or not value):
-        raise OptionError(f"{name}={value!r} must be a string, and not empty")
+        raise OptionError(Option(name, value), " must be a string, and not empty")
