@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 
 from fanout.core.sentence import Option
 from fanout.errors import OptionError
@@ -36,6 +37,26 @@ def whole(name: str, value: object, *, or_none: bool = False) -> int:
     return value
 
 
+def at_least_one(name: str, value: object, *, or_none: bool = False) -> None:
+    """Check that an option is a whole number above 0, or None where that is allowed.
+
+    Raises:
+        OptionError: If it is neither.
+    """
+    if not (value is None and or_none) and whole(name, value, or_none=or_none) < 1:
+        raise OptionError(Option(name, value), " must be at least 1", ", or None" * or_none)
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Check an option that is a time in seconds.
+
+    Raises:
+        OptionError: If it is not a finite number above 0.
+    """
+    if not 0 < number(name, value) < math.inf:
+        raise OptionError(Option(name, value), " must be more than 0 seconds, and finite")
+
+
 def one_of(name: str, value: object, *allowed: str) -> None:
     """Check that an option has one of the values that it may have.
 
@@ -45,6 +66,28 @@ def one_of(name: str, value: object, *allowed: str) -> None:
     if value not in allowed:
         choices = " or ".join(map(repr, allowed))
         raise OptionError(Option(name, value), f" is not understood; use {choices}")
+
+
+def check_text(name: str, value: object, *, or_none: bool = True) -> None:
+    """Check that an option is a string, and not empty; or None where that is allowed.
+
+    Raises:
+        OptionError: If it is neither.
+    """
+    if not (value is None and or_none) and not (isinstance(value, str) and value):
+        raise OptionError(Option(name, value), " must be a string, and not empty")
+
+
+def check_strings(options: object, *names: str) -> None:
+    """Check that options are strings or None. No message has a value, which may be a secret.
+
+    Raises:
+        OptionError: If one is neither.
+    """
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not isinstance(value, str):
+            raise OptionError(Option(name), f" must be a string, not {type(value).__name__}")
 
 
 def check_path(name: str, value: str) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.option_checks import number
+from fanout.core.option_checks import check_seconds, check_text
 from fanout.core.sentence import Option
 from fanout.core.user_functions import check_function, drop_unawaited
 from fanout.errors import OptionError
@@ -74,15 +73,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "servers", tuple(map(str, parse_servers(self.servers))))
-        if not isinstance(self.client_id, str) or not self.client_id:
-            raise OptionError(
-                Option("client_id", self.client_id), " must be a string, and not empty"
-            )
-        if not 0 < number("connect_timeout", self.connect_timeout) < math.inf:
-            raise OptionError(
-                Option("connect_timeout", self.connect_timeout),
-                " must be more than 0 seconds, and finite",
-            )
+        check_text("client_id", self.client_id, or_none=False)
+        check_seconds("connect_timeout", self.connect_timeout)
         if isinstance(self.security, Security):
             for server in self.addresses:
                 self.security.check_host(server.host)

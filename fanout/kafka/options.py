@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from fanout.core.bad_records import check_on_bad_record
 from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.event_time import parse_event_time
-from fanout.core.option_checks import check_memory, one_of
+from fanout.core.option_checks import check_memory, check_seconds, one_of
 from fanout.core.positions import Committed, Horizon
 from fanout.core.sentence import Option, Sentence
-from fanout.core.source_options import check_seconds
 from fanout.core.starts import Chooser, PerSplit, parse_start
 from fanout.core.user_decode import UserDecode
 from fanout.errors import OptionError

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final, get_args
 
-from fanout.core.option_checks import is_loopback, one_of
+from fanout.core.option_checks import check_strings, is_loopback, one_of
 from fanout.core.sentence import Option, Sentence, Suggestion, all_of
 from fanout.errors import OptionError
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 SecurityProtocol: TypeAlias = Literal["SASL_SSL", "SSL", "SASL_PLAINTEXT", "PLAINTEXT"]
 Mechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
-_TEXTS = ("username", "password", "key_password")
 _SASL = ("mechanism", "username", "password", "token")
 _LOGIN = Sentence.of("{username:a username} and {password:a password}")
 _OR_PASS = Suggestion.of(", or pass {insecure=True} if the network is trusted")
@@ -69,10 +68,7 @@ class Security:
         one_of("protocol", self.protocol, *get_args(SecurityProtocol))
         if self.mechanism is not None:
             one_of("mechanism", self.mechanism, *get_args(Mechanism))
-        for name in _TEXTS:
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise OptionError(Option(name), f" must be a string, not {type(value).__name__}")
+        check_strings(self, "username", "password", "key_password")
         self._check_sasl()
         self._check_tls()
 

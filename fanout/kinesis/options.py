@@ -12,10 +12,16 @@ from fanout.core.backoff import Backoff, Pacing
 from fanout.core.bad_records import check_on_bad_record
 from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.event_time import parse_event_time
-from fanout.core.option_checks import check_memory, is_loopback, one_of
+from fanout.core.option_checks import (
+    check_memory,
+    check_seconds,
+    check_strings,
+    is_loopback,
+    one_of,
+)
 from fanout.core.positions import Latest
 from fanout.core.sentence import Option, Suggestion
-from fanout.core.source_options import SourceOptions, check_seconds
+from fanout.core.source_options import SourceOptions
 from fanout.core.starts import parse_start
 from fanout.core.user_decode import UserDecode, check_decode
 from fanout.errors import OptionError
@@ -271,10 +277,7 @@ class KinesisOptions(SourceOptions):
         check_memory(self.max_event_bytes, self.max_bytes_in_flight)
 
     def _check_names(self) -> None:
-        for name in _STRINGS:
-            value = getattr(self, name)
-            if not isinstance(value, str) and value is not None:
-                raise OptionError(Option(name), f" must be a string, not {type(value).__name__}")
+        check_strings(self, *_STRINGS)
         if not isinstance(self.stream, str):
             object.__setattr__(self, "stream", _check_several(self.stream))
         one_of("mode", self.mode, "efo", "polling")

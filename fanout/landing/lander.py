@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
 from fanout.core.opening import open_stored, resolve_start
-from fanout.core.option_checks import number, one_of, whole
+from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.by_date import check_date_column, publish_by_date
@@ -459,8 +459,7 @@ def _check_limits(
     max_records: int, max_bytes: int, max_wait: float, **ages: timedelta | None
 ) -> None:
     for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
-        if whole(name, value) < 1:
-            raise OptionError(Option(name, value), " must be at least 1")
+        at_least_one(name, value)
     if number("max_wait", max_wait) < 0:
         raise OptionError(Option("max_wait", max_wait), " must not be negative")
     for name, age in ages.items():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, final
 
 from fanout.core.event_time import CarriedWatermarks
 from fanout.core.opening import open_stream
-from fanout.core.option_checks import number, one_of, whole
+from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError
 from fanout.kafka.reading.subscription import HEARTBEAT
@@ -80,9 +80,8 @@ class ShuffleSource:
             )
         one_of("on_bad_frame", self.on_bad_frame, "fail", "gap")
         one_of("on_silent_producer", self.on_silent_producer, "leave_out", "fail")
-        count, timeout = self.partition_count, self.producer_timeout
-        if count is not None and whole("partition_count", count, or_none=True) < 1:
-            raise OptionError(Option("partition_count", count), " must be at least 1, or None")
+        at_least_one("partition_count", self.partition_count, or_none=True)
+        timeout = self.producer_timeout
         if timeout is None:
             return
         if not _LEAST_TIMEOUT <= number("producer_timeout", timeout) < math.inf:
