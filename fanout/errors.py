@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from fanout.core.sentence import Sentence
+
 __all__ = (
     "AcknowledgementError",
     "BadFrameError",
@@ -43,9 +45,16 @@ __all__ = (
 
 
 class FanOutError(Exception):
-    """Root of every error that fanout raises on purpose."""
+    """Root of every error that fanout raises on purpose.
+
+    Args:
+        *parts: Its sentence, in one piece or in several; see `fanout.core.sentence`.
+    """
 
     retryable: ClassVar[bool] = False
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(Sentence(*parts))
 
 
 class OptionError(FanOutError, ValueError):

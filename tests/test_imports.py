@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "": {"_exports", "core", "landing", "errors"},
     "_child_process": set(),
     "_exports": {"errors"},
-    "errors": {"errors"},
+    "errors": {"core", "errors"},
     "core": {"core", "errors"},
     "kinesis": {"kinesis", "_exports", "core", "errors"},
     "kafka": {"kafka", "_exports", "landing", "core", "errors"},

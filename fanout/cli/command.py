@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import re
+import shlex
 from contextvars import ContextVar
 from dataclasses import is_dataclass
 from enum import IntEnum
@@ -13,20 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin
 import typer
 
 from fanout._exports import naming_extras
-from fanout.core.option_words import SECRETS, STORAGE_SECRETS, in_words_of_caller
+from fanout.core.sentence import Option, Sentence
 from fanout.errors import FanOutError
+from fanout.kafka.client_properties import SECRET_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 # Secrets are no options, which would show in the list of processes.
-_WORDS: Final = SECRETS | {"servers": "--bootstrap-servers"}
-# The keywords of Python that messages offer as a remedy, and that not every command has.
-OTHER_KEYWORDS: Final = frozenset({"decode", "insecure", "mode", "on_bad_frame", "on_bad_record"})
-_REMEDY: Final = re.compile(
-    rf"(?:,? or pass |; |(?<=\?) )(?:{'|'.join(sorted(OTHER_KEYWORDS))})=[^,;]*"
-    rf"|{STORAGE_SECRETS}"
-)
+_WORDS: Final = SECRET_VARIABLES | {"servers": "--bootstrap-servers"}
 _words_of_command: ContextVar[Mapping[str, str]] = ContextVar("words", default=_WORDS)
 
 
@@ -79,9 +74,19 @@ def fanout_command(name: str) -> Callable[[Callable[..., None]], Callable[..., N
     return decorate
 
 
-def in_words_of_options(text: str) -> str:
-    """Write keywords of Python in a text as the options of the command that runs."""
-    return in_words_of_caller(text, _words_of_command.get())
+def in_words_of_options(said: str | FanOutError) -> str:
+    """Write what is said with the options of the command that runs."""
+    return Sentence(said).in_words(_written)
+
+
+def _written(option: Option) -> str | None:
+    """Return what a user of the command that runs writes for an option."""
+    word, value = _words_of_command.get().get(option.name), option.value
+    if word is None or value in {None, "True"}:
+        return word
+    if word.startswith("--") and value[0] in {"'", '"'}:
+        value = shlex.quote(value[1:-1])
+    return f"{word} {value.removesuffix('.0')}"
 
 
 def _run(name: str, function: Callable[[], None]) -> None:
@@ -89,10 +94,7 @@ def _run(name: str, function: Callable[[], None]) -> None:
         with naming_extras("it"):
             function()
     except FanOutError as error:
-        sentence = in_words_of_options(str(error))
-        # A remedy by a keyword that is no option of the command is left out.
-        sentence = _REMEDY.sub("", sentence)
-        typer.echo(f"fanout {name}: {sentence}", err=True)
+        typer.echo(f"fanout {name}: {in_words_of_options(error)}", err=True)
         raise typer.Exit(ExitCode.UNUSABLE) from error
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None

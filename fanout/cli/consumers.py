@@ -210,7 +210,7 @@ def _report(deletion: Deletion, *, yes: bool, json: bool) -> None:
     """Print the consumers that were deregistered, or would be; exit with 1 if a part failed."""
     name, chosen, failed = deletion
     done = [consumer for consumer in chosen if consumer.name not in failed]
-    reasons = {consumer: in_words_of_options(str(error)) for consumer, error in failed.items()}
+    reasons = {consumer: in_words_of_options(error) for consumer, error in failed.items()}
     for reason in reasons.values():
         typer.echo(f"fanout consumers: {reason}", err=True)
     answer = {"stream": name, "dry_run": not yes, "consumers": _to_json(done), "failed": reasons}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, final
 
 import typer
 
-from fanout.core.option_words import SECRETS
 from fanout.errors import OptionError
+from fanout.kafka.client_properties import SECRET_VARIABLES
 
 if TYPE_CHECKING:
     from fanout.kafka.cluster import Cluster
@@ -68,7 +67,7 @@ class ClusterOptions:
         typer.Option(
             help="SCRAM-SHA-512, which is the default, SCRAM-SHA-256, PLAIN, AWS_MSK_IAM, which "
             "uses the credentials of AWS, or OAUTHBEARER, whose token is in the environment "
-            f"variable {SECRETS['token']}.",
+            f"variable {SECRET_VARIABLES['token']}.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -76,7 +75,8 @@ class ClusterOptions:
     username: Annotated[
         str | None,
         typer.Option(
-            help=f"The user; the environment variable {SECRETS['password']} holds the password.",
+            help="The user; the environment variable "
+            f"{SECRET_VARIABLES['password']} holds the password.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -101,7 +101,7 @@ class ClusterOptions:
         str | None,
         typer.Option(
             help="Its key (PEM), if it is in another file; the environment variable "
-            f"{SECRETS['key_password']} holds the password of an encrypted key.",
+            f"{SECRET_VARIABLES['key_password']} holds the password of an encrypted key.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -126,7 +126,10 @@ class ClusterOptions:
     def cluster(self) -> Cluster:
         """Return the cluster that the options, the environment and the file describe. It blocks."""
         # Help and usage errors do not load Kafka's library.
-        from fanout.kafka.client_properties import read_client_properties  # noqa: PLC0415
+        from fanout.kafka.client_properties import (  # noqa: PLC0415
+            read_client_properties,
+            secrets_of_environment,
+        )
         from fanout.kafka.cluster import Cluster  # noqa: PLC0415
 
         given = {name: value for name in _SECURITY if (value := getattr(self, name)) is not None}
@@ -135,7 +138,7 @@ class ClusterOptions:
             servers=self.bootstrap_servers,
             insecure=self.insecure,
             options=given,
-            secrets={name: os.environ.get(variable, "") for name, variable in SECRETS.items()},
+            secrets=secrets_of_environment(),
         )
         if properties.bootstrap_servers is None:
             raise OptionError(

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
 
-from fanout.errors import OptionError
-
 if TYPE_CHECKING:
     from fanout.kinesis.options import KinesisOptions
     from fanout.kinesis.source import KinesisSource
@@ -36,16 +34,12 @@ class AwsOptions:
         # Help and usage errors do not load the AWS SDK.
         from fanout.kinesis.options import KinesisOptions, streams_of  # noqa: PLC0415
 
-        try:
-            return KinesisOptions(
-                stream=streams_of(stream),
-                consumer=consumer,
-                mode="polling" if consumer is None else "efo",
-                **asdict(self),
-            )
-        except OptionError as error:
-            # No command allows plain http to another machine.
-            raise OptionError(str(error).partition(", or pass insecure=")[0]) from error
+        return KinesisOptions(
+            stream=streams_of(stream),
+            consumer=consumer,
+            mode="polling" if consumer is None else "efo",
+            **asdict(self),
+        )
 
     def source(self, stream: str, consumer: str | None, **options: Any) -> KinesisSource:
         """Return the source of streams, separated by commas; it polls without a consumer."""

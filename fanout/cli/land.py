@@ -17,6 +17,7 @@ from fanout.cli.kafka_options import ClusterOptions
 from fanout.cli.kinesis_options import AwsOptions
 from fanout.cli.metrics_port import MetricsPort, served_metrics
 from fanout.cli.source_argument import SourceName, aware_time, parse_source
+from fanout.core.sentence import Option
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -268,8 +269,8 @@ def _start(text: str | None, oldest: str, *others: str) -> datetime | str:
         return moment
     words = ", ".join((oldest, *others))
     raise OptionError(
-        f"start={text!r} must be {words}, or a time with its zone, such as "
-        f"2026-11-22T08:00:00+00:00"
+        Option("start", text),
+        f" must be {words}, or a time with its zone, such as 2026-11-22T08:00:00+00:00",
     )
 
 
@@ -278,11 +279,12 @@ def _pairs(options: Sequence[str]) -> Mapping[str, str]:
     for option in options:
         name, equals, value = option.partition("=")
         if not (name and equals):
-            raise OptionError(f"storage_options={option!r} must be NAME=VALUE")
+            raise OptionError(Option("storage_options", option), " must be NAME=VALUE")
         if _SECRET.search(name):
             raise OptionError(
-                f"storage_options has {name!r}: a secret would show in the list of processes; set "
-                f"it in the environment, as the service's SDK finds it"
+                Option("storage_options"),
+                f" has {name!r}: a secret would show in the list of processes; set it in the "
+                "environment, as the service's SDK finds it",
             )
         pairs[name] = value
     return pairs

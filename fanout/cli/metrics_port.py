@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import typer
 
+from fanout.core.sentence import Option
 from fanout.errors import OptionError, SetupError
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def served_metrics(metrics_port: str | None) -> Iterator[Callable[[_Watchable], 
             server, thread = start_http_server(port, host)
         except OSError as error:
             raise SetupError(
-                f"metrics_port={metrics_port} cannot be used: {error.strerror}; pass another one, "
-                f"or 0 for a free one"
+                Option("metrics_port", metrics_port),
+                f" cannot be used: {error.strerror}; pass another one, or 0 for a free one",
             ) from error
         for close in (thread.join, server.server_close, server.shutdown):  # the last one first
             stack.callback(close)
@@ -77,7 +78,7 @@ def _parse(metrics_port: str) -> tuple[str, int]:
     found = _ADDRESS.fullmatch(metrics_port)
     if found is None or int(found["port"]) > _LAST_PORT:
         raise OptionError(
-            f"metrics_port={metrics_port} must be a port, or an address and a port, such as 9464 "
-            f"or 127.0.0.1:9464"
+            Option("metrics_port", metrics_port),
+            " must be a port, or an address and a port, such as 9464 or 127.0.0.1:9464",
         )
     return found["host"] or "0.0.0.0", int(found["port"])  # noqa: S104 - Prometheus is elsewhere

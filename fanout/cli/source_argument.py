@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, TypeAlias, cast
 
 import typer
 
+from fanout.core.sentence import Option
 from fanout.errors import OptionError
 
 Service: TypeAlias = Literal["kinesis", "kafka"]
@@ -34,12 +35,12 @@ def parse_source(
     """
     match = _SOURCE.fullmatch(source)
     if match is None:
-        raise OptionError(f"source={source!r} must be kinesis://STREAM or kafka://TOPIC")
+        raise OptionError(Option("source", source), " must be kinesis://STREAM or kafka://TOPIC")
     service = cast("Service", match[1])
     others = kafka if service == "kinesis" else kinesis
     for name, value in others.items():
         if value is not None:
-            raise OptionError(f"{name}={value!r} cannot be used with {service}://")
+            raise OptionError(Option(name, value), f" cannot be used with {service}://")
     return service, match[2]
 
 

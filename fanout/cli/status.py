@@ -122,7 +122,7 @@ def _lags(ask: Callable[[], dict[str, Backlog]]) -> tuple[dict[str, Backlog], st
     try:
         lags = ask()
     except FanOutError as error:
-        return {}, in_words_of_options(str(error))
+        return {}, in_words_of_options(error)
     failures = {lag.obstacle for lag in lags.values() if lag.obstacle}
     if expired := [id_ for id_, lag in lags.items() if lag.expired]:
         failures.add(f"the records that follow in {named(expired)} have expired")

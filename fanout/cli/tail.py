@@ -22,6 +22,7 @@ from fanout.cli.metrics_port import MetricsPort, served_metrics
 from fanout.cli.record_lines import KAFKA, KINESIS, RecordLines
 from fanout.cli.source_argument import SourceName, aware_time, parse_source
 from fanout.cli.standard_output import StandardOutput
+from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -177,11 +178,15 @@ def _start(since: str | None) -> datetime | str:
         moment = now - age(since)
     if moment is None:
         raise OptionError(
-            f"{since=} must be an age such as 30s, 10m, 12h or 7d, a time with its zone such as "
-            f"2026-11-22T08:00:00Z, or earliest"
+            Option("since", since),
+            " must be an age such as 30s, 10m, 12h or 7d, a time with its zone such as "
+            "2026-11-22T08:00:00Z, or earliest",
         )
     if moment > now:
-        raise OptionError(f"{since=} is in the future; leave since out for new records alone")
+        raise OptionError(
+            Option("since", since),
+            Sentence.of(" is in the future; leave {since} out for new records alone"),
+        )
     return moment
 
 
@@ -196,7 +201,9 @@ def _searched(pattern: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise OptionError(f"{pattern=} is no regular expression: {error}") from error
+        raise OptionError(
+            Option("pattern", pattern), f" is no regular expression: {error}"
+        ) from error
 
 
 def _kinesis(
@@ -248,6 +255,7 @@ def _partitions(shards: str, topics: Sequence[str]) -> list[str]:
     topic, _, number = shards.rpartition("-")
     if topic not in topics or not number.isdecimal():
         raise OptionError(
-            f"{shards=} must be a partition of {' or '.join(topics)}, such as 3 or {topics[0]}-3"
+            Option("shards", shards),
+            f" must be a partition of {' or '.join(topics)}, such as 3 or {topics[0]}-3",
         )
     return [shards]

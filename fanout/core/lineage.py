@@ -15,6 +15,7 @@ from fanout.core.error_text import text_of
 from fanout.core.events import startable
 from fanout.core.policy import Fatal, Phase, Retry
 from fanout.core.positions import Cursor, Horizon
+from fanout.core.sentence import in_brackets
 from fanout.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -160,7 +161,6 @@ async def delay_after_failure(
 def listing_failure(error: Exception, verdict: Verdict) -> ServiceError:
     """Build the error of a stream whose splits cannot be listed, with its cause."""
     hint = verdict.hint if isinstance(verdict, Retry | Fatal) else ""
-    text = f"the splits cannot be listed: {text_of(error)}"
-    failure = ServiceError(f"{text} ({hint})" if hint else text)
+    failure = ServiceError("the splits cannot be listed: ", error, in_brackets(hint))
     failure.__cause__ = error
     return failure

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 
+from fanout.core.sentence import Option
 from fanout.errors import OptionError
 
 
@@ -14,7 +16,7 @@ def number(name: str, value: object) -> float:
         OptionError: If it is none.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise OptionError(f"{name}={value!r} must be a number")
+        raise OptionError(Option(name, value), " must be a number")
     return value
 
 
@@ -31,8 +33,28 @@ def whole(name: str, value: object, *, or_none: bool = False) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int):
         alternative = ", or None" if or_none else ""
-        raise OptionError(f"{name}={value!r} must be a whole number{alternative}")
+        raise OptionError(Option(name, value), " must be a whole number", alternative)
     return value
+
+
+def at_least_one(name: str, value: object, *, or_none: bool = False) -> None:
+    """Check that an option is a whole number above 0, or None where that is allowed.
+
+    Raises:
+        OptionError: If it is neither.
+    """
+    if not (value is None and or_none) and whole(name, value, or_none=or_none) < 1:
+        raise OptionError(Option(name, value), " must be at least 1", ", or None" * or_none)
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Check an option that is a time in seconds.
+
+    Raises:
+        OptionError: If it is not a finite number above 0.
+    """
+    if not 0 < number(name, value) < math.inf:
+        raise OptionError(Option(name, value), " must be more than 0 seconds, and finite")
 
 
 def one_of(name: str, value: object, *allowed: str) -> None:
@@ -43,7 +65,29 @@ def one_of(name: str, value: object, *allowed: str) -> None:
     """
     if value not in allowed:
         choices = " or ".join(map(repr, allowed))
-        raise OptionError(f"{name}={value!r} is not understood; use {choices}")
+        raise OptionError(Option(name, value), f" is not understood; use {choices}")
+
+
+def check_text(name: str, value: object, *, or_none: bool = True) -> None:
+    """Check that an option is a string, and not empty; or None where that is allowed.
+
+    Raises:
+        OptionError: If it is neither.
+    """
+    if not (value is None and or_none) and not (isinstance(value, str) and value):
+        raise OptionError(Option(name, value), " must be a string, and not empty")
+
+
+def check_strings(options: object, *names: str) -> None:
+    """Check that options are strings or None. No message has a value, which may be a secret.
+
+    Raises:
+        OptionError: If one is neither.
+    """
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not isinstance(value, str):
+            raise OptionError(Option(name), f" must be a string, not {type(value).__name__}")
 
 
 def check_path(name: str, value: str) -> None:
@@ -61,11 +105,12 @@ def check_path(name: str, value: str) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise OptionError(
-            f"{name}={value!r} must be a path in UTF-8, which Parquet and Spark need; rename it, "
-            f"or start this process with a locale such as C.UTF-8"
+            Option(name, value),
+            " must be a path in UTF-8, which Parquet and Spark need; rename it, or start this "
+            "process with a locale such as C.UTF-8",
         ) from error
     if "\0" in value:
-        raise OptionError(f"{name}={value!r} must be a path, which has no NUL")
+        raise OptionError(Option(name, value), " must be a path, which has no NUL")
 
 
 def check_memory(max_event_bytes: object, max_bytes_in_flight: object) -> None:
@@ -78,8 +123,9 @@ def check_memory(max_event_bytes: object, max_bytes_in_flight: object) -> None:
     in_flight = whole("max_bytes_in_flight", max_bytes_in_flight)
     if not 0 < event <= in_flight:
         raise OptionError(
-            f"max_event_bytes={event} must be at least 1 and at most "
-            f"max_bytes_in_flight={in_flight}"
+            Option("max_event_bytes", event),
+            " must be at least 1 and at most ",
+            Option("max_bytes_in_flight", in_flight),
         )
 
 

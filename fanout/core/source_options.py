@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from fanout.core.backoff import Backoff, Pacing
-from fanout.core.option_checks import number, whole
+from fanout.core.option_checks import at_least_one, check_seconds, whole
+from fanout.core.sentence import Option
 from fanout.errors import OptionError
 
 
@@ -34,14 +34,13 @@ class SourceOptions:
             OptionError: If one is malformed or out of range.
         """
         if not isinstance(self.backoff, Backoff):
-            raise OptionError(f"backoff={self.backoff!r} must be a fanout.Backoff")
+            raise OptionError(Option("backoff", self.backoff), " must be a fanout.Backoff")
         retries = self.max_retries
         if retries is not None and whole("max_retries", retries, or_none=True) < 0:
-            raise OptionError(f"max_retries={retries} must be 0 or more, or None")
+            raise OptionError(Option("max_retries", retries), " must be 0 or more, or None")
         if self.discovery_interval is not None:
             check_seconds("discovery_interval", self.discovery_interval)
-        if whole("max_bytes_in_flight", self.max_bytes_in_flight) < 1:
-            raise OptionError(f"max_bytes_in_flight={self.max_bytes_in_flight} must be at least 1")
+        at_least_one("max_bytes_in_flight", self.max_bytes_in_flight)
 
     def make_pacing(
         self,
@@ -75,13 +74,3 @@ class SourceOptions:
             max_retries=self.max_retries,
             max_bytes_in_flight=self.max_bytes_in_flight,
         )
-
-
-def check_seconds(name: str, value: object) -> None:
-    """Check a duration.
-
-    Raises:
-        OptionError: If it is not a finite number above 0.
-    """
-    if not 0 < number(name, value) < math.inf:
-        raise OptionError(f"{name}={value} must be more than 0 seconds, and finite")

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, final
 from fanout.core.error_text import text_of
 from fanout.core.events import Split
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Start, Timestamp
+from fanout.core.sentence import Option, Sentence
 from fanout.core.user_functions import check_function, drop_unawaited, is_interrupt
 from fanout.errors import OptionError
 
@@ -89,17 +90,19 @@ def parse_start(
     match start:
         case PerSplit():
             for name, its in (*start.named, (OTHERS, start.others)):
-                _check_commits(f"{option}[{name!r}]", its, dialect)
+                _check_commits(Sentence(Option(option), f"[{name!r}]"), its, dialect)
             return start
         case Mapping():
             return _parse_mapping(start, dialect, option)
         case type():
-            return _parse_one(option, start, dialect)  # a class can be called, and is no function
+            return _parse_one(
+                Option(option), start, dialect
+            )  # a class can be called, and is no function
         case Callable():
             check_function(option, start, "a start, or a function of splits")
             return start
         case _:
-            return _parse_one(option, start, dialect)
+            return _parse_one(Option(option), start, dialect)
 
 
 def start_of_each(
@@ -138,14 +141,16 @@ def _chosen(choose: Chooser, splits: Sequence[Split], dialect: Dialect, option: 
         if is_interrupt(error):
             raise
         raise OptionError(
-            f"the function that was passed as {option} raised {type(error).__name__}: "
-            f"{text_of(error)}"
+            "the function that was passed as ",
+            Option(option),
+            f" raised {type(error).__name__}: {text_of(error)}",
         ) from error
     if not isinstance(chosen, Mapping):
         drop_unawaited(chosen)
         raise OptionError(
-            f"the function that was passed as {option} returned {type(chosen).__name__}; it has "
-            f"to return a mapping of split ids to starts"
+            "the function that was passed as ",
+            Option(option),
+            f" returned {type(chosen).__name__}; it has to return a mapping of split ids to starts",
         )
     return _parse_mapping(chosen, dialect, option)
 
@@ -154,27 +159,31 @@ def _fitted(start: PerSplit, listed: set[str], option: str) -> Mapping[str, Spli
     named = dict(start.named)
     if unknown := sorted(named.keys() - listed):
         raise OptionError(
-            f"{option} names what is not listed, or no longer: {', '.join(unknown)}; there are "
-            f"{', '.join(sorted(listed)) or 'none'}"
+            Option(option),
+            f" names what is not listed, or no longer: {', '.join(unknown)}; there are "
+            f"{', '.join(sorted(listed)) or 'none'}",
         )
     if start.others is not None:
         return dict.fromkeys(listed, start.others) | named
     if missing := sorted(listed - named.keys()):
         raise OptionError(
-            f"{option} names no position for {', '.join(missing)}; name them, or give one for all "
-            f"others as {OTHERS!r}"
+            Option(option),
+            f" names no position for {', '.join(missing)}; name them, or give one for all others "
+            f"as {OTHERS!r}",
         )
     return named
 
 
 def _parse_mapping(start: Mapping[Any, object], dialect: Dialect, option: str) -> PerSplit:
     named = {
-        str(name): _parse_split_start(f"{option}[{str(name)!r}]", start[name], dialect)
+        str(name): _parse_split_start(
+            Sentence(Option(option), f"[{str(name)!r}]"), start[name], dialect
+        )
         for name in start
     }
     others = named.pop(OTHERS, None)
     if isinstance(others, Cursor):
-        raise OptionError(f"{option}[{OTHERS!r}] is a place in one split; name the split")
+        raise OptionError(Option(option), f"[{OTHERS!r}] is a place in one split; name the split")
     return PerSplit(tuple(sorted(named.items(), key=_name)), others)
 
 
@@ -194,18 +203,18 @@ def _parse_one(what: str, start: object, dialect: Dialect) -> Start:
             try:
                 parsed = Timestamp.at(start)
             except OptionError as error:
-                raise OptionError(f"{what}: {error}") from error
+                raise OptionError(what, ": ", error) from error
         case str() if (word := start.lower()) in _WORDS or word in dialect.words:
             parsed = {**_WORDS, **dialect.words}[word]
         case _:
-            raise OptionError(f"{what}={start!r} is not understood; use {dialect.choices}")
+            raise OptionError(what, f"={start!r} is not understood; use {dialect.choices}")
     _check_commits(what, parsed, dialect)
     return parsed
 
 
 def _check_commits(what: str, start: SplitStart | None, dialect: Dialect) -> None:
     if isinstance(start, Committed) and dialect.no_commits is not None:
-        raise OptionError(f"{what}={start!r} cannot be: {dialect.no_commits}")
+        raise OptionError(what, f"={start!r} cannot be: {dialect.no_commits}")
 
 
 def _name(item: tuple[str, SplitStart]) -> str:

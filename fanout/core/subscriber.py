@@ -16,6 +16,7 @@ from fanout.core.event_time import SplitWatermark
 from fanout.core.events import Batch, End, Failure, Gap
 from fanout.core.policy import Fatal, Finish, Pace, Phase, Retry, Skip
 from fanout.core.retrying import until_ready
+from fanout.core.sentence import in_brackets, joined
 from fanout.core.statistics import SplitState
 from fanout.core.subscription import Subscription
 from fanout.errors import (
@@ -252,7 +253,8 @@ class Subscriber:
             SplitFailedError: If there is no next attempt.
         """
         if reason := self._retries.failed(cause, verdict):
-            raise split_failure(self.split, cause, "; ".join(filter(None, (reason, verdict.hint))))
+            hint = joined("; ", filter(None, (reason, verdict.hint)))
+            raise split_failure(self.split, cause, hint)
         delay = self._retries.wait(verdict.pace)
         if verdict.pace is Pace.SLOW:
             self._lifecycle.blocked(self.split, self.position, cause, verdict.hint, delay)
@@ -284,7 +286,6 @@ def split_failure(split: Split, cause: Exception, hint: str = "") -> SplitFailed
     """
     if isinstance(cause, SplitFailedError):
         return cause
-    text = f"{split} cannot go on: {text_of(cause)}"
-    error = SplitFailedError(f"{text} ({hint})" if hint else text)
+    error = SplitFailedError(f"{split} cannot go on: ", cause, in_brackets(hint))
     error.__cause__ = cause
     return error

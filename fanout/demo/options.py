@@ -7,6 +7,7 @@ from enum import StrEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.core.sentence import Option, Sentence
 from fanout.errors import FanOutError, OptionError, SetupError
 
 if TYPE_CHECKING:
@@ -91,60 +92,79 @@ class DemoOptions:
     def __post_init__(self) -> None:
         if not MIN_RECORDS <= self.records <= MAX_RECORDS:
             raise OptionError(
-                f"records={self.records} must be between {MIN_RECORDS:,} and {MAX_RECORDS:,}"
+                Option("records", self.records),
+                f" must be between {MIN_RECORDS:,} and {MAX_RECORDS:,}",
             )
         if not 1 <= self.shards <= MAX_SHARDS:
-            raise OptionError(f"shards={self.shards} must be between 1 and {MAX_SHARDS}")
+            raise OptionError(Option("shards", self.shards), f" must be between 1 and {MAX_SHARDS}")
         if self.shuffle and self.source is not ServiceName.KAFKA:
-            raise OptionError("shuffle needs a topic of Kafka; pass source='kafka'")
+            raise OptionError(
+                Sentence.of("{shuffle} needs a topic of Kafka; pass {source='kafka'}")
+            )
         if self.storage is StorageName.S3 and (
             self.shuffle or self.source is ServiceName.KAFKA_SHARE
         ):
             raise OptionError(
-                "storage='s3' is for source='kinesis' and source='kafka' without a shuffle"
+                Sentence.of(
+                    "{storage='s3'} is for {source='kinesis'} and {source='kafka'} without a "
+                    "shuffle"
+                )
             )
         self._check_landers()
         self._check_dataframe()
         least = _MIN_RECORDS_PER_SHARD * self.shards
         if self.records < least:
             raise OptionError(
-                f"records={self.records} must be at least {least:,} for {self.shards} shards"
+                Option("records", self.records),
+                f" must be at least {least:,} for {self.shards} shards",
             )
 
     def _check_landers(self) -> None:
+        landers = Option("landers", self.landers)
         if not 0 <= self.landers <= MAX_LANDERS:
-            raise OptionError(f"landers={self.landers} must be between 0 and {MAX_LANDERS}")
+            raise OptionError(landers, f" must be between 0 and {MAX_LANDERS}")
         if not self.landers:
             return
         if self.source is ServiceName.KAFKA_SHARE:
             raise OptionError(
-                f"landers={self.landers} cannot read source='kafka-share': a share group locks "
-                f"records for one stream"
+                landers,
+                Sentence.of(
+                    " cannot read {source='kafka-share'}: a share group locks records for one "
+                    "stream"
+                ),
             )
         if self.shuffle:
             raise OptionError(
-                f"landers={self.landers} do not read the shuffle of the demo; leave shuffle out"
+                landers, Sentence.of(" do not read the shuffle of the demo; leave {shuffle} out")
             )
         if self.storage is not StorageName.DISK:
-            raise OptionError(f"landers={self.landers} need storage='disk'")
+            raise OptionError(landers, Sentence.of(" need {storage='disk'}"))
 
     def _check_dataframe(self) -> None:
         if not self.dataframe:
             return
         if self.landers:
             raise OptionError(
-                "dataframe=True of the demo lands in one process of the query; leave landers out"
+                Sentence.of(
+                    "{dataframe=True} of the demo lands in one process of the query; leave "
+                    "{landers} out"
+                )
             )
         if self.source is ServiceName.KAFKA_SHARE:
             raise OptionError(
-                "dataframe=True cannot read source='kafka-share': a share group cannot be landed"
+                Sentence.of(
+                    "{dataframe=True} cannot read {source='kafka-share'}: a share group cannot be "
+                    "landed"
+                )
             )
         if self.shuffle:
             raise OptionError(
-                "dataframe=True does not read the shuffle of the demo; leave shuffle out"
+                Sentence.of(
+                    "{dataframe=True} does not read the shuffle of the demo; leave {shuffle} out"
+                )
             )
         if self.storage is not StorageName.DISK:
-            raise OptionError("dataframe=True needs storage='disk'")
+            raise OptionError(Sentence.of("{dataframe=True} needs {storage='disk'}"))
 
 
 _KAFKA_MODULES = {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"}
@@ -181,8 +201,10 @@ def check_environment(
         )
     if dataframe and find_spec("pyspark.sql.datasource") is None:
         raise SetupError(
-            "dataframe=True needs pyspark 4.0 or newer, and an older one is installed; leave "
-            "dataframe out"
+            Sentence.of(
+                "{dataframe=True} needs pyspark 4.0 or newer, and an older one is installed; "
+                "leave {dataframe} out"
+            )
         )
     # It imports pyspark, so it comes after the check.
     from fanout.spark.session_checks import require_java  # noqa: PLC0415

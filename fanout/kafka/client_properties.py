@@ -6,19 +6,27 @@ Names of librdkafka are read too, where they have the meaning of a name of the J
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, final
 
-from fanout.core.option_words import in_words_of_caller
+from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError
 from fanout.kafka.msk_iam import MSK_IAM, msk_iam_token
 from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+SECRET_VARIABLES: Final = {
+    "password": "KAFKA_PASSWORD",
+    "key_password": "KAFKA_KEY_PASSWORD",
+    "token": "KAFKA_TOKEN",
+}
+"""The environment variables of the secrets of `Security`: options show in lists and plans."""
 
 _LARGEST: Final = 1024 * 1024
 
@@ -123,10 +131,25 @@ def read_client_properties(
     except OptionError as error:
         if path is None:
             raise
-        words = dict.fromkeys(login, _LOGIN) | {_NAMES[name]: name for name in named}
+        words = {name: f"the {name} in {_LOGIN}" for name in login}
+        words |= {_NAMES[name]: name for name in named}
         of_file = {name: words[name] for name in words if name not in options}
-        raise OptionError(f"{path}: {in_words_of_caller(str(error), of_file)}") from error
+        sentence = Sentence(error).in_words(lambda option: _in_file(option, of_file))
+        raise OptionError(f"{path}: ", sentence) from error
     return ClientProperties(servers, security)
+
+
+def secrets_of_environment() -> dict[str, str]:
+    """Return the secrets in the environment of this process, by the option of `Security`."""
+    return {name: os.environ.get(variable, "") for name, variable in SECRET_VARIABLES.items()}
+
+
+def _in_file(option: Option, names: Mapping[str, str]) -> str:
+    """Return the file's name of an option; other options, and `a password`, are the caller's."""
+    name = names.get(option.name)
+    if name is None or (option.value is None and option != option.name):
+        return option
+    return name if option.value is None else f"{name}={option.value}"
 
 
 def _check(found: Mapping[str, str], path: object) -> None:
@@ -151,7 +174,8 @@ def _security(settings: Mapping[str, Any], *, insecure: bool) -> Security:
         return Security(**settings, insecure=plain)
     if "username" in settings:
         raise OptionError(
-            f"mechanism={MSK_IAM!r} takes the credentials of AWS, so leave username out"
+            Option("mechanism", MSK_IAM),
+            Sentence.of(" takes the credentials of AWS, so leave {username} out"),
         )
     return Security(**{**settings, "mechanism": "OAUTHBEARER"}, insecure=plain)
 

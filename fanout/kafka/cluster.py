@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.option_checks import number
+from fanout.core.option_checks import check_seconds, check_text
+from fanout.core.sentence import Option
 from fanout.core.user_functions import check_function, drop_unawaited
 from fanout.errors import OptionError
 from fanout.kafka.security import Security
@@ -73,12 +73,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "servers", tuple(map(str, parse_servers(self.servers))))
-        if not isinstance(self.client_id, str) or not self.client_id:
-            raise OptionError(f"client_id={self.client_id!r} must be a string, and not empty")
-        if not 0 < number("connect_timeout", self.connect_timeout) < math.inf:
-            raise OptionError(
-                f"connect_timeout={self.connect_timeout} must be more than 0 seconds, and finite"
-            )
+        check_text("client_id", self.client_id, or_none=False)
+        check_seconds("connect_timeout", self.connect_timeout)
         if isinstance(self.security, Security):
             for server in self.addresses:
                 self.security.check_host(server.host)
@@ -164,19 +160,20 @@ def parse_servers(servers: str | Sequence[str]) -> tuple[Server, ...]:
     """
     texts = servers.split(",") if isinstance(servers, str) else servers
     if not texts:
-        raise OptionError("servers must name at least one broker, as 'host:port'")
+        raise OptionError(Option("servers"), " must name at least one broker, as 'host:port'")
     return tuple(map(_parse, texts))
 
 
 def _parse(text: str) -> Server:
     if not isinstance(text, str):
-        raise OptionError(f"servers must be strings, not {type(text).__name__}")
+        raise OptionError(Option("servers"), f" must be strings, not {type(text).__name__}")
     match = _SERVER.fullmatch(text.strip())
     port = _PORT if match is None or match["port"] is None else int(match["port"])
     if match is None or not 0 < port <= _LAST_PORT:
         # It is not quoted: it may hold a password, as a URL does.
         raise OptionError(
-            "servers must be 'host:port' each, without a scheme, a user or a password; "
-            "an IPv6 address stands in brackets"
+            Option("servers"),
+            " must be 'host:port' each, without a scheme, a user or a password; an IPv6 address "
+            "stands in brackets",
         )
     return Server(match["ipv6"] or match["host"], port)

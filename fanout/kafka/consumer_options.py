@@ -26,14 +26,11 @@ _NUMBERS = {
 _DECODE = "values come as bytes; decode= converts a whole record batch"
 _COMMITS = "offsets are committed after acknowledge where there is a group_id, never by a timer"
 _ALONE = "partitions are assigned without group membership, so nothing is rebalanced"
-_WAITS = "pass backoff=fanout.Backoff(base=..., cap=...), in seconds"
 _REFUSED = {
     "allow.auto.create.topics": "reading never creates a topic",
     "auto.commit.interval.ms": _COMMITS,
     "auto.offset.reset": "pass start, and on_data_loss for offsets that have expired",
-    "bootstrap.servers": "pass cluster=Cluster(servers)",
     "check.crcs": "checksums are always checked",
-    "client.id": "pass Cluster(..., client_id=...)",
     "client.rack": "pass client_rack",
     "default.api.timeout.ms": "pass request.timeout.ms for one call, and max_retries",
     "enable.auto.commit": _COMMITS,
@@ -51,18 +48,9 @@ _REFUSED = {
     "metric.reporters": "a Java class cannot be used here; read statistics()",
     "partition.assignment.strategy": _ALONE,
     "receive.buffer.bytes": "the operating system sizes its buffers",
-    "reconnect.backoff.max.ms": _WAITS,
-    "reconnect.backoff.ms": _WAITS,
-    "retry.backoff.max.ms": _WAITS,
-    "retry.backoff.ms": _WAITS,
-    "security.protocol": "pass Cluster(..., security=Security(protocol=...))",
     "send.buffer.bytes": "the operating system sizes its buffers",
     "session.timeout.ms": _ALONE,
     "value.deserializer": _DECODE,
-}
-_REFUSED_PREFIXES = {
-    "sasl.": "pass Cluster(..., security=Security(username=..., password=..., mechanism=...))",
-    "ssl.": "pass Cluster(..., security=Security(ca_file=..., certificate_file=...))",
 }
 
 _OPTIONS: Final = DottedOptions(
@@ -70,7 +58,6 @@ _OPTIONS: Final = DottedOptions(
     numbers=_NUMBERS,
     words={},
     refused=_REFUSED,
-    refused_prefixes=_REFUSED_PREFIXES,
 )
 
 

@@ -5,9 +5,25 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 from fanout.errors import OptionError
+
+_WAITS: Final = "pass backoff=fanout.Backoff(base=..., cap=...), in seconds"
+# What every client refuses; the prefixes of names are without the dot.
+_REFUSED: Final = {
+    "bootstrap.servers": "pass cluster=Cluster(servers)",
+    "client.id": "pass Cluster(..., client_id=...)",
+    "reconnect.backoff.max.ms": _WAITS,
+    "reconnect.backoff.ms": _WAITS,
+    "retry.backoff.max.ms": _WAITS,
+    "retry.backoff.ms": _WAITS,
+    "security.protocol": "pass Cluster(..., security=Security(protocol=...))",
+}
+_SECURITY: Final = {
+    "sasl": "pass Cluster(..., security=Security(username=..., password=..., mechanism=...))",
+    "ssl": "pass Cluster(..., security=Security(ca_file=..., certificate_file=...))",
+}
 
 
 @final
@@ -19,15 +35,14 @@ class DottedOptions:
         whose: The client: `"consumer"` or `"producer"`.
         numbers: The range of each option that is a whole number.
         words: The values of each option that is one of several words.
-        refused: The reason for each option of Kafka's that is refused, or what replaces it.
-        refused_prefixes: The same for options with a common prefix.
+        refused: The reason for each option of Kafka's that this client refuses, or what replaces
+            it.
     """
 
     whose: str
     numbers: Mapping[str, tuple[int, int]]
     words: Mapping[str, Iterable[str]]
     refused: Mapping[str, str]
-    refused_prefixes: Mapping[str, str]
 
     def parse(self, options: Mapping[str, str | int]) -> dict[str, Any]:
         """Return values by the names of fields; milliseconds become seconds.
@@ -71,13 +86,10 @@ class DottedOptions:
             return f"{self.whose}_options must be named by strings, not {type(name).__name__}"
         if name.startswith("kafka."):
             return f"{self.whose} option {name!r} has a prefix of Spark's: write {name[6:]!r}"
-        reason = self.refused.get(name)
-        for prefix, instead in self.refused_prefixes.items():
-            if name.startswith(prefix):
-                reason = instead
-        if reason is not None:
+        refused = {**_REFUSED, **self.refused}
+        if reason := refused.get(name, _SECURITY.get(name.partition(".")[0])):
             return f"{self.whose} option {name!r} is refused: {reason}"
-        known = [*self.numbers, *self.words, *self.refused]
+        known = [*self.numbers, *self.words, *refused]
         close = difflib.get_close_matches(name.lower().replace("_", "."), known)
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
         return f"{self.whose} option {name!r} is not known{hint}"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from fanout.core.bad_records import check_on_bad_record
 from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.event_time import parse_event_time
-from fanout.core.option_checks import check_memory, one_of
+from fanout.core.option_checks import check_memory, check_seconds, one_of
 from fanout.core.positions import Committed, Horizon
-from fanout.core.source_options import check_seconds
+from fanout.core.sentence import Option, Sentence
 from fanout.core.starts import Chooser, PerSplit, parse_start
 from fanout.core.user_decode import UserDecode
 from fanout.errors import OptionError
@@ -174,9 +174,14 @@ class KafkaOptions(KafkaReadOptions):
             if isinstance(place, PerSplit):
                 kinds = [place.others, *dict(place.named).values()]
             if option == "stop" and any(isinstance(kind, Horizon) for kind in kinds):
-                raise OptionError("stop='earliest' would read nothing; name another stop")
+                raise OptionError(
+                    Sentence.of("{stop='earliest'} would read nothing; name another stop")
+                )
             if self.group_id is None and any(isinstance(kind, Committed) for kind in kinds):
-                raise OptionError(f"{option}='committed' needs group_id, the group of the commits")
+                raise OptionError(
+                    Option(option, "committed"),
+                    Sentence.of(" needs {group_id}, the group of the commits"),
+                )
 
     def _check_words(self) -> None:
         check_on_bad_record(self.on_bad_record, self.decode)
@@ -189,13 +194,13 @@ class KafkaOptions(KafkaReadOptions):
         least = HEARTBEAT + self.fetching.request_timeout
         if self.silence_timeout <= least:
             raise OptionError(
-                f"silence_timeout={self.silence_timeout} must be more than {least:g} seconds: an "
-                f"idle partition is reported every {HEARTBEAT:g} s, by an answer that may take "
-                f"request.timeout.ms"
+                Option("silence_timeout", self.silence_timeout),
+                f" must be more than {least:g} seconds: an idle partition is reported every "
+                f"{HEARTBEAT:g} s, by an answer that may take request.timeout.ms",
             )
         check_memory(self.max_event_bytes, self.max_bytes_in_flight)
         if self.max_event_bytes > _LARGEST_EVENT:
             raise OptionError(
-                f"max_event_bytes={self.max_event_bytes} must be less than 2 GiB, the limit of "
-                f"a column of Arrow"
+                Option("max_event_bytes", self.max_event_bytes),
+                " must be less than 2 GiB, the limit of a column of Arrow",
             )

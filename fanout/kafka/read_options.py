@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from fanout.core.backoff import Backoff
+from fanout.core.option_checks import check_text
 from fanout.core.source_options import SourceOptions
 from fanout.core.user_decode import check_decode
-from fanout.errors import OptionError
 from fanout.kafka.cluster import check_cluster
 
 if TYPE_CHECKING:
@@ -55,13 +55,3 @@ class KafkaReadOptions(SourceOptions):
         for name in ("group_id", "client_rack"):
             check_text(name, getattr(self, name))
         check_decode(self.decode)
-
-
-def check_text(name: str, value: object) -> None:
-    """Check an option that is a text or None.
-
-    Raises:
-        OptionError: If it is neither, or empty.
-    """
-    if value is not None and (not isinstance(value, str) or not value):
-        raise OptionError(f"{name}={value!r} must be a string, and not empty")

@@ -6,8 +6,8 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, final, get_args
 
-from fanout.core.error_text import text_of
-from fanout.core.option_checks import is_loopback, one_of
+from fanout.core.option_checks import check_strings, is_loopback, one_of
+from fanout.core.sentence import Option, Sentence, Suggestion, all_of
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 SecurityProtocol: TypeAlias = Literal["SASL_SSL", "SSL", "SASL_PLAINTEXT", "PLAINTEXT"]
 Mechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
-_TEXTS = ("username", "password", "key_password")
 _SASL = ("mechanism", "username", "password", "token")
+_LOGIN = Sentence.of("{username:a username} and {password:a password}")
+_OR_PASS = Suggestion.of(", or pass {insecure=True} if the network is trusted")
 _FILES = ("ca_file", "certificate_file", "key_file", "key_password")
 
 
@@ -67,10 +68,7 @@ class Security:
         one_of("protocol", self.protocol, *get_args(SecurityProtocol))
         if self.mechanism is not None:
             one_of("mechanism", self.mechanism, *get_args(Mechanism))
-        for name in _TEXTS:
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise OptionError(f"{name} must be a string, not {type(value).__name__}")
+        check_strings(self, "username", "password", "key_password")
         self._check_sasl()
         self._check_tls()
 
@@ -100,8 +98,8 @@ class Security:
         """
         if not (self.tls or self.insecure or is_loopback(host)):
             raise OptionError(
-                f"the Kafka broker on {host} would be used without TLS: use SASL_SSL or "
-                "SSL, or pass insecure=True if the network is trusted"
+                f"the Kafka broker on {host} would be used without TLS: use SASL_SSL or SSL",
+                _OR_PASS,
             )
 
     def create_context(self) -> ssl.SSLContext | None:
@@ -118,7 +116,7 @@ class Security:
             context = ssl.create_default_context(cafile=self.ca_file)
         except OSError as error:
             raise OptionError(
-                f"ca_file={str(self.ca_file)!r} cannot be used: {text_of(error)}"
+                Option("ca_file", str(self.ca_file)), " cannot be used: ", error
             ) from error
         if self.certificate_file is not None:
             try:
@@ -128,8 +126,9 @@ class Security:
                 )
             except OSError as error:
                 raise OptionError(
-                    f"certificate_file={str(self.certificate_file)!r}, its key_file or its "
-                    f"key_password cannot be used: {text_of(error)}"
+                    Option("certificate_file", str(self.certificate_file)),
+                    Sentence.of(", its {key_file} or its {key_password} cannot be used: "),
+                    error,
                 ) from error
         return context
 
@@ -138,50 +137,74 @@ class Security:
         if self.sasl is None:
             if given:
                 raise OptionError(
-                    f"protocol={self.protocol!r} has no SASL, so leave {' and '.join(given)} out, "
-                    f"or use SASL_{self.protocol}"
+                    Option("protocol", self.protocol),
+                    " has no SASL, so leave ",
+                    all_of(given),
+                    f" out, or use SASL_{self.protocol}",
                 )
         elif self.sasl == "OAUTHBEARER":
             if self.token is None:
-                raise OptionError("mechanism='OAUTHBEARER' needs token=")
+                raise OptionError(
+                    Option("mechanism", self.sasl), Sentence.of(" needs {token:token=}")
+                )
             if not callable(self.token) or isinstance(self.token, type):
-                raise OptionError("token must be an async function that returns a token")
+                raise OptionError(
+                    Option("token"), " must be an async function that returns a token"
+                )
             if passwords := self._given("username", "password"):
                 raise OptionError(
-                    f"OAUTHBEARER takes a token, so leave {' and '.join(passwords)} out"
+                    Sentence.of("OAUTHBEARER takes {token:a token}, so leave "),
+                    all_of(passwords),
+                    " out",
                 )
         elif self.token is not None:
             raise OptionError(
-                f"mechanism={self.sasl!r} takes a username and a password, so leave token out, or "
-                "use OAUTHBEARER"
+                Option("mechanism", self.sasl),
+                " takes ",
+                _LOGIN,
+                Sentence.of(", so leave {token} out, or use OAUTHBEARER"),
             )
         elif not (self.username and self.password):
             raise OptionError(
-                f"protocol={self.protocol!r} needs a username and a password, or a token; for a "
-                "broker without users there is protocol='SSL', and on this machine 'PLAINTEXT'"
+                Option("protocol", self.protocol),
+                " needs ",
+                _LOGIN,
+                Sentence.of(
+                    ", or {token:a token}; for a broker without users there is {protocol='SSL'}, "
+                    "and on this machine 'PLAINTEXT'"
+                ),
             )
 
     def _check_tls(self) -> None:
         given = self._given(*_FILES, "ssl_context")
         if not self.tls and given:
             raise OptionError(
-                f"protocol={self.protocol!r} has no TLS, so leave {' and '.join(given)} out, or "
-                f"use {self.protocol.replace('PLAINTEXT', 'SSL')}"
+                Option("protocol", self.protocol),
+                " has no TLS, so leave ",
+                all_of(given),
+                f" out, or use {self.protocol.replace('PLAINTEXT', 'SSL')}",
             )
         if self.tls and self.insecure:
             raise OptionError(
-                "insecure=True allows a plaintext protocol, and this one has TLS: its certificates "
-                "are always checked, unless an ssl_context of your own says otherwise"
+                Sentence.of(
+                    "{insecure=True} allows a plaintext protocol, and this one has TLS: its "
+                    "certificates are always checked"
+                ),
+                Suggestion.of(", unless an {ssl_context} of your own says otherwise"),
             )
         if self.ssl_context is not None and len(given) > 1:
             raise OptionError(
-                f"ssl_context stands instead of files, so leave {' and '.join(given[:-1])} out"
+                Option("ssl_context"),
+                " stands instead of files, so leave ",
+                all_of(given[:-1]),
+                " out",
             )
         if self.ssl_context is not None and not isinstance(self.ssl_context, ssl.SSLContext):
-            raise OptionError("ssl_context must be an ssl.SSLContext")
+            raise OptionError(Option("ssl_context"), " must be an ssl.SSLContext")
         if self.certificate_file is None and (keys := self._given("key_file", "key_password")):
             raise OptionError(
-                f"{' and '.join(keys)} belongs to a certificate_file, which is missing"
+                all_of(keys),
+                Sentence.of(" belongs to {certificate_file:a certificate_file}, which is missing"),
             )
 
     def _given(self, *names: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
+from fanout.core.sentence import Option, Sentence, all_of
 from fanout.errors import OptionError
 from fanout.kafka.partitions import Partition
 
@@ -64,8 +65,10 @@ def select(topics: object, pattern: object, partitions: object) -> Selection:
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
         raise OptionError(
-            f"say what to read by exactly one of topics, pattern and partitions, not by "
-            f"{' and '.join(given) or 'none of them'}"
+            Sentence.of(
+                "say what to read by exactly one of {topics}, {pattern} and {partitions}, not by "
+            ),
+            all_of(given) or "none of them",
         )
     if topics is not None:
         return Selection(topics=frozenset(_topic(topic) for topic in _several("topics", topics)))
@@ -82,7 +85,7 @@ def _several(option: str, given: object) -> list[object]:
         else list(given)
     )
     if not several:
-        raise OptionError(f"{option} is empty; name at least one")
+        raise OptionError(Option(option), " is empty; name at least one")
     return several
 
 
@@ -96,11 +99,15 @@ def _pattern(pattern: object) -> re.Pattern[str]:
     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
     if not isinstance(pattern, str) or not pattern:
-        raise OptionError(f"pattern={pattern!r} must be a regular expression, as text or compiled")
+        raise OptionError(
+            Option("pattern", pattern), " must be a regular expression, as text or compiled"
+        )
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise OptionError(f"pattern={pattern!r} is no regular expression: {error}") from error
+        raise OptionError(
+            Option("pattern", pattern), f" is no regular expression: {error}"
+        ) from error
 
 
 def _partition(partition: object) -> Partition:
@@ -111,5 +118,7 @@ def _partition(partition: object) -> Partition:
     except ValueError:
         named = None
     if named is None:
-        raise OptionError(f"partitions holds {partition!r}; name a partition like 'orders-0'")
+        raise OptionError(
+            Option("partitions"), f" holds {partition!r}; name a partition like 'orders-0'"
+        )
     return Partition(_topic(named.topic), named.number)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.drain import Drained
 from fanout.core.opening import resolve_start
+from fanout.core.option_checks import check_text
 from fanout.core.positions import Cursor
 from fanout.core.statistics import Origin
 from fanout.core.user_functions import check_function
@@ -79,9 +80,8 @@ async def open_writer(
     Cancellation: every connection is closed before the block is left.
     """
     check_cluster(cluster)
-    for name, value in (("topic", topic), ("transactional_id", transactional_id)):
-        if value is not None and (not isinstance(value, str) or not value):
-            raise OptionError(f"{name}={value!r} must be a string, and not empty")
+    check_text("topic", topic)
+    check_text("transactional_id", transactional_id)
     if partitioner is not None:
         kind = "a function of keys and a number"
         check_function("partitioner", partitioner, kind, arguments=2)

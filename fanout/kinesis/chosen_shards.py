@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, final
 from fanout.core.events import End
 from fanout.core.findings import named
 from fanout.core.policy import Finish
+from fanout.core.sentence import Option
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -75,8 +76,9 @@ class ShardChoice:
         lost = sorted(split.id for split in unread if not self._is_traced(split, known))
         if expired and lost:
             raise OptionError(
-                f"shards={min(expired)!r} has expired, and it is not known any more whether "
-                f"{named(lost)} continue it; name the shards to read, these among them"
+                Option("shards", min(expired)),
+                f" has expired, and it is not known any more whether {named(lost)} continue it; "
+                "name the shards to read, these among them",
             )
 
     def _is_traced(self, split: Split, known: Mapping[str, Split]) -> bool:
@@ -100,8 +102,8 @@ class ShardChoice:
         unknown = self._names - known - {id_.rpartition("/")[2] for id_ in known}
         if unknown:
             raise OptionError(
-                f"shards={min(unknown)!r} is no shard of the stream, or has expired; it has "
-                f"{named(ids)}"
+                Option("shards", min(unknown)),
+                f" is no shard of the stream, or has expired; it has {named(ids)}",
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Literal
 
+from fanout.core.sentence import Option, all_of
 from fanout.errors import OptionError
 
 _STREAM: Final = re.compile(
@@ -43,8 +44,9 @@ def iam_policy(
     stream = _STREAM.fullmatch(stream_arn)
     if stream is None:
         raise OptionError(
-            f"stream_arn={stream_arn!r} is not the ARN of a stream, such as "
-            f"arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+            Option("stream_arn", stream_arn),
+            " is not the ARN of a stream, such as "
+            "arn:aws:kinesis:eu-west-1:111122223333:stream/orders",
         )
     match mode:
         case "efo":
@@ -53,11 +55,11 @@ def iam_policy(
             statements = [_allow("ReadRecords", ["GetRecords", "GetShardIterator"], [stream_arn])]
         case "polling":
             raise OptionError(
-                "consumer_arn and deploy are about consumers, and a role that polls needs none; "
-                "leave them out"
+                all_of(["consumer_arn", "deploy"]),
+                " are about consumers, and a role that polls needs none; leave them out",
             )
         case _:
-            raise OptionError(f"mode={mode!r} is not understood; use 'efo' or 'polling'")
+            raise OptionError(Option("mode", mode), " is not understood; use 'efo' or 'polling'")
     statements.append(
         _allow("DescribeStream", ["DescribeStreamSummary", "ListShards"], [stream_arn])
     )
@@ -93,8 +95,9 @@ def _consumers(stream_arn: str, consumer_arn: str | None, *, deploy: bool) -> st
     consumer = _CONSUMER.fullmatch(consumer_arn.removeprefix(stream_arn))
     if consumer is None:
         raise OptionError(
-            f"consumer_arn={consumer_arn!r} is not the ARN of a consumer of {stream_arn}, which is "
-            f"{stream_arn}/consumer/ and its name"
+            Option("consumer_arn", consumer_arn),
+            f" is not the ARN of a consumer of {stream_arn}, which is {stream_arn}/consumer/ and "
+            "its name",
         )
     # A consumer that is registered again has another creation time in its ARN.
     created = consumer["created"] if consumer["created"] and not deploy else ":*"
@@ -114,7 +117,7 @@ def _allow_decryption(key_arn: str, region: str, stream_arn: str) -> dict[str, A
     """Allow only Kinesis to decrypt the records on behalf of the role."""
     if not _KEY.fullmatch(key_arn):
         raise OptionError(
-            f"kms_key_arn={key_arn!r} is not the ARN of a key; an alias cannot be granted"
+            Option("kms_key_arn", key_arn), " is not the ARN of a key; an alias cannot be granted"
         )
     domain = "amazonaws.com.cn" if stream_arn.startswith("arn:aws-cn:") else "amazonaws.com"
     return {

@@ -11,9 +11,10 @@ from fanout.core.backoff import Backoff, Pacing
 from fanout.core.bad_records import check_on_bad_record
 from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.event_time import parse_event_time
-from fanout.core.option_checks import check_memory, one_of
+from fanout.core.option_checks import check_memory, check_seconds, check_strings, one_of
 from fanout.core.positions import Latest
-from fanout.core.source_options import SourceOptions, check_seconds
+from fanout.core.sentence import Option, Suggestion
+from fanout.core.source_options import SourceOptions
 from fanout.core.starts import parse_start
 from fanout.core.user_decode import UserDecode, check_decode
 from fanout.errors import OptionError
@@ -179,7 +180,7 @@ class KinesisOptions(SourceOptions):
         one_of("on_bad_frame", self.on_bad_frame, "fail", "gap")
         one_of("on_data_loss", self.on_data_loss, "fail", "earliest")
         if self.http_version not in HTTP_VERSIONS:
-            raise OptionError(f"http_version={self.http_version!r} must be 1.1 or 2")
+            raise OptionError(Option("http_version", self.http_version), " must be 1.1 or 2")
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url, insecure=self.insecure)
 
@@ -197,7 +198,7 @@ class KinesisOptions(SourceOptions):
     def only_stream(self) -> str:
         """The name or ARN of the stream, for what can be done with one alone."""
         if not isinstance(self.stream, str):
-            raise OptionError(f"stream={self.stream!r} must be one stream here")
+            raise OptionError(Option("stream", self.stream), " must be one stream here")
         return self.stream
 
     @property
@@ -248,20 +249,20 @@ class KinesisOptions(SourceOptions):
         check_memory(self.max_event_bytes, self.max_bytes_in_flight)
 
     def _check_names(self) -> None:
-        for name in _STRINGS:
-            value = getattr(self, name)
-            if not isinstance(value, str) and value is not None:
-                raise OptionError(f"{name} must be a string, not {type(value).__name__}")
+        check_strings(self, *_STRINGS)
         if not isinstance(self.stream, str):
             object.__setattr__(self, "stream", _check_several(self.stream))
         one_of("mode", self.mode, "efo", "polling")
         if self.consumer is None and self.mode == "efo":
-            raise OptionError("enhanced fan-out needs a consumer: name one, or pass mode='polling'")
+            raise OptionError(
+                "enhanced fan-out needs a consumer: name one",
+                Suggestion.of(", or pass {mode='polling'}"),
+            )
         consumer = None if self.consumer is None else CONSUMER_ARN.fullmatch(self.consumer)
         if consumer is None and self.consumer is not None and not NAME.fullmatch(self.consumer):
             raise OptionError(
-                f"consumer={self.consumer!r} is neither a consumer's name (1 to 128 of a-z A-Z 0-9 "
-                f"_ . -) nor its ARN"
+                Option("consumer", self.consumer),
+                " is neither a consumer's name (1 to 128 of a-z A-Z 0-9 _ . -) nor its ARN",
             )
         for stream in self.streams:
             arn = _check_stream(stream)
@@ -272,7 +273,9 @@ class KinesisOptions(SourceOptions):
                 )
             for match in (arn, consumer):
                 if match is not None and self.region not in {None, match["region"]}:
-                    raise OptionError(f"region={self.region!r} contradicts the ARN {match[0]}")
+                    raise OptionError(
+                        Option("region", self.region), f" contradicts the ARN {match[0]}"
+                    )
 
     def _check_lifecycle(self) -> None:
         one_of("deregister", self.deregister, "never", "on_close")
@@ -281,8 +284,11 @@ class KinesisOptions(SourceOptions):
         for option, given in (("tags", self.tags), ("deregister", self.deregister == "on_close")):
             if given:
                 raise OptionError(
-                    f"{option} is for a consumer that is registered here; {self.consumer} exists "
-                    f"already, so name the consumer instead, or leave {option} out"
+                    Option(option),
+                    f" is for a consumer that is registered here; {self.consumer} exists already, "
+                    "so name the consumer instead, or leave ",
+                    Option(option),
+                    " out",
                 )
 
 
@@ -290,15 +296,18 @@ def _check_shards(shards: str | Sequence[str], streams: Sequence[str]) -> tuple[
     """Return the ids of chosen shards, each once."""
     several = (shards,) if isinstance(shards, str) else tuple(dict.fromkeys(shards))
     if not several:
-        raise OptionError("shards is empty; name at least one, or leave it out for all")
+        raise OptionError(Option("shards"), " is empty; name at least one, or leave it out for all")
     for shard in several:
         stream, slash, id_ = str(shard).rpartition("/")
         if not isinstance(shard, str) or not NAME.fullmatch(id_):
-            raise OptionError(f"shards={shard!r} must be the id of a shard: shardId-000000000000")
+            raise OptionError(
+                Option("shards", shard), " must be the id of a shard: shardId-000000000000"
+            )
         if slash and (len(streams) == 1 or stream not in streams):
             raise OptionError(
-                f"shards={shard!r} must be a shard of {' or '.join(streams)}; the name of a stream "
-                f"is before it only where several are read"
+                Option("shards", shard),
+                f" must be a shard of {' or '.join(streams)}; the name of a stream is before it "
+                "only where several are read",
             )
     return several
 
@@ -312,15 +321,17 @@ def _check_several(streams: object) -> tuple[str, ...]:
     """Check the names of several streams, and return them in their order."""
     if not isinstance(streams, Sequence) or not all(isinstance(one, str) for one in streams):
         raise OptionError(
-            f"stream must be a string or a sequence of strings, not {type(streams).__name__}"
+            Option("stream"),
+            f" must be a string or a sequence of strings, not {type(streams).__name__}",
         )
     if not streams:
-        raise OptionError("stream names no stream")
+        raise OptionError(Option("stream"), " names no stream")
     names = [stream.rpartition("/")[2] for stream in streams]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         # Positions and metrics tell streams apart by their names.
         raise OptionError(
-            f"stream names {repeated[0]!r} twice; read streams of one name with two sources"
+            Option("stream"),
+            f" names {repeated[0]!r} twice; read streams of one name with two sources",
         )
     return tuple(streams)
 
@@ -330,8 +341,8 @@ def _check_stream(stream: str) -> re.Match[str] | None:
     arn = STREAM_ARN.fullmatch(stream)
     if arn is None and not NAME.fullmatch(stream):
         raise OptionError(
-            f"stream={stream!r} is neither a stream's name (1 to 128 of a-z A-Z 0-9 _ . -) nor its "
-            f"ARN"
+            Option("stream", stream),
+            " is neither a stream's name (1 to 128 of a-z A-Z 0-9 _ . -) nor its ARN",
         )
     return arn
 
@@ -341,9 +352,11 @@ def check_tags(tags: object) -> dict[str, str]:
     # Kinesis takes 50 keys of 1 to 128 characters, not beginning with `aws:`, and values of up to
     # 256.
     if not isinstance(tags, Mapping):
-        raise OptionError(f"tags={tags!r} must be a mapping of strings to strings")
+        raise OptionError(Option("tags", tags), " must be a mapping of strings to strings")
     if len(tags) > _MAX_TAGS:
-        raise OptionError(f"tags has {len(tags)} entries; a consumer has at most {_MAX_TAGS}")
+        raise OptionError(
+            Option("tags"), f" has {len(tags)} entries; a consumer has at most {_MAX_TAGS}"
+        )
     for key, value in tags.items():
         if not isinstance(key, str) or not _TAG_KEY.fullmatch(key):
             raise OptionError(

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.retrying import retrying
+from fanout.core.sentence import Sentence, Suggestion
 from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.aws.error_hints import code_of, explain
 from fanout.kinesis.policy import passes
@@ -23,9 +24,10 @@ ACTIVATION_TIMEOUT: Final = 60.0
 DEREGISTRATION_TIMEOUT: Final = 10.0
 
 # 20 consumers, or 50 in the mode On-demand Advantage (AWS API reference, RegisterStreamConsumer).
-_QUOTA = (
-    "the stream may have its maximum number of consumers: deregister an unused one (fanout "
-    "consumers list), or read without a consumer, with mode='polling'"
+_QUOTA = Sentence(
+    "; the stream may have its maximum number of consumers: deregister an unused one (fanout "
+    "consumers list), or read without a consumer",
+    Suggestion.of(", with {mode='polling'}"),
 )
 
 log = logging.getLogger(__name__)
@@ -110,10 +112,10 @@ class ConsumerRegistration:
         except Exception as error:
             if limit.expired():
                 full = reason is not None and code_of(reason) == "LimitExceededException"
-                hint = f"; {_QUOTA}" if full else ""
                 raise ServiceError(
                     f"{doing}: it did not become ACTIVE within {ACTIVATION_TIMEOUT:g} s "
-                    f"({reason or 'the service did not answer'}){hint}"
+                    f"({reason or 'the service did not answer'})",
+                    _QUOTA if full else "",
                 ) from (reason or error)
             raise explain(error, doing) from error
         return self._arn

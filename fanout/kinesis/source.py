@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.positions import Latest
+from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError, ServiceError
 from fanout.kinesis.aws.api import stream_of_consumer
 from fanout.kinesis.aws.client import open_kinesis_client
@@ -166,8 +167,10 @@ def _check_owner(consumer: str, name: str, stream: StreamDescription) -> None:
     owner = stream_of_consumer(consumer)
     if owner not in {None, stream.arn}:
         raise OptionError(
-            f"stream={name!r} is {stream.arn} for these credentials, but the consumer {consumer} "
-            f"is registered on {owner}: set stream to the ARN of the one to read"
+            Option("stream", name),
+            f" is {stream.arn} for these credentials, but the consumer {consumer} is registered on "
+            f"{owner}: ",
+            Sentence.of("set {stream} to the ARN of the one to read"),
         )
 
 

@@ -11,6 +11,7 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.error_text import text_of
 from fanout.core.policy import Finish
 from fanout.core.positions import Cursor
+from fanout.core.sentence import Option
 from fanout.core.source import Capabilities, Terms
 from fanout.core.starts import PerSplit
 from fanout.core.statistics import Origin
@@ -71,7 +72,7 @@ class StreamsConnection:
             try:
                 listed += self._names[name].splits(await connection.splits())
             except ServiceError as error:
-                raise ServiceError(f"the stream {name!r}: {error}") from error
+                raise ServiceError(f"the stream {name!r}: ", error) from error
             except Exception as error:
                 raise ListingError(name, error) from error
         return listed
@@ -139,7 +140,9 @@ class StreamsConnection:
         for name in streams & named.keys():
             its = named.pop(name)
             if isinstance(its, Cursor):
-                raise OptionError(f"start[{name!r}] is a place in one shard; name the shard")
+                raise OptionError(
+                    Option("start"), f"[{name!r}] is a place in one shard; name the shard"
+                )
             for split in splits:
                 if stream_of(split.id) == name:
                     named.setdefault(split.id, its)

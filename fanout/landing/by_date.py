@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from fanout.core.sentence import Option
 from fanout.errors import OptionError
 from fanout.landing.entries import SEGMENTS, SegmentFile
 from fanout.landing.segments import publish_errors, write_options
@@ -38,13 +39,15 @@ def check_date_column(schema: pa.Schema, column: str) -> None:
     times = [field.name for field in schema if pa.types.is_timestamp(field.type)]
     if column not in times:
         raise OptionError(
-            f"partition_by_date={column!r} must be a column with times: {' or '.join(times)}"
+            Option("partition_by_date", column),
+            f" must be a column with times: {' or '.join(times)}",
         )
     # Spark and Hive do not tell names by their case, and put that of the directory in its place.
     if taken := next((name for name in schema.names if name.lower() == "date"), None):
         raise OptionError(
-            f"partition_by_date={column!r} must not be given with a column {taken!r}: readers take "
-            f"the date of a directory for it; let decode give that column another name"
+            Option("partition_by_date", column),
+            f" must not be given with a column {taken!r}: readers take the date of a directory for "
+            "it; let decode give that column another name",
         )
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fanout.core.error_text import text_of
+from fanout.core.sentence import Option, Sentence
 from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.entries import SEGMENTS
@@ -142,20 +142,23 @@ def _check_directories(location: str, landed: LandedColumns, date_of: str | None
     mixed = "most readers of a directory leave records out where the two are mixed"
     if date_of is not None and not landed.by_date:
         raise OptionError(
-            f"partition_by_date={date_of!r} must be left out: {location} has all files in one "
-            f"directory, and {mixed}; leave partition_by_date out, {_OUT}"
+            Option("partition_by_date", date_of),
+            f" must be left out: {location} has all files in one directory, and {mixed}; ",
+            Sentence.of(f"leave {{partition_by_date}} out, {_OUT}"),
         )
     if date_of is None and landed.by_date:
         column = repr(landed.date_of) if landed.date_of else "the column with times of before"
         raise OptionError(
-            f"partition_by_date must be {column}: {location} has files in directories by date, and "
-            f"{mixed}; give partition_by_date, {_OUT}"
+            Option("partition_by_date"),
+            f" must be {column}: {location} has files in directories by date, and {mixed}; give ",
+            Option("partition_by_date"),
+            f", {_OUT}",
         )
     if date_of is not None and landed.date_of not in {"", date_of}:
         raise OptionError(
-            f"partition_by_date={date_of!r} must be {landed.date_of!r}: {location} has files in "
-            f"directories by the date of that column, and a query that names a date would miss "
-            f"records; give that column, {_OUT}"
+            Option("partition_by_date", date_of),
+            f" must be {landed.date_of!r}: {location} has files in directories by the date of that "
+            f"column, and a query that names a date would miss records; give that column, {_OUT}",
         )
 
 
@@ -211,7 +214,7 @@ def _inferred(storage: LandingStorage, log: EntryLog, given: pa.Schema) -> Lande
     except FileNotFoundError:
         return None  # somebody deletes old files
     except (OSError, pa.ArrowException) as error:
-        raise CheckpointError(f"cannot read {storage.location}/{file}: {text_of(error)}") from error
+        raise CheckpointError(f"cannot read {storage.location}/{file}: ", error) from error
     _warn_of_mixture(storage, schema)
     return LandedColumns(schema, _is_by_date(file))
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
 from fanout.core.opening import ResumePoint, open_stored, resolve_start
-from fanout.core.option_checks import number, one_of, whole
+from fanout.core.option_checks import at_least_one, number, one_of
+from fanout.core.sentence import Option
 from fanout.core.task_scope import TaskScope
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.by_date import check_date_column, publish_by_date
@@ -404,7 +405,7 @@ async def open_landing(
         try:
             stream, filler = await resources.enter_async_context(opening)
         except PositionError as error:
-            raise CheckpointError(f"{storage.location} cannot be continued: {error}") from error
+            raise CheckpointError(f"{storage.location} cannot be continued: ", error) from error
         if number is not None:  # only a source that fits may add columns
             await in_thread(partial(keep_columns, storage, ownership, columns, number))
         landing = Landing(
@@ -451,11 +452,10 @@ def _check_limits(
     max_records: int, max_bytes: int, max_wait: float, **ages: timedelta | None
 ) -> None:
     for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
-        if whole(name, value) < 1:
-            raise OptionError(f"{name}={value} must be at least 1")
+        at_least_one(name, value)
     if number("max_wait", max_wait) < 0:
-        raise OptionError(f"max_wait={max_wait} must not be negative")
+        raise OptionError(Option("max_wait", max_wait), " must not be negative")
     for name, age in ages.items():
         if age is not None and age <= timedelta():
             out = "leave it out to keep files" if name == "keep" else "7 days is the default"
-            raise OptionError(f"{name}={age} must be longer than nothing; {out}")
+            raise OptionError(Option(name), f"={age} must be longer than nothing; {out}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
 import msgspec
 
+from fanout.core.sentence import Option
 from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.entries import Count  # noqa: TC001 - msgspec reads it
@@ -51,8 +52,9 @@ def check_reader(name: str) -> str:
     """
     if not _READER.fullmatch(name):
         raise OptionError(
-            f"reader={name!r} must be 1 to 64 letters, digits, '_', '.' and '-', and begin with a "
-            f"letter or a digit"
+            Option("reader", name),
+            " must be 1 to 64 letters, digits, '_', '.' and '-', and begin with a letter or a "
+            "digit",
         )
     return name
 

@@ -13,8 +13,9 @@ from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from fanout.core.error_text import text_of
+from fanout.core.sentence import Option, Suggestion
 from fanout.errors import OptionError, SetupError
-from fanout.landing.object_errors import plain_text
+from fanout.landing.object_errors import HIDDEN_SETTINGS, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -171,6 +172,10 @@ def _credentials(service: Service, config: Mapping[str, Any]) -> Any:
         return None  # the SDK is not installed
 
 
+def _or_give(settings: str) -> Suggestion:
+    return Suggestion(", or give ", Option(HIDDEN_SETTINGS, text=settings))
+
+
 def _boto3() -> Any:
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - not every installation has it
     from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - the same
@@ -180,8 +185,8 @@ def _boto3() -> Any:
     except (BotoCoreError, ValueError) as error:
         reason = f": {text_of(error)}" if isinstance(error, BotoCoreError) else ""
         raise SetupError(
-            f"no AWS credentials were found{reason}; log in or set AWS_PROFILE, or give the "
-            "storage options access_key_id and secret_access_key"
+            f"no AWS credentials were found{reason}; log in or set AWS_PROFILE",
+            _or_give("the storage options access_key_id and secret_access_key"),
         ) from error
 
 
@@ -197,7 +202,8 @@ def _google() -> Any:
     except GoogleAuthError as error:
         raise SetupError(
             f"no Google credentials were found: {text_of(error)}; run "
-            "`gcloud auth application-default login`, or give the storage option service_account"
+            "`gcloud auth application-default login`",
+            _or_give("the storage option service_account"),
         ) from error
     return GoogleCredentialProvider(credentials)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from obstore.exceptions import AlreadyExistsError, BaseError, UnauthenticatedError
 
 from fanout.core.error_text import text_of
+from fanout.core.sentence import Option, Sentence, Suggestion
 from fanout.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 STORE_ERRORS: Final = (BaseError, OSError, ValueError)
 """What a call into obstore raises, and what a local file does."""
+
+HIDDEN_SETTINGS: Final = "storage_options that are secret"
+"""How sentences name those settings; a front end that shows what users give has none of them."""
 
 # The codes that S3, Google Cloud Storage, Azure and stores like them put into their answers, and
 # what they mean. What is not here is told as it is, without a guess.
@@ -28,9 +32,7 @@ _FORBIDDEN: Final = (
     "the credentials do not allow it ({code}); allow reading, writing, listing and deleting in "
     "the bucket {bucket!r}"
 )
-_OTHER_REGION: Final = (
-    "the bucket {bucket!r} is in another region ({code}); give the storage option region"
-)
+_OTHER_REGION: Final = "the bucket {bucket!r} is in another region ({code}); give "
 _SUSPENDED: Final = "the service has suspended the account ({code}); ask it why"
 _CLOCK: Final = "the clock of this machine is wrong ({code}); set it by NTP"
 _ARCHIVED: Final = (
@@ -42,10 +44,7 @@ _BUSY: Final = "other requests to the object were in the way each time ({code});
 _KEY: Final = (
     "the KMS key of the bucket {bucket!r} cannot be used ({code}); enable it, and allow its use"
 )
-_LOCKED: Final = (
-    "the bucket {bucket!r} has an object lock, which needs a checksum ({code}); give the storage "
-    "option checksum_algorithm=sha256"
-)
+_LOCKED: Final = "the bucket {bucket!r} has an object lock, which needs a checksum ({code}); give "
 _MEANINGS: Final = {
     "NoSuchBucket": _NO_BUCKET,
     "ContainerNotFound": _NO_BUCKET,
@@ -85,6 +84,13 @@ _MEANINGS: Final = {
     "NotImplemented": "the store does not know what was asked of it ({code}); use one with "
     "conditional writes",
 }
+# The setting that ends a meaning.
+_SETTINGS: Final = {
+    _OTHER_REGION: Option("storage.region", text="the storage option region"),
+    _LOCKED: Option(
+        "storage.checksum_algorithm=sha256", text="the storage option checksum_algorithm=sha256"
+    ),
+}
 # What the service asks to have repeated, and obstore does not repeat: it does so with the status
 # 408, 429 and 5xx.
 _ASKS_AGAIN: Final = {"ConditionalRequestConflict", "OperationAborted", "RequestTimeout"}
@@ -110,7 +116,7 @@ def object_errors(doing: str, bucket: str) -> Iterator[None]:
     except FileExistsError:
         raise
     except STORE_ERRORS as error:
-        raise CheckpointError(f"cannot {doing}: {_reason(error, bucket)}") from _short(error)
+        raise CheckpointError(f"cannot {doing}: ", _reason(error, bucket)) from _short(error)
 
 
 def plain_text(error: Exception) -> str:
@@ -176,7 +182,7 @@ def _reason(error: Exception, bucket: str) -> str:
     code = "PermanentRedirect" if _is_redirect(error) else _code(error) or status
     meaning = _MEANINGS.get(_group(code, error))
     if meaning is not None:
-        return meaning.format(bucket=bucket, code=code)
+        return Sentence(meaning.format(bucket=bucket, code=code), _SETTINGS.get(meaning, ""))
     if code:
         named = "" if code == status else f" ({code})"
         answered = f"the service answered {status or 'with an error'}"
@@ -201,7 +207,8 @@ def _without_answer(error: Exception) -> str:
     if provider:
         return f"the credentials cannot be found or renewed: {problem}"
     if re.search(r"//169\.254\.|//metadata\.google|//fd00:ec2:", line):
-        return "no credentials were found: give them in the environment or as storage options"
+        ways = Suggestion(" or as ", Option(HIDDEN_SETTINGS, text="storage options"))
+        return Sentence("no credentials were found: give them in the environment", ways)
     host = re.search(r"https?://(?:[^/\s]*@)?([^/\s]+)", line)
     at = f" at {host[1]}" if host else ""
     if "HTTP error" in line:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from fanout.core.option_checks import check_path
+from fanout.core.sentence import Option
 from fanout.errors import OptionError
 from fanout.landing.conditional_create import check_conditional_create
 from fanout.landing.local_storage import LocalFiles, LocalStorage
@@ -76,8 +77,10 @@ def open_files(location: str, options: Mapping[str, str] | None) -> ReadableFile
 def _local(location: str, options: Mapping[str, str] | None) -> Path:
     if options:
         raise OptionError(
-            f"storage_options can only be given for object storage, and location={location!r} is "
-            f"on the disk"
+            Option("storage_options"),
+            " can only be given for object storage, and ",
+            Option("location", location),
+            " is on the disk",
         )
     match urlsplit(location):
         case ("", _, path, _, _) if path:
@@ -86,8 +89,9 @@ def _local(location: str, options: Mapping[str, str] | None) -> Path:
             found = unquote(path, errors="surrogateescape")
         case _:
             raise OptionError(
-                f"location={location!r} must be a path, or a URI such as s3://bucket/path, "
-                f"gs://bucket/path or abfss://container@account.dfs.core.windows.net/path"
+                Option("location", location),
+                " must be a path, or a URI such as s3://bucket/path, gs://bucket/path or "
+                "abfss://container@account.dfs.core.windows.net/path",
             )
     check_path("location", os.path.abspath(found))  # noqa: PTH100 - it keeps links
     return Path(found)

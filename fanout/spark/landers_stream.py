@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import first_error, text_of
 from fanout.core.opening import open_lineage
-from fanout.core.option_checks import whole
+from fanout.core.option_checks import at_least_one, whole
 from fanout.errors import (
     FanOutError,
     LanderCancelledError,
@@ -80,8 +80,7 @@ class OnExecutors:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if whole("landers", self.landers) < 1:
-            raise OptionError(f"landers={self.landers} must be at least 1")
+        at_least_one("landers", self.landers)
         if not 0 <= whole("control_port", self.control_port) <= _MAX_PORT:
             raise OptionError(f"control_port={self.control_port} must be a port, or 0 for any")
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from fanout.core.opening import ResumePoint, resolve_start
-from fanout.core.option_checks import check_path, whole
+from fanout.core.option_checks import at_least_one, check_path
 from fanout.core.user_functions import check_function, check_on_resubscribe
 from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.ledger import BatchLedger
@@ -206,8 +206,7 @@ def foreach_batch(
 
 
 def _check_min_records(min_records: int, max_records: int, max_wait: float) -> None:
-    if whole("min_records", min_records) < 1:
-        raise OptionError(f"min_records={min_records} must be at least 1")
+    at_least_one("min_records", min_records)
     if min_records > max_records:
         raise OptionError(f"min_records={min_records} is above max_records={max_records}")
     if min_records > 1 and max_wait == 0:

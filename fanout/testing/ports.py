@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 
+from fanout.core.sentence import Option
 from fanout.errors import SetupError
 
 # Systems give outgoing connections and port 0 numbers above this range, so that no process takes a
@@ -22,8 +23,10 @@ def check_port(port: int) -> None:
             probe.listen()
         except OSError as error:
             raise SetupError(
-                f"port={port} cannot be used on 127.0.0.1: {error.strerror}; pass another one, or "
-                f"port=0 for a free one"
+                Option("port", port),
+                f" cannot be used on 127.0.0.1: {error.strerror}; pass another one, or ",
+                Option("port", 0),
+                " for a free one",
             ) from error
 
 

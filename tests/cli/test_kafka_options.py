@@ -119,7 +119,7 @@ MISTAKES = [
     ),
     (
         [*BROKER, "--protocol", "SSL", "--insecure", "--connect-timeout", "0"],
-        "--connect-timeout 0.0 must be more than 0 seconds, and finite",
+        "--connect-timeout 0 must be more than 0 seconds, and finite",
     ),
     (
         ["--bootstrap-servers", "kafka.example.com:9092"],

@@ -13,6 +13,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest
 
 from fanout.core.findings import Finding, fine, problem, unknown, warning
+from fanout.core.sentence import Sentence
 from fanout.kafka.doctor.calls import BROKER, CALL_ERRORS, failed_call, reason, refused
 from fanout.kafka.protocol.coordinators import CoordinatorType
 from fanout.kafka.protocol.error_codes import error_of
@@ -78,8 +79,10 @@ async def examine_limits(calls: DoctorCalls, broker: int, seconds: float | None)
     most, expiry = int(found[_MOST]), int(found[_EXPIRY])
     detail = f"{_MOST}={most}, {_EXPIRY}={expiry}"
     if seconds is not None and seconds * 1000 > most:
-        asked = f"{detail}; a transaction_timeout of {seconds:g} s is longer"
-        return problem(check, asked, "lower transaction_timeout, or raise the brokers' limit")
+        asked = Sentence.of("; {transaction_timeout:a transaction_timeout} of ")
+        longer = Sentence(detail, asked, f"{seconds:g} s is longer")
+        lower = Sentence.of("lower {transaction_timeout}, or raise the brokers' limit")
+        return problem(check, longer, lower)
     if expiry < _DAY:
         advice = (
             "a job that is down for longer cannot find out whether its last batch was committed: "

@@ -20,6 +20,7 @@ from aiokafka.errors import (
 )
 
 from fanout.core.error_text import text_of
+from fanout.core.sentence import Sentence
 from fanout.errors import FanOutError
 from fanout.kafka.protocol.peer_probe import Peer, PeerKind, probe
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from fanout.kafka.cluster import Server
     from fanout.kafka.security import Security
+
+_SET_PROTOCOL: Final = Sentence.of("set {protocol:the protocol} to ")
 
 # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 _OTHER_NAME: Final = {62, 64}
@@ -100,7 +103,7 @@ async def diagnose(server: Server, security: Security, error: Exception) -> Diag
 def _known(security: Security, error: Exception) -> tuple[str, bool] | None:
     """Judge an error that says enough by itself."""
     if isinstance(error, FanOutError):
-        return str(error), False
+        return Sentence(error), False
     causes = [*_causes(error)]
     for cause in causes:
         if found := _network(cause) or _certificate(cause):
@@ -136,14 +139,15 @@ def _certificate(error: BaseException) -> tuple[str, bool] | None:
     why = error.verify_message
     if error.verify_code in _OTHER_NAME:
         return f"its certificate is for another host ({why}); use a name that it has", False
-    return f"its certificate is not trusted ({why}); pass its authority's as ca_file", False
+    ways = Sentence.of("; pass its authority's as {ca_file}")
+    return Sentence(f"its certificate is not trusted ({why})", ways), False
 
 
 def _seen(peer: Peer, security: Security, error: Exception) -> tuple[str, bool]:
     """Judge what a probe has seen after an error that may have several causes."""
     if peer.tls and not security.tls and peer.kind in {PeerKind.TLS, PeerKind.SILENT}:
         protocol = security.protocol.replace("PLAINTEXT", "SSL")
-        return f"a listener with TLS answers; set the protocol to {protocol}", False
+        return Sentence("a listener with TLS answers; ", _SET_PROTOCOL, protocol), False
     if peer.kind in _PEERS:
         return _PEERS[peer.kind]
     late = isinstance(error, TimeoutError | RequestTimedOutError)
@@ -162,11 +166,12 @@ def _listener(peer: Peer, security: Security) -> tuple[str, bool] | None:
         text = f"a Kafka listener of the protocol {peer.protocol} answers"
         if mechanisms:
             text = f"{text}, with {mechanisms}"
-        ways = f"set the protocol to {peer.protocol}, or use the port of {security.protocol}"
-        return f"{text}; {ways}", False
+        ways = f"{peer.protocol}, or use the port of {security.protocol}"
+        return Sentence(text, "; ", _SET_PROTOCOL, ways), False
     if security.sasl is not None and security.sasl not in peer.mechanisms:
         text = f"the broker does not take the mechanism {security.sasl}"
-        return f"{text}; set the mechanism to one of {mechanisms}", False
+        ways = Sentence.of("; set {mechanism:the mechanism} to one of ")
+        return Sentence(text, ways, mechanisms), False
     return None
 
 
@@ -174,7 +179,8 @@ def _tls_refused(error: Exception) -> tuple[str, bool] | None:
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLError) and "ALERT" in (cause.reason or ""):
             text = f"the broker refuses this client in the TLS handshake ({cause.reason})"
-            return f"{text}; where it asks for client certificates, set certificate_file", False
+            ways = "; where it asks for client certificates, set {certificate_file}"
+            return Sentence(text, Sentence.of(ways)), False
     return None
 
 

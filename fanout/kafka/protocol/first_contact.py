@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 from aiokafka.protocol.metadata import MetadataRequest
 
 from fanout.core.cancellation import prefer_cancellation
+from fanout.core.sentence import Option, Sentence, in_brackets, joined
 from fanout.errors import FanOutError, ServiceError
 from fanout.kafka.cluster import Server
 from fanout.kafka.protocol.connections import open_connections
@@ -143,14 +144,18 @@ class _FirstContact:
         causes = [found.error for found in self._found.values()]
         if own := [cause for cause in causes if isinstance(cause, FanOutError)]:
             return own[0]
-        reasons = "; ".join(f"{_names(names)}: {text}" for text, names in alike.items())
-        tried = f"tried with the protocol {self._connections.security.protocol}"
+        reasons = [Sentence(f"{_names(names)}: ", text) for text, names in alike.items()]
+        tried: str = f"tried with the protocol {self._connections.security.protocol}"
         if not in_time:
-            tried = f"{tried} for connect_timeout={self._seconds:g} seconds"
+            shown = f"connect_timeout={self._seconds:g}"
+            limit = Option("connect_timeout", self._seconds, text=shown)
+            tried = Sentence(tried, " for ", limit, " seconds")
         if self._answered is not None:
-            tried = f"{tried}; {self._answered} answers, and names this address of its brokers"
-            tried = f"{tried}: see their advertised.listeners"
-        error = ServiceError(f"the cluster cannot be reached: {reasons} ({tried})")
+            advertised = f"; {self._answered} answers, and names this address of its brokers: see "
+            tried = Sentence(tried, advertised, "their advertised.listeners")
+        error = ServiceError(
+            "the cluster cannot be reached: ", joined("; ", reasons), in_brackets(tried)
+        )
         error.__cause__ = causes[-1] if causes else None
         return error
 

@@ -19,6 +19,7 @@ from fanout.core.cancellation import prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor
+from fanout.core.sentence import Sentence
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.policy import Remedy, judge
 from fanout.kafka.reading.transport import OffsetSpec
@@ -35,8 +36,8 @@ _CONFIRMATIONS: Final = 4
 # How often an error is tried again that the cluster contradicts: about ten minutes.
 _CONTRADICTIONS: Final = 40
 
-_HELP: Final = (
-    "on_data_loss='earliest' goes on with the oldest record that is left; or start anew, without "
+_HELP: Final = Sentence.of(
+    "{on_data_loss='earliest'} goes on with the oldest record that is left; or start anew, without "
     "the stored position"
 )
 
@@ -120,7 +121,7 @@ class DataLossCheck:
         if not self._confirmed(remedy, partition, position):
             return Retry(hint=f"tried again, as it may be a false alarm: {loss.reason}")
         if not self._may_lose:
-            return Fatal(f"{loss.reason}; {_HELP}")
+            return Fatal(Sentence(loss.reason, "; ", _HELP))
         if loss.to == position:
             return Retry(Pace.SLOW, hint=loss.reason)
         return Skip(loss.to, loss.reason)

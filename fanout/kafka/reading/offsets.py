@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Timestamp
+from fanout.core.sentence import Sentence
 from fanout.core.starts import Dialect, parse_start, start_of_each
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.partitions import Partition
@@ -124,7 +125,9 @@ class OffsetResolver:
         if not committed:
             return starts
         if self._group_id is None:
-            raise OptionError("the start is committed offsets, but there is no group_id")
+            raise OptionError(
+                Sentence.of("the start is committed offsets, but there is no {group_id}")
+            )
         offsets = await self._transport.committed(self._group_id, sorted(committed))
         replaced: dict[Partition, SplitStart] = dict(starts)
         missing = []

@@ -20,7 +20,6 @@ _NO_COMMITS: Final = "no offset is committed: each record is accepted, released 
 _GROUP: Final = "it is a setting of the group: pass group_settings={{'{0}': ...}}"
 _POLLING: Final = "a member polls by itself"
 _DECODE: Final = "values are bytes; use decode= to turn a record batch into other columns"
-_WAITS: Final = "pass backoff=fanout.Backoff(base=..., cap=...), in seconds"
 
 _OPTIONS: Final = DottedOptions(
     whose="consumer",
@@ -35,9 +34,7 @@ _OPTIONS: Final = DottedOptions(
         "allow.auto.create.topics": "reading never creates a topic",
         "auto.commit.interval.ms": _NO_COMMITS,
         "auto.offset.reset": _GROUP.format("share.auto.offset.reset"),
-        "bootstrap.servers": "pass cluster=Cluster(servers)",
         "check.crcs": "checksums are always checked",
-        "client.id": "pass Cluster(..., client_id=...)",
         "client.rack": "pass client_rack",
         "enable.auto.commit": _NO_COMMITS,
         "enable.auto.offset.store": _NO_COMMITS,
@@ -55,18 +52,9 @@ _OPTIONS: Final = DottedOptions(
         "max.poll.records": "pass max_poll_records",
         "metadata.max.age.ms": "pass discovery_interval, in seconds",
         "partition.assignment.strategy": _BROKER,
-        "reconnect.backoff.max.ms": _WAITS,
-        "reconnect.backoff.ms": _WAITS,
-        "retry.backoff.max.ms": _WAITS,
-        "retry.backoff.ms": _WAITS,
-        "security.protocol": "pass Cluster(..., security=Security(protocol=...))",
         "session.timeout.ms": _GROUP.format("share.session.timeout.ms"),
         "share.acknowledgement.mode": "it is always explicit",
         "value.deserializer": _DECODE,
-    },
-    refused_prefixes={
-        "sasl.": "pass Cluster(..., security=Security(username=..., password=..., mechanism=...))",
-        "ssl.": "pass Cluster(..., security=Security(ca_file=..., certificate_file=...))",
     },
 )
 

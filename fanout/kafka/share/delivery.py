@@ -13,6 +13,7 @@ from confluent_kafka import AcknowledgeType
 from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Range
 from fanout.core.retrying import until_ready
+from fanout.core.sentence import Suggestion
 from fanout.errors import BadRecordError
 from fanout.kafka.share.acknowledgements import Acknowledgements
 from fanout.kafka.share.acquired import AcquiredRecords
@@ -275,8 +276,8 @@ class MemberDelivery:
             await self._reject(acquired, rows, reasons)
             return
         raise BadRecordError(
-            f"{', '.join(describe_ranges(acquired.ranges(rows)))}: {reasons[0]}; "
-            f"on_bad_record='dead_letter' goes on without such records"
+            f"{', '.join(describe_ranges(acquired.ranges(rows)))}: {reasons[0]}",
+            Suggestion.of("; {on_bad_record='dead_letter'} goes on without such records"),
         )
 
     async def _settle_duplicates(self, acquired: AcquiredRecords) -> None:

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from fanout.core.option_checks import one_of, whole
+from fanout.core.option_checks import at_least_one, check_text, one_of, whole
 from fanout.core.user_decode import UserDecode
 from fanout.errors import OptionError
 from fanout.kafka.intervals import KAFKA_INTERVALS
-from fanout.kafka.read_options import KafkaReadOptions, check_text
+from fanout.kafka.read_options import KafkaReadOptions
 from fanout.kafka.reading.columns import PLACES
 from fanout.kafka.security import Security
 from fanout.kafka.selection import select
@@ -141,8 +141,7 @@ class ShareOptions(KafkaReadOptions):
         }
 
     def _check_texts(self) -> None:
-        if self.group_id is None:
-            raise OptionError("group_id=None must be a string, and not empty")
+        check_text("group_id", self.group_id, or_none=False)
         check_text("dead_letter_topic", self.dead_letter_topic)
 
     def _check_numbers(self) -> None:
@@ -152,9 +151,7 @@ class ShareOptions(KafkaReadOptions):
 
     def _check_bad_records(self) -> None:
         one_of("on_bad_record", self.on_bad_record, "fail", "dead_letter")
-        most = self.max_deliveries
-        if most is not None and whole("max_deliveries", most, or_none=True) < 1:
-            raise OptionError(f"max_deliveries={most} must be at least 1, or None")
+        at_least_one("max_deliveries", self.max_deliveries, or_none=True)
         if self.on_bad_record == "dead_letter" and self.dead_letter_topic is None:
             raise OptionError("on_bad_record='dead_letter' needs dead_letter_topic")
         if self.dead_letter_topic in self.topic_names:

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from fanout.core.events import Batch, Gap
 from fanout.core.positions import Cursor, Range
+from fanout.core.sentence import Suggestion
 from fanout.errors import BadFrameError
 from fanout.kafka.shuffle.frame_columns import CONTROL, SCHEMA
 from fanout.kafka.shuffle.frames import decode_control
@@ -167,5 +168,6 @@ def _control_rows(records: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
 def _bad_frame_error(batch: Batch, offset: int, error: BadFrameError) -> BadFrameError:
     return BadFrameError(
         f"the record of {batch.split} at offset {offset} is no frame of the shuffle: {error}; is "
-        f"the topic written to by another program? on_bad_frame='gap' leaves such records out"
+        "the topic written to by another program?",
+        Suggestion.of(" {on_bad_frame='gap'} leaves such records out"),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.events import End
 from fanout.core.positions import Cursor
+from fanout.core.sentence import Suggestion
 from fanout.errors import SilentProducerError
 from fanout.kafka.reading.subscription import HEARTBEAT
 from fanout.kafka.shuffle.batch_cutter import BatchCutter
@@ -132,8 +133,8 @@ class ShuffleReader:
         )
         if not self._leave_out_silent:
             raise SilentProducerError(
-                f"{message}; start them again, or go on without them: "
-                f"on_silent_producer='leave_out'"
+                f"{message}; start them again",
+                Suggestion.of(", or go on without them: {on_silent_producer='leave_out'}"),
             )
         log.warning("%s; the watermark goes on without them", message)
         self._producers.leave_out(silent)

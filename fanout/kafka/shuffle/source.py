@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal, final
 
 from fanout.core.event_time import CarriedWatermarks
 from fanout.core.opening import open_stream
-from fanout.core.option_checks import number, one_of, whole
+from fanout.core.option_checks import at_least_one, number, one_of
+from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError
 from fanout.kafka.reading.subscription import HEARTBEAT
 from fanout.kafka.shuffle.connection import ShuffleConnection
@@ -64,26 +65,29 @@ class ShuffleSource:
 
     def __post_init__(self) -> None:
         if not isinstance(self.kafka, KafkaSource):
-            raise OptionError("kafka must be a fanout.kafka.KafkaSource")
+            raise OptionError(Option("kafka"), " must be a fanout.kafka.KafkaSource")
         for name in ("decode", "event_time"):
             if getattr(self.kafka, name) is not None:
-                raise OptionError(f"{name} is not for a shuffle, whose records carry their times")
+                raise OptionError(
+                    Option(name), " is not for a shuffle, whose records carry their times"
+                )
         if self.kafka.isolation_level != "read_committed":
             raise OptionError(
-                "a shuffle is read with isolation_level='read_committed': the records of an "
-                "aborted watermark are written again"
+                Sentence.of(
+                    "a shuffle is read with {isolation_level='read_committed'}: the records of an "
+                    "aborted watermark are written again"
+                )
             )
         one_of("on_bad_frame", self.on_bad_frame, "fail", "gap")
         one_of("on_silent_producer", self.on_silent_producer, "leave_out", "fail")
-        count, timeout = self.partition_count, self.producer_timeout
-        if count is not None and whole("partition_count", count, or_none=True) < 1:
-            raise OptionError(f"partition_count={count} must be at least 1, or None")
+        at_least_one("partition_count", self.partition_count, or_none=True)
+        timeout = self.producer_timeout
         if timeout is None:
             return
         if not _LEAST_TIMEOUT <= number("producer_timeout", timeout) < math.inf:
             raise OptionError(
-                f"producer_timeout={timeout} must be at least {_LEAST_TIMEOUT:g} seconds, and "
-                f"finite, or None"
+                Option("producer_timeout", timeout),
+                f" must be at least {_LEAST_TIMEOUT:g} seconds, and finite, or None",
             )
 
     @property

@@ -16,7 +16,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 
 from fanout.core.backoff import Backoff, FullJitter
-from fanout.core.option_checks import whole
+from fanout.core.option_checks import at_least_one
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.protocol.error_codes import raise_for_code, raise_if_refused
@@ -65,8 +65,7 @@ class ShuffleTopic:
 
     def __post_init__(self) -> None:
         for name in ("partition_count", "replication_factor"):
-            if whole(name, getattr(self, name)) < 1:
-                raise OptionError(f"{name}={getattr(self, name)} must be at least 1")
+            at_least_one(name, getattr(self, name))
         if self.retention is not None and self.retention <= timedelta(0):
             raise OptionError(f"retention={self.retention} must be more than 0, or None")
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
-from fanout.core.option_checks import number, whole
+from fanout.core.option_checks import at_least_one, check_text, number, whole
 from fanout.core.user_functions import check_function
 from fanout.errors import OptionError
 from fanout.kafka.shuffle.frames import MAX_GENERATION, MAX_PRODUCERS
@@ -59,8 +59,7 @@ class ShuffleProducerOptions(WriteOptions):
             OptionError: If an option is malformed or out of range, or two contradict each other.
         """
         self.check_writing("exactly_once", "at_least_once")
-        if self.topic is None:
-            raise OptionError("topic=None must be a string, and not empty")
+        check_text("topic", self.topic, or_none=False)
         lateness = self.out_of_orderness
         if lateness is not None:
             if not 0 <= number("out_of_orderness", lateness) < math.inf:
@@ -70,9 +69,7 @@ class ShuffleProducerOptions(WriteOptions):
             if not has_times:
                 raise OptionError("out_of_orderness is about the times of records: pass timestamp=")
         self._check_identity()
-        count = self.partition_count
-        if count is not None and whole("partition_count", count, or_none=True) < 1:
-            raise OptionError(f"partition_count={count} must be at least 1, or None")
+        at_least_one("partition_count", self.partition_count, or_none=True)
 
     def _check_identity(self) -> None:
         """Check which producer of its generation this is."""

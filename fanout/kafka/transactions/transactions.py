@@ -17,6 +17,7 @@ from aiokafka.errors import ClusterAuthorizationFailedError, UnknownTopicOrParti
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import number
+from fanout.core.sentence import Option
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.intervals import KAFKA_INTERVALS
@@ -126,17 +127,17 @@ class Transactions:
         """
         if not _SHORTEST_TIMEOUT <= number("transaction_timeout", timeout) <= _LONGEST_TIMEOUT:
             raise OptionError(
-                f"transaction_timeout={timeout} must be from {_SHORTEST_TIMEOUT} to "
-                f"{_LONGEST_TIMEOUT:g} seconds"
+                Option("transaction_timeout", timeout),
+                f" must be from {_SHORTEST_TIMEOUT} to {_LONGEST_TIMEOUT:g} seconds",
             )
         doing = f"no transaction of {transactional_id} can be begun"
         begun = await self._retried(doing, lambda: self._calls.begin(transactional_id, timeout))
         if begun is None:
             longest = await self.max_timeout()
             raise OptionError(
-                f"transaction_timeout={timeout:g} seconds is longer than the brokers allow "
-                f"(transaction.max.timeout.ms, which is {longest:g} seconds): lower it, or raise "
-                "theirs"
+                Option("transaction_timeout", timeout, text=f"transaction_timeout={timeout:g}"),
+                " seconds is longer than the brokers allow (transaction.max.timeout.ms, which is "
+                f"{longest:g} seconds): lower it, or raise theirs",
             )
         return begun
 

@@ -33,8 +33,6 @@ _OPTIONS: Final = DottedOptions(
     words={"compression.type": CODECS},
     refused={
         "acks": _GUARANTEE,
-        "bootstrap.servers": "pass cluster=Cluster(servers)",
-        "client.id": "pass Cluster(..., client_id=...)",
         "enable.idempotence": _GUARANTEE,
         "interceptor.classes": _JAVA,
         "key.serializer": _BYTES,
@@ -50,15 +48,10 @@ _OPTIONS: Final = DottedOptions(
         "retries": "pass delivery.timeout.ms",
         "retry.backoff.max.ms": _WAITS,
         "retry.backoff.ms": _WAITS,
-        "security.protocol": "pass Cluster(..., security=Security(protocol=...))",
         "send.buffer.bytes": "the operating system sizes its buffers",
         "transaction.timeout.ms": "pass transaction_timeout, in seconds",
         "transactional.id": "pass transactional_id_prefix",
         "value.serializer": _BYTES,
-    },
-    refused_prefixes={
-        "sasl.": "pass Cluster(..., security=Security(username=..., password=..., mechanism=...))",
-        "ssl.": "pass Cluster(..., security=Security(ca_file=..., certificate_file=...))",
     },
 )
 

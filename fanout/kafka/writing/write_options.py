@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from fanout.core.option_checks import number, one_of
+from fanout.core.option_checks import check_text, number, one_of
 from fanout.errors import OptionError
 from fanout.kafka.cluster import check_cluster
 from fanout.kafka.writing.producer_options import ProducerOptions
@@ -60,12 +60,8 @@ class WriteOptions:
         check_cluster(self.cluster)
         _ = self.producing  # checks it
         one_of("delivery_guarantee", self.delivery_guarantee, *guarantees)
-        for name in ("transactional_id_prefix", "topic"):
-            value = getattr(self, name)
-            if value is None and name == "topic":
-                continue
-            if not isinstance(value, str) or not value:
-                raise OptionError(f"{name}={value!r} must be a string, and not empty")
+        check_text("transactional_id_prefix", self.transactional_id_prefix, or_none=False)
+        check_text("topic", self.topic)
         timeout = self.transaction_timeout
         if timeout is not None and not 1 <= number("transaction_timeout", timeout) < math.inf:
             raise OptionError(f"transaction_timeout={timeout} must be at least 1 second, or None")

@@ -21,7 +21,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from fanout.core.error_text import text_of
+from fanout.core.sentence import Sentence, in_brackets
 from fanout.errors import FanOutError, RemoteError, ServiceError, SetupError
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ _ANY_GONE: Final = (
     "the stream, its consumer or the shard is gone; check that the consumer is still "
     "registered and that the shard is within the retention period"
 )
+_CHECK: Final = Sentence.of("; check the region, {endpoint_url} and the network")
 _KMS: Final = "the KMS key of the stream"
 _TLS: Final = (
     "check that the endpoint is the right one, and that this machine trusts its certificate: a "
@@ -80,6 +81,7 @@ _TLS: Final = (
 _NO_FILE: Final = (
     "check the files that the AWS configuration of this machine names, such as AWS_CA_BUNDLE"
 )
+_OF_MACHINE: Final = "check the AWS configuration of this machine"
 _LOCAL_LIMIT: Final = (
     "a limit of this machine or container, not a fault of the service: see `ulimit -a`, the "
     "limits of the unit or container, and its memory"
@@ -197,9 +199,9 @@ def _hint_of_proxy(error: ProxyConnectionError) -> str:
 
 def _hint_of_role(operation: str, code: str) -> str:
     if code in ACCESS_DENIED and operation == "AssumeRole":
-        return (
-            "check role_arn, and that the role trusts the credentials in use; its trust policy "
-            "may ask for an external_id"
+        return Sentence.of(
+            "check {role_arn}, and that the role trusts the credentials in use; its trust policy "
+            "may ask for {external_id:an external_id}"
         )
     if code in ACCESS_DENIED:
         return "check that the role's trust policy allows the identity of this machine's token"
@@ -257,31 +259,28 @@ def explain(error: Exception, doing: str) -> FanOutError:
     `doing` is the purpose of the call, as a clause: `"the stream 'orders' cannot be described"`.
     """
     kind: type[FanOutError] = ServiceError
-    text = text_of(error)
-    if hint := hint_of(error):
-        text = f"{text} ({hint})"
+    hint = hint_of(error)
+    text = Sentence(error, in_brackets(hint))
     match error:
         case _ if _hint_of_machine(error):
             kind = SetupError
         case NoCredentialsError() | PartialCredentialsError():
             kind = SetupError
-            text = f"no AWS credentials were found; {_NO_CREDENTIALS}"
+            text = Sentence(f"no AWS credentials were found; {_NO_CREDENTIALS}")
         case ClientError() | RemoteError() | ResponseParserError():
             pass
         case ProxyConnectionError() | SSLError():
             pass
         case EndpointConnectionError() | HTTPClientError() | aiohttp.ClientError() | OSError():
-            text = (
-                f"the endpoint does not answer ({text}); check the region, endpoint_url and the "
-                f"network"
-            )
+            text = Sentence("the endpoint does not answer", in_brackets(text), _CHECK)
         case BotoCoreError() if not isinstance(error, ParamValidationError):
             kind = SetupError
-            text = text if hint else f"{text} (check the AWS configuration of this machine)"
+            text = Sentence(error, in_brackets(hint or _OF_MACHINE))
         case _:
             kind = FanOutError
-            text = f"{type(error).__name__}: {text} (an unexpected error; please report it)"
-    return kind(f"{doing}: {text}")
+            report = " (an unexpected error; please report it)"
+            text = Sentence(f"{type(error).__name__}: ", text, report)
+    return kind(f"{doing}: ", text)
 
 
 @contextmanager

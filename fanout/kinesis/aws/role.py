@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, Self, final
 
+from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError
 
 # AWS API reference, AssumeRole.
@@ -32,11 +33,13 @@ class AssumedRole:
         """Return the role that options name; None without one."""
         if external_id is not None and not _EXTERNAL_ID.fullmatch(external_id):
             # Not shown: it keeps others from having the role assumed for them.
-            raise OptionError("external_id must be 2 to 1224 letters, digits or _ + = , . @ : / -")
+            raise OptionError(
+                Option("external_id"), " must be 2 to 1224 letters, digits or _ + = , . @ : / -"
+            )
         if role_session_name is not None and not _SESSION_NAME.fullmatch(role_session_name):
             raise OptionError(
-                f"role_session_name={role_session_name!r} must be 2 to 64 letters, digits or "
-                f"_ + = , . @ -"
+                Option("role_session_name", role_session_name),
+                " must be 2 to 64 letters, digits or _ + = , . @ -",
             )
         if role_arn is not None:
             session_name = role_session_name or _DEFAULT_SESSION_NAME
@@ -44,7 +47,10 @@ class AssumedRole:
         for name, value in (("external_id", external_id), ("role_session_name", role_session_name)):
             if value is not None:
                 raise OptionError(
-                    f"{name} is for the role of role_arn: set role_arn, or leave {name} out"
+                    Option(name),
+                    Sentence.of(" is for the role of {role_arn}: set {role_arn}, or leave "),
+                    Option(name),
+                    " out",
                 )
         return None
 

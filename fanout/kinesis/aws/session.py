@@ -16,6 +16,7 @@ from weakref import WeakSet
 import aioboto3
 import botocore.session
 
+from fanout.core.sentence import Sentence
 from fanout.errors import SetupError
 from fanout.kinesis.aws.client_config import pinned_config
 from fanout.kinesis.aws.credentials import (
@@ -68,7 +69,10 @@ def _load(session: aioboto3.Session | None, region: str | None) -> tuple[aioboto
     region = region or session.region_name
     if region is None:
         raise SetupError(
-            "no AWS region is known: pass region=..., or set AWS_DEFAULT_REGION or the profile's"
+            Sentence.of(
+                "no AWS region is known: pass {region:region=...}, or set AWS_DEFAULT_REGION or "
+                "the profile's"
+            )
         )
     _ = session.available_profiles  # reads the configuration
     bundle = inner_session(session).get_config_variable("ca_bundle")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from fanout.core.findings import Finding, fine, problem, unknown, warning
 from fanout.core.lander_plan import LANDERS_APART, lander_cores, lander_count
+from fanout.core.sentence import Sentence
 from fanout.kinesis.aws.api import MAX_SHARDS
 from fanout.kinesis.aws.endpoint import HTTP_2
 from fanout.kinesis.consumers import list_price
@@ -211,7 +212,9 @@ def memory(options: KinesisOptions, shards: int, available: int) -> Finding:
         f"up to {needed / _MIB:,.0f} MiB of events wait for the consumer; "
         f"this machine or container has {available / _MIB:,.0f} MiB in all"
     )
-    advice = "lower max_bytes_in_flight (and max_event_bytes), or give the reader more memory"
+    advice = Sentence.of(
+        "lower {max_bytes_in_flight} (and {max_event_bytes}), or give the reader more memory"
+    )
     if needed > available:
         return problem("memory", detail, advice)
     if 2 * needed > available:

@@ -18,6 +18,7 @@ from fanout.core.events import Batch
 from fanout.core.policy import Fatal, Finish, Pace, Phase, Retry, Skip
 from fanout.core.positions import Cursor, Horizon, Timestamp, reaches
 from fanout.core.progress import ABSENCES
+from fanout.core.sentence import Sentence
 from fanout.errors import FanOutError, ServiceError, UnconfirmedEndError
 from fanout.kinesis.aws.error_hints import code_of, hint_of
 from fanout.kinesis.policy import KinesisRemedy, judge
@@ -36,9 +37,9 @@ _CLOCK_TOLERANCE: Final = 60.0
 # In the service's sentence about a number that nothing of this stream ever had.
 _FOREIGN: Final = "did not come from this stream"
 
-_WAYS_OUT: Final = (
-    "on_data_loss='earliest' continues with the oldest record that is left; or start anew, without "
-    "the stored position"
+_WAYS_OUT: Final = Sentence.of(
+    "{on_data_loss='earliest'} continues with the oldest record that is left; or start anew, "
+    "without the stored position"
 )
 
 log = logging.getLogger(__name__)
@@ -159,7 +160,7 @@ class Recovery:
             case Retry() as again:
                 return again
             case Fatal():
-                return Fatal(str(error))
+                return Fatal(Sentence(error))
             case KinesisRemedy():
                 return Retry(Pace.SLOW, hint=hint_of(cause))
 
@@ -177,7 +178,7 @@ class Recovery:
         lost = f"the shard is past the stream's retention, with all that came {_after(position)}"
         if self._may_lose:
             return Finish(children, lost)
-        return Fatal(f"{lost}; {_WAYS_OUT}")
+        return Fatal(Sentence(lost, "; ", _WAYS_OUT))
 
     async def _refused_position(
         self, error: Exception, split: Split, position: Position
@@ -225,7 +226,8 @@ class Recovery:
         lost = f"what came {_after(position)} is past the stream's retention"
         if not self._may_lose:
             # The service has one answer to both.
-            return Fatal(f"{lost}, unless the number is one of another shard; {_WAYS_OUT}")
+            unless = ", unless the number is one of another shard; "
+            return Fatal(Sentence(lost, unless, _WAYS_OUT))
         self._refused[split.id] = position
         return Skip(Horizon(), lost)
 

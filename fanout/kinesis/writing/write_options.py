@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from fanout.core.option_checks import number, whole
+from fanout.core.option_checks import at_least_one, check_seconds, check_strings, whole
 from fanout.core.statistics import Origin
 from fanout.errors import OptionError
 from fanout.kinesis.aws.api import NAME, STREAM_ARN
@@ -47,10 +46,7 @@ class KinesisWriteOptions:
             (arn := STREAM_ARN.fullmatch(self.stream)) or NAME.fullmatch(self.stream)
         ):
             raise OptionError(f"stream={self.stream!r} is neither a stream's name nor its ARN")
-        for name in _STRINGS:
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise OptionError(f"{name} must be a string, not {type(value).__name__}")
+        check_strings(self, *_STRINGS)
         if arn is not None and self.region not in {None, arn["region"]}:
             raise OptionError(f"region={self.region!r} contradicts the ARN {self.stream}")
         if self.endpoint_url is not None:
@@ -59,12 +55,8 @@ class KinesisWriteOptions:
             raise OptionError(
                 f"max_record_bytes={self.max_record_bytes} must be from 1 to {_LARGEST_RECORD}"
             )
-        if whole("max_bytes_in_flight", self.max_bytes_in_flight) < 1:
-            raise OptionError(f"max_bytes_in_flight={self.max_bytes_in_flight} must be at least 1")
-        if not 0 < number("delivery_timeout", self.delivery_timeout) < math.inf:
-            raise OptionError(
-                f"delivery_timeout={self.delivery_timeout} must be more than 0 seconds, and finite"
-            )
+        at_least_one("max_bytes_in_flight", self.max_bytes_in_flight)
+        check_seconds("delivery_timeout", self.delivery_timeout)
         _ = self.role  # checks its options
 
     @property

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from fanout.core.option_words import SECRETS
 from fanout.errors import OptionError
+from fanout.kafka.client_properties import (
+    SECRET_VARIABLES,
+    read_client_properties,
+    secrets_of_environment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,7 +64,7 @@ SHUFFLE_OPTIONS: Final = ("partitionCount", "onBadFrame", "producerTimeout", "on
 
 KAFKA_WORDS: Final = {
     **{keyword: name for name, keyword in _SECURITY.items()},
-    **SECRETS,
+    **SECRET_VARIABLES,
     "servers": "kafka.bootstrap.servers",
     "topics": "subscribe",
     "pattern": "subscribePattern",
@@ -80,7 +83,7 @@ KAFKA_WORDS: Final = {
 """What a user of these options writes for the keywords of `KafkaSource` and `Security`."""
 
 KAFKA_SECRETS_GO: Final = (
-    f"set {', '.join(SECRETS.values())} in the environment where Spark's driver "
+    f"set {', '.join(SECRET_VARIABLES.values())} in the environment where Spark's driver "
     "starts, and give the user as kafka.sasl.username; in a classic session, "
     "fanout.spark.read_stream takes Cluster(security=...) with a function that returns them"
 )
@@ -265,7 +268,6 @@ def _is_number(value: object, least: int = 0) -> bool:
 
 def _cluster(given: GivenOptions) -> Cluster:
     """Return the cluster, with the secrets of this process's environment."""
-    from fanout.kafka.client_properties import read_client_properties  # noqa: PLC0415 - as below
     from fanout.kafka.cluster import Cluster  # noqa: PLC0415 - an optional extra
 
     servers = given.required("kafka.bootstrap.servers", "it names the brokers, as host:port")
@@ -285,7 +287,7 @@ def _cluster(given: GivenOptions) -> Cluster:
         servers=servers,
         insecure=given.flag("insecure") or False,
         options=settings,
-        secrets={name: os.environ.get(variable, "") for name, variable in SECRETS.items()},
+        secrets=secrets_of_environment(),
     )
     client_id = given.text("kafka.client.id")
     cluster = Cluster(servers, security=properties.security)

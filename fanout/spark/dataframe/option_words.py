@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from fanout.core.option_words import STORAGE_SECRETS, in_words_of_caller
+from fanout.core.sentence import Option, Sentence
 from fanout.errors import FanOutError
+from fanout.landing.object_errors import HIDDEN_SETTINGS
+from fanout.spark.dataframe.storage_settings import STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_LANDING_WORDS: Final = {"location": "landing", "storage_options": "storage.*"}
+_LANDING_WORDS: Final = {"location": "landing", "storage_options": f"{STORAGE}*"}
 _NO_WORDS: Final[Mapping[str, str]] = MappingProxyType({})
-# This option has other values than the keyword.
-_EARLIEST: Final = "on_data_loss='earliest'"
 
 
 @contextmanager
@@ -29,9 +28,18 @@ def in_words_of_options(words: Mapping[str, str] = _NO_WORDS) -> Iterator[None]:
     try:
         yield
     except FanOutError as error:
-        text = re.sub(STORAGE_SECRETS, "", str(error))
-        text = re.sub(r"\bthe storage option (\w+)", r"the option storage.\1", text)
-        if words:
-            text = text.replace(_EARLIEST, "failOnDataLoss=false")
-        error.args = (in_words_of_caller(text, _LANDING_WORDS | dict(words)),)
+        error.args = (Sentence(error).in_words(lambda option: _word(option, words)),)
         raise
+
+
+def _word(option: Option, words: Mapping[str, str]) -> str | None:
+    name = (_LANDING_WORDS | dict(words)).get(option.name)
+    if option.name == HIDDEN_SETTINGS:
+        return None  # Spark shows options to everybody
+    if option.name.startswith(STORAGE):
+        return f"the option {option.name}"
+    if option.name == "on_data_loss" and words:
+        return "failOnDataLoss=false"  # the only value that is a remedy
+    if name is None:
+        return option
+    return name if option.value is None else f"{name}={option.value}"

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 
-from fanout.core.error_text import text_of
 from fanout.errors import CheckpointError
 from fanout.landing.columns import landed_schema
 from fanout.spark.dataframe.option_words import in_words_of_options
@@ -221,7 +220,7 @@ class _Reading:
                 f"`keep_for_readers`; set failOnDataLoss to false to go on without it"
             ) from error
         if isinstance(error, OSError | pa.ArrowException):
-            raise CheckpointError(f"cannot read {what}: {text_of(error)}") from error
+            raise CheckpointError(f"cannot read {what}: ", error) from error
         return False
 
 

@@ -8,6 +8,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from fanout.errors import CheckpointError, OptionError, SetupError
 from fanout.landing.landed_log import Limits
+from fanout.landing.object_errors import object_errors
 from fanout.spark.dataframe.data_source import LandingDataSource
 from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.options import ReadOptions
@@ -129,13 +130,26 @@ def test_missing_credentials_are_to_be_set_where_no_plan_shows_them(
 
 
 @pytest.mark.parametrize(
-    ("message", "written"),
+    ("code", "written"),
     [
-        ("in another region; give the storage option region", "; give the option storage.region"),
-        ("none were found: give them in the environment or as storage options", "environment$"),
-        ("run `login`, or give the storage option service_account", "run `login`$"),
+        ("PermanentRedirect", "; give the option storage.region"),
+        ("ObjectLock", "; give the option storage.checksum_algorithm=sha256"),
     ],
 )
-def test_settings_of_object_storage_are_named_as_options(message: str, written: str) -> None:
-    with pytest.raises(CheckpointError, match=written), in_words_of_options():
-        raise CheckpointError(message)
+def test_settings_of_object_storage_are_named_as_options(code: str, written: str) -> None:
+    answer = OSError(f"<Code>{code}</Code>")
+    with (
+        pytest.raises(CheckpointError, match=f"{written}$"),
+        in_words_of_options(),
+        object_errors("read it", "lake"),
+    ):
+        raise answer
+
+
+def test_secrets_of_object_storage_are_not_asked_for_as_options() -> None:
+    with (
+        pytest.raises(CheckpointError, match=r"give them in the environment$"),
+        in_words_of_options(),
+        object_errors("read it", "lake"),
+    ):
+        raise OSError("error sending request for url (http://169.254.169.254/latest)")

@@ -349,7 +349,7 @@ def test_a_share_group_is_refused() -> None:
         ({"kafka.security.protocol": "TLS"}, "kafka.security.protocol='TLS' is not understood"),
         (
             {"kafka.security.protocol": "SASL_SSL"},
-            "kafka.security.protocol='SASL_SSL' needs a username and KAFKA_PASSWORD, or",
+            "kafka.security.protocol='SASL_SSL' needs kafka.sasl.username and KAFKA_PASSWORD, or",
         ),
         (
             {"kafka.bootstrap.servers": "broker:9092"},
@@ -360,7 +360,7 @@ def test_a_share_group_is_refused() -> None:
         ),
         (
             {"kafka.sasl.username": "reader"},
-            "kafka.security.protocol='SASL_SSL' needs a username and KAFKA_PASSWORD",
+            "kafka.security.protocol='SASL_SSL' needs kafka.sasl.username and KAFKA_PASSWORD",
         ),
     ],
 )
