@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin
 import typer
 
 from fanout._exports import naming_extras
+from fanout._kafka_secrets import SECRET_VARIABLES
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import FanOutError
-from fanout.kafka.client_properties import SECRET_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

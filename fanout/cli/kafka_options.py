@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final, final
 
 import typer
 
+from fanout._kafka_secrets import SECRET_VARIABLES, secrets_of_environment
 from fanout.errors import OptionError
-from fanout.kafka.client_properties import SECRET_VARIABLES
 
 if TYPE_CHECKING:
     from fanout.kafka.cluster import Cluster
@@ -128,7 +128,6 @@ class ClusterOptions:
         # Help and usage errors do not load Kafka's library.
         from fanout.kafka.client_properties import (  # noqa: PLC0415
             read_client_properties,
-            secrets_of_environment,
         )
         from fanout.kafka.cluster import Cluster  # noqa: PLC0415
 

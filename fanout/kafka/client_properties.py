@@ -6,7 +6,6 @@ Names of librdkafka are read too, where they have the meaning of a name of the J
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,6 @@ from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-SECRET_VARIABLES: Final = {
-    "password": "KAFKA_PASSWORD",
-    "key_password": "KAFKA_KEY_PASSWORD",
-    "token": "KAFKA_TOKEN",
-}
-"""The environment variables of the secrets of `Security`: options show in lists and plans."""
 
 _LARGEST: Final = 1024 * 1024
 
@@ -137,11 +129,6 @@ def read_client_properties(
         sentence = Sentence(error).in_words(lambda option: _in_file(option, of_file))
         raise OptionError(f"{path}: ", sentence) from error
     return ClientProperties(servers, security)
-
-
-def secrets_of_environment() -> dict[str, str]:
-    """Return the secrets in the environment of this process, by the option of `Security`."""
-    return {name: os.environ.get(variable, "") for name, variable in SECRET_VARIABLES.items()}
 
 
 def _in_file(option: Option, names: Mapping[str, str]) -> str:

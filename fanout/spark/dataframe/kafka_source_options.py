@@ -6,12 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from fanout._kafka_secrets import SECRET_VARIABLES, secrets_of_environment
 from fanout.errors import OptionError
-from fanout.kafka.client_properties import (
-    SECRET_VARIABLES,
-    read_client_properties,
-    secrets_of_environment,
-)
+from fanout.kafka.client_properties import read_client_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,0 +1,18 @@
+"""Where the secrets of a Kafka cluster come from: options show in lists of processes and plans."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+SECRET_VARIABLES: Final = {
+    "password": "KAFKA_PASSWORD",
+    "key_password": "KAFKA_KEY_PASSWORD",
+    "token": "KAFKA_TOKEN",
+}
+"""The environment variables, by the option of `fanout.kafka.Security`."""
+
+
+def secrets_of_environment() -> dict[str, str]:
+    """Return the secrets in the environment of this process, by the option of `Security`."""
+    return {name: os.environ.get(variable, "") for name, variable in SECRET_VARIABLES.items()}
