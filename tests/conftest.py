@@ -38,7 +38,7 @@ hypothesis.settings.load_profile("fanout")
 
 
 # Campaigns, and tests of the tools that run campaigns, benchmarks and live runs: `make prove` runs
-# these, and `make test` does not.
+# these, and `make test-all` does not.
 _PROVE = (
     "tests/benchmarks/",
     "tests/provers/",

@@ -1,4 +1,4 @@
-"""Mistakes that no simulator reaches, each with the test of `make test` that finds it.
+"""Mistakes that no simulator reaches, each with the test of `make test-all` that finds it.
 
 `python -m tests.provers.planted.tested_bugs NAME` runs the test of a mistake with it.
 """
