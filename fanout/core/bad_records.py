@@ -1,4 +1,4 @@
-"""Records that a user's `decode` fails for, and the option that says what becomes of them."""
+"""Records that a user's `decode` fails for, and the option that says how to handle them."""
 
 from __future__ import annotations
 

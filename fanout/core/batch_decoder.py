@@ -108,7 +108,7 @@ class BatchDecoder:
         return tuple(gaps)
 
     async def _hand_over(self, bad: BadRecords) -> None:
-        assert callable(self._on_bad), "the other ways are gone"
+        assert callable(self._on_bad), "only a callback is left"
         try:
             await self._on_bad(bad)
         except (RetryLaterError, asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Hold a value of the whole process that tests may replace for a while."""
+"""A process-wide value that tests can override."""
 
 from __future__ import annotations
 

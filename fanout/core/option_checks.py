@@ -13,7 +13,7 @@ def number(name: str, value: object) -> float:
     """Return an option's value as a number.
 
     Raises:
-        OptionError: If it is none.
+        OptionError: If it is not a number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise OptionError(Option(name, value), " must be a number")
@@ -29,7 +29,7 @@ def whole(name: str, value: object, *, or_none: bool = False) -> int:
         or_none: Whether None would have been right as well, for the message.
 
     Raises:
-        OptionError: If it is none.
+        OptionError: If it is not a whole number.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         alternative = ", or None" if or_none else ""

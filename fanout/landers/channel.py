@@ -1,4 +1,4 @@
-"""What a lander and the coordinator exchange messages over."""
+"""The message channel between a lander and the coordinator."""
 
 from __future__ import annotations
 

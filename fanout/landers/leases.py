@@ -1,4 +1,4 @@
-"""From when a split that no lander has may be given to one."""
+"""When an unassigned split may be assigned again."""
 
 from __future__ import annotations
 

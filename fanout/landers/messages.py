@@ -235,7 +235,7 @@ def from_lander(data: bytes) -> FromLander:
     """Read a lander's message.
 
     Raises:
-        MessageError: If it is none.
+        MessageError: If the bytes are not a valid message.
     """
     try:
         return _FROM_LANDER.decode(data)
@@ -247,7 +247,7 @@ def from_coordinator(data: bytes) -> FromCoordinator:
     """Read the coordinator's message.
 
     Raises:
-        MessageError: If it is none.
+        MessageError: If the bytes are not a valid message.
     """
     try:
         return _FROM_COORDINATOR.decode(data)

@@ -60,7 +60,7 @@ class LanderSession:
 
     @property
     def connected(self) -> float:
-        """For how many seconds it lasts."""
+        """Seconds since the lander connected."""
         return self._time() - self._connected_at
 
     @property

@@ -152,7 +152,7 @@ class LandedLog:
             )
 
     def oldest(self) -> int:
-        """Return the number of the oldest entry; that of the next one if there is none."""
+        """Return the number of the oldest entry, or the next number if the log is empty."""
         return self._oldest_from(0)
 
     def watermark(self, number: int) -> int | None:

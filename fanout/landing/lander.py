@@ -433,7 +433,10 @@ def _open_log(storage: Storage, ownership: Ownership) -> EntryLog:
 
 
 def _fence(storage: Storage, log: EntryLog, positions: Checkpoint) -> None:
-    """Take the next number, so that no earlier run can: then what those left unnamed is swept."""
+    """Write an empty entry under the next number, so that older runs cannot.
+
+    Their unreferenced files can then be deleted.
+    """
     watermark = None if log.newest is None else log.newest.watermark
     if log.newest is None:
         check_no_files(storage)

@@ -103,7 +103,7 @@ def is_claimed(files: LocalFiles) -> bool:
 
 
 def describe_holder(files: StoredFiles) -> str:
-    """Describe the newest run, which is in the way."""
+    """Describe the newest run, which holds the checkpoint."""
     holder = _read_holder(files, newest_run(files))
     return "another run" if holder is None else str(holder)
 
