@@ -8,58 +8,64 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
-from itertools import accumulate, groupby
-from operator import attrgetter
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, final
 
 import msgspec
 
 from fanout._child_process import run_command
-from fanout.demo.options import DemoFailedError
+from fanout.demo.options import DemoFailedError, ServiceName
+from fanout.demo.stream import STREAM, SentRecord
 from fanout.demo.workspace import Workspace
+from fanout.testing.trials.oracle import OutputOracle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from fanout.demo.records import ReadRecord, Reported, Restart, SentRecord
+    from fanout.demo.workspace import ReadRecord
 
-# A record that was read, and the same record as it was sent.
-_Pair: TypeAlias = "tuple[ReadRecord, SentRecord]"
+Reported: TypeAlias = "tuple[int, int | None]"
+"""A batch, and the watermark behind it in milliseconds since the Unix epoch; None for none."""
+
+
+@final
+class Evidence(msgspec.Struct, frozen=True):
+    """What is known of a run beside its output."""
+
+    source: ServiceName
+    sent: list[SentRecord]  # by number
+    # Splits that were created between a kill of the query that reads the stream and its restart.
+    born: frozenset[str] | None = None
+    killed_in: int = -1  # its batch; of another query than that of the output: -1
+    # The watermarks in the order in which they were reported; None without a shuffle.
+    reported: list[Reported] | None = None
+
+
+# A record that was read, its number, and where it was sent to.
+_Known: TypeAlias = "tuple[ReadRecord, int, SentRecord]"
 
 
 @final
 class Proof(msgspec.Struct, frozen=True):
-    """The result of the comparison.
-
-    Args:
-        records_sent: Records that the service accepted.
-        records_read: Records in the output.
-        batches: Batches in the output.
-        lost: Records that were sent and never read.
-        duplicated: Records that were read more than once, counted without the first time.
-        altered: Records that were not sent: of an unknown number, or another key, place or data.
-        out_of_order: Records in a later batch than one that follows them in their split, or in an
-            earlier batch than one of a parent split; None where a service promises no order.
-        second_generation: Records of splits that were created between a kill and the restart, in
-            batches after the one that was killed; None without a kill.
-        watermark_violations: Records with an event time that a watermark had excluded which was
-            reported before, and watermarks below one that was reported before; None without a
-            shuffle.
-        watermark_passed: Records with an event time that the last watermark had excluded; None
-            without a shuffle.
-    """
+    """The result of the comparison."""
 
     records_sent: int
     records_read: int
     batches: int
     lost: int
-    duplicated: int
-    altered: int
+    duplicated: int  # without the first time
+    altered: int  # records that were not sent: of another key, value, place or event time
+    # Records in a later batch than one that follows them in their split, or than one of their key
+    # that was sent later; None where a service promises no order.
     out_of_order: int | None
+    # Records of splits that were created between a kill and the restart, in batches after the one
+    # that was killed; None without a kill.
     second_generation: int | None
+    # Records with an event time that a watermark had excluded which was reported before, and
+    # watermarks below one that was reported before; None without a shuffle.
     watermark_violations: int | None = None
+    # Records with an event time that the last watermark had excluded; None without a shuffle.
     watermark_passed: int | None = None
 
     @property
@@ -75,194 +81,103 @@ class Proof(msgspec.Struct, frozen=True):
         return shown and not broken and not self.watermark_violations
 
 
-def verify(
-    sent: Iterable[SentRecord],
-    read: Sequence[ReadRecord],
-    parents: Mapping[str, Sequence[str]] | None,
-    restart: Restart | None,
-) -> Proof:
-    """Compare the output with the records sent.
-
-    Order is checked between batches: Spark does not order rows within one, and there both the
-    split and the sequence number are columns to sort by.
-
-    Args:
-        sent: The records that the producer sent.
-        read: The records that the query wrote, in any order.
-        parents: The parents of every split that has any; None where splits have no order.
-        restart: The restart of the query; None if it was not killed.
-    """
-    expected = {record.number: record for record in sent}
-    return prove(
-        expected,
-        read,
-        altered=sum(not _same(record, expected) for record in read),
-        out_of_order=None if parents is None else misplaced(read, parents),
-        second_generation=None if restart is None else _second_generation(read, restart),
-    )
-
-
-def prove(
-    expected: Mapping[int, SentRecord],
-    read: Sequence[ReadRecord],
-    *,
-    altered: int,
-    out_of_order: int | None,
-    second_generation: int | None,
-    watermark_violations: int | None = None,
-    watermark_passed: int | None = None,
-) -> Proof:
-    """Count lost and duplicated records, and combine them with the other counts."""
-    seen = Counter(record.number for record in read if record.number in expected)
-    return Proof(
-        records_sent=len(expected),
-        records_read=len(read),
-        batches=len({record.batch for record in read}),
-        lost=len(expected) - len(seen),
-        duplicated=seen.total() - len(seen),
-        altered=altered,
-        out_of_order=out_of_order,
-        second_generation=second_generation,
-        watermark_violations=watermark_violations,
-        watermark_passed=watermark_passed,
-    )
-
-
-def _same(record: ReadRecord, expected: Mapping[int, SentRecord]) -> bool:
-    sent = None if record.number is None else expected.get(record.number)
-    return sent is not None and (record.key, record.split, record.sequence, record.digest) == (
-        sent.key,
-        sent.split,
-        sent.sequence,
-        sent.digest,
-    )
-
-
-def _second_generation(read: Iterable[ReadRecord], restart: Restart) -> int:
-    born = frozenset(restart.born)
-    return sum(record.split in born and record.batch > restart.killed_in for record in read)
-
-
-def misplaced(read: Sequence[ReadRecord], parents: Mapping[str, Sequence[str]]) -> int:
-    """Count the records in a batch behind, or before, where the order of their split has them.
-
-    Args:
-        read: The records that were read, in any order.
-        parents: The parents of every split that has any.
-    """
-    last_batch: dict[str, int] = {}
+def verify(evidence: Evidence, read: Sequence[ReadRecord]) -> Proof:
+    """Compare the output, in any order, with the records sent."""
+    oracle = OutputOracle(STREAM, ordered=False)
+    known: list[_Known] = []
     for record in read:
-        last_batch[record.split] = max(record.batch, last_batch.get(record.split, 0))
-    ready = {
-        split: max((last_batch.get(each, 0) for each in _ancestors(split, parents)), default=0)
-        for split in last_batch
-    }
-    count = 0
-    newest: dict[str, int] = {}
-    for batch, group in groupby(sorted(read, key=attrgetter("batch")), attrgetter("batch")):
-        records = list(group)
-        count += sum(
-            batch < ready[record.split] or record.sequence < newest.get(record.split, 0)
-            for record in records
-        )
-        for record in records:
-            newest[record.split] = max(record.sequence, newest.get(record.split, 0))
-    return count
-
-
-def _ancestors(split: str, parents: Mapping[str, Sequence[str]]) -> set[str]:
-    found: set[str] = set()
-    left = [split]
-    while left:
-        new = set(parents.get(left.pop(), ())) - found
-        found |= new
-        left += new
-    return found
-
-
-def verify_shuffled(
-    sent: Iterable[SentRecord],
-    read: Sequence[ReadRecord],
-    reported: Sequence[Reported],
-    restart: Restart | None,
-) -> Proof:
-    """Compare the output of a query that reads a shuffle with the records sent to the writing one.
-
-    Records of a key are to be in one partition, and those that came from one split in its order: a
-    key that moved to another split, because there are more of them, has no order between the two.
-
-    Args:
-        sent: The records that the producer sent.
-        read: The records that the query wrote, in any order.
-        reported: The watermark behind each batch, in the order in which they were reported.
-        restart: The restart of the query that writes the shuffle; None if it was not killed.
-    """
-    expected = {record.number: record for record in sent}
-    pairs = [(record, known) for record in read if (known := _known(record, expected))]
-    return prove(
-        expected,
-        read,
-        altered=len(read) - len(pairs),
-        out_of_order=misplaced(read, {}) + _keys_misplaced(pairs),
-        second_generation=None if restart is None else _second_generation_of_pairs(pairs, restart),
-        watermark_violations=_late(read, reported) + _backwards(reported),
-        watermark_passed=_passed(read, reported),
+        number = oracle.read(record.key, record.value)
+        if number is not None and number < len(evidence.sent):
+            known.append((record, number, evidence.sent[number]))
+    verdict = oracle.verdict(len(evidence.sent))
+    ordered = evidence.source is not ServiceName.KAFKA_SHARE
+    scattered, violations, passed = 0, None, None
+    if shuffled := evidence.reported is not None:
+        scattered = _scattered(known)
+        violations, passed = _watermarks(read, evidence.reported)
+    return Proof(
+        records_sent=verdict.produced,
+        records_read=verdict.read,
+        batches=len({record.batch for record in read}),
+        lost=verdict.lost,
+        duplicated=verdict.duplicated,
+        altered=verdict.altered + sum(_elsewhere(each, shuffled=shuffled) for each in known),
+        out_of_order=_misplaced(evidence.source, known) + scattered if ordered else None,
+        second_generation=_second_generation(known, evidence),
+        watermark_violations=violations,
+        watermark_passed=passed,
     )
 
 
-def _known(record: ReadRecord, expected: Mapping[int, SentRecord]) -> SentRecord | None:
-    """Return a record as it was sent; None if it was not sent in this form."""
-    if record.number is None or (sent := expected.get(record.number)) is None:
-        return None
-    same = (record.key, record.digest, record.time) == (sent.key, sent.digest, sent.time)
-    return sent if same else None
+def _elsewhere(known: _Known, *, shuffled: bool) -> bool:
+    """Return whether a record has another place than it was sent to, or another event time."""
+    record, _, sent = known
+    if shuffled:
+        return record.time != sent.time
+    return (record.split, record.sequence) != (sent.split, sent.sequence)
 
 
-def _keys_misplaced(pairs: Iterable[_Pair]) -> int:
-    """Count the records in another partition than the first of their key, or behind a later one."""
+def _misplaced(source: ServiceName, known: Iterable[_Known]) -> int:
+    """Count the records behind later ones of their split, or of their key.
+
+    Order is checked between batches: Spark does not order rows within one, and there both the split
+    and the sequence number are columns to sort by. A key of Kafka that moved to another partition,
+    because there are more of them, has no order between the two.
+    """
     count = 0
-    partitions: dict[str, str] = {}
-    newest: dict[tuple[str, str], int] = {}
-    for record, sent in sorted(pairs, key=lambda pair: (pair[0].split, pair[0].sequence)):
-        origin = (sent.key, sent.split)
-        before = newest.get(origin, 0)
-        partition = partitions.setdefault(sent.key, record.split)
-        count += record.split != partition or sent.sequence < before
-        newest[origin] = max(sent.sequence, before)
+    newest: dict[object, int] = {}
+    by_batch = sorted(known, key=lambda each: (each[0].batch, int(each[0].sequence)))
+    for record, number, sent in by_batch:
+        origin = None if source is ServiceName.KINESIS else sent.split
+        places = {record.split: int(record.sequence), (record.key, origin): number}
+        count += any(place < newest.get(lane, 0) for lane, place in places.items())
+        newest |= {lane: max(place, newest.get(lane, 0)) for lane, place in places.items()}
     return count
 
 
-def _second_generation_of_pairs(pairs: Iterable[_Pair], restart: Restart) -> int:
-    born = frozenset(restart.born)
-    return sum(sent.split in born for _, sent in pairs)
+def _scattered(known: Iterable[_Known]) -> int:
+    """Count the records in another partition of the shuffle than the first of their key."""
+    partitions: dict[bytes, str] = {}
+    return sum(
+        record.split != partitions.setdefault(record.key, record.split) for record, _, _ in known
+    )
 
 
-def _late(read: Iterable[ReadRecord], reported: Iterable[Reported]) -> int:
-    """Count the records that came after a watermark that had excluded them."""
-    heights = {batch: _height(watermark) for batch, watermark in reported}
-    batches = {record.batch for record in read}
-    excluded = {
-        batch: max((heights[other] for other in heights if other < batch), default=-math.inf)
-        for batch in batches
-    }
-    return sum(record.time is not None and record.time <= excluded[record.batch] for record in read)
+def _second_generation(known: Iterable[_Known], evidence: Evidence) -> int | None:
+    born, killed_in = evidence.born, evidence.killed_in
+    if born is None:
+        return None
+    return sum(sent.split in born and record.batch > killed_in for record, _, sent in known)
 
 
-def _backwards(reported: Iterable[Reported]) -> int:
-    """Count the watermarks below one that was reported before."""
-    heights = [_height(watermark) for _, watermark in reported]
-    highest = accumulate(heights, max)
-    return sum(height < before for before, height in zip(highest, heights[1:], strict=False))
+def _watermarks(read: Iterable[ReadRecord], reported: Sequence[Reported]) -> tuple[int, int]:
+    """Count violations of watermarks, and the records that the last watermark excludes.
+
+    A violation is a record that came after a watermark that had excluded it, or a watermark below
+    one that was reported before.
+    """
+    heights = [(batch, -math.inf if mark is None else mark) for batch, mark in reported]
+    highest = accumulate((height for _, height in heights), max)
+    backwards = sum(
+        height < before for before, (_, height) in zip(highest, heights[1:], strict=False)
+    )
+    late = passed = 0
+    last = heights[-1][1] if heights else -math.inf
+    by_batch = dict(heights)
+    for batch, times in _times(read).items():
+        excluded = max((by_batch[other] for other in by_batch if other < batch), default=-math.inf)
+        late += sum(time <= excluded for time in times)
+        passed += sum(time <= last for time in times)
+    return late + backwards, passed
 
 
-def _passed(read: Iterable[ReadRecord], reported: Sequence[Reported]) -> int:
-    """Count the records that the last watermark excludes."""
-    last = _height(reported[-1][1]) if reported else -math.inf
-    return sum(record.time is not None and record.time <= last for record in read)
-
-
-def _height(watermark: int | None) -> float:
-    return -math.inf if watermark is None else watermark
+def _times(read: Iterable[ReadRecord]) -> dict[int, list[int]]:
+    """Return the event times of each batch."""
+    times: dict[int, list[int]] = {}
+    for record in read:
+        if record.time is not None:
+            times.setdefault(record.batch, []).append(record.time)
+    return times
 
 
 def verify_in_process(workspace: Workspace) -> Proof:
@@ -282,19 +197,10 @@ def verify_in_process(workspace: Workspace) -> Proof:
 
 
 def main(root: str, s3: str | None = None) -> None:
-    """Print the proof of a run as JSON.
-
-    Args:
-        root: The directory of the run.
-        s3: The endpoint of S3, if its output is there.
-    """
+    """Print the proof of a run as JSON: of its directory, and its endpoint of S3 if it has one."""
     workspace = Workspace(Path(root), s3)
-    sent, read = workspace.read_sent(), list(workspace.read_output())
-    reported, restart = workspace.read_reported(), workspace.read_restart()
-    if reported is None:
-        proof = verify(sent, read, workspace.read_parents(), restart)
-    else:
-        proof = verify_shuffled(sent, read, reported, restart)
+    evidence = msgspec.json.decode(workspace.evidence.read_bytes(), type=Evidence)
+    proof = verify(evidence, list(workspace.read_output()))
     sys.stdout.buffer.write(msgspec.json.encode(proof))
 
 

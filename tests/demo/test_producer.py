@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
-from fanout.demo.records import SentRecord, generate
-from fanout.demo.service import MAX_CALL_RECORDS, produce
+from fanout.demo.stream import MAX_CALL_RECORDS, SentRecord, produce
+from fanout.testing.trials.records import RecordProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from fanout.demo.plan import Action
-    from fanout.demo.records import Record
-    from fanout.demo.service import ActionResult
+    from fanout.testing.trials.records import Record
 
 
 class Counting:
@@ -22,17 +21,14 @@ class Counting:
 
     async def put(self, records: Sequence[Record]) -> Sequence[SentRecord]:
         self.calls.append(len(records))
-        return [SentRecord(record.number, record.key, "split", 0, "") for record in records]
-
-    async def perform(self, action: Action) -> ActionResult:
-        raise NotImplementedError
-
-    async def parents(self) -> Mapping[str, Sequence[str]]:
-        return {}
+        return [SentRecord("split", str(record.number)) for record in records]
 
 
 async def test_a_call_carries_no_more_than_the_service_takes() -> None:
-    stream = Counting()
-    async with aclosing(produce(stream, generate(1_200, 1), rate=1e9)) as calls:
-        assert [record.number async for call in calls for record in call] == list(range(1_200))
+    stream: Any = Counting()
+    producer = RecordProducer("orders", Random(1))
+    async with aclosing(produce(stream, producer, 1_200, rate=1e9)) as calls:
+        sent = [int(record.sequence) async for call in calls for record in call]
+    assert sent == list(range(1_200))
     assert stream.calls == [MAX_CALL_RECORDS, MAX_CALL_RECORDS, 200]
+    assert producer.total == 1_200
