@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import aclosing
 from functools import partial
 from itertools import chain
 from random import Random
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, final
 import msgspec
 
 from fanout.demo.options import DemoFailedError
+from fanout.demo.plan import draw_plan
 from fanout.demo.queries import (
     MESSAGES,
     BatchBegun,
@@ -25,7 +25,7 @@ from fanout.demo.queries import (
     Reading,
     Resubscribed,
 )
-from fanout.demo.stream import STREAM, ActionResult, SentRecord, produce
+from fanout.demo.stream import STREAM, ActionResult, SentRecord
 from fanout.demo.verification import Evidence, Reported
 from fanout.testing.spark.driver_process import DriverFailed, DriverStarted
 from fanout.testing.trials.job import SparkJob
@@ -33,7 +33,6 @@ from fanout.testing.trials.records import RecordProducer
 
 if TYPE_CHECKING:
     from fanout.demo.options import DemoOptions
-    from fanout.demo.plan import DemoPlan
     from fanout.demo.progress import RunProgress
     from fanout.demo.stream import DemoStream
     from fanout.demo.workspace import Workspace
@@ -44,6 +43,9 @@ _RATE = 2_500
 _SHORTEST, _LONGEST = 10.0, 20.0
 # So few that each has many records, whose order shows that a shard is read after its parents.
 _KEYS: Final = 200
+# The limit of one PutRecords call (AWS API reference); it fits Kafka as well.
+MAX_CALL_RECORDS: Final = 500
+_CALLS_PER_SECOND = 10
 # Seconds after the last record, in which a duplicate would be written as well.
 _AFTERMATH = 1.0
 # From this share of the records on, they are sent after the second reshard, so that the splits that
@@ -66,7 +68,6 @@ class Conductor:
     def __init__(
         self,
         options: DemoOptions,
-        plan: DemoPlan,
         *,
         stream: DemoStream,
         workspace: Workspace,
@@ -75,7 +76,8 @@ class Conductor:
         self.second_reshard: ActionResult | None = None
         self.killed_in: dict[QueryName, int] = {}
         self._options = options
-        self._plan = plan
+        self._plan = draw_plan(options)
+        self._actions = deque(self._plan.actions)
         self._stream = stream
         self._workspace = workspace
         self._progress = progress
@@ -174,26 +176,34 @@ class Conductor:
             raise DemoFailedError("the Spark driver has ended by itself", explained=False)
 
     async def _send(self) -> None:
+        """Send all records at a steady rate, if the service keeps up, and change the stream."""
         count, seed = self._options.records, self._options.seed
         rate = count / min(max(count / _RATE, _SHORTEST), _LONGEST)
+        size = min(MAX_CALL_RECORDS, max(1, round(rate / _CALLS_PER_SECOND)))
         producer = RecordProducer(STREAM, Random(seed), _KEYS)  # noqa: S311 - to be repeated
-        actions = deque(self._plan.actions)
         hold_at = count if self._plan.kill is None else count * _AFTER_SECOND_RESHARD
-        async with aclosing(produce(self._stream, producer, count, rate=rate)) as calls:
-            async for stored in calls:
-                self._sent += stored
-                self._progress.sent += len(stored)
-                self._progressed()
-                while actions and actions[0].at <= self._progress.sent:
-                    async with self._resharding:
-                        done = await self._stream.perform(actions.popleft())
-                    self._show(done.description)
-                    # A record that is sent to a split before the query knows it is late: the
-                    # watermark has advanced without it.
-                    while self._options.shuffle and not self._progress.splits.issuperset(done.born):  # noqa: ASYNC110 - rare
-                        await asyncio.sleep(_LOOK)
-                if hold_at <= self._progress.sent < count:
-                    await self._resharded.wait()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while producer.total < count:
+            records = producer.make(min(size, count - producer.total))
+            self._sent += await self._stream.put(records)
+            producer.taken(records)
+            self._progress.sent = producer.total
+            self._progressed()
+            await self._perform_due()
+            if hold_at <= producer.total < count:
+                await self._resharded.wait()
+            await asyncio.sleep(begun + producer.total / rate - loop.time())
+
+    async def _perform_due(self) -> None:
+        while self._actions and self._actions[0].at <= self._progress.sent:
+            async with self._resharding:
+                done = await self._stream.perform(self._actions.popleft())
+            self._show(done.description)
+            # A record that is sent to a split before the query knows it is late: the watermark has
+            # advanced without it.
+            while self._options.shuffle and not self._progress.splits.issuperset(done.born):  # noqa: ASYNC110 - rare
+                await asyncio.sleep(_LOOK)
 
     async def _reshard_again(self) -> None:
         async with self._resharding:

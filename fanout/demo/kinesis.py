@@ -60,44 +60,31 @@ class KinesisStream:
 
     async def perform(self, action: Action) -> ActionResult:
         """Carry out one action on the shards that are open now."""
-        neighbours = list(pairwise(self._open))
+        again = action.kind in {Kind.SPLIT_AGAIN, Kind.MERGE_AGAIN}
+        chosen = self._born if again else set(self._open)  # one of these is to be changed
         match action.kind:
-            case Kind.SPLIT:
-                return await self._split(action.choose(self._open))
-            case Kind.SPLIT_AGAIN:
-                return await self._split(
-                    action.choose([shard for shard in self._open if shard in self._born])
+            case Kind.SPLIT | Kind.SPLIT_AGAIN:
+                shard = action.choose([shard for shard in self._open if shard in chosen])
+                children = await asyncio.to_thread(self._server.split_shard, self._name, shard)
+                return self._replaced(f"split {shard} into", (shard,), children)
+            case Kind.MERGE | Kind.MERGE_AGAIN:
+                left, right = action.choose(
+                    [both for both in pairwise(self._open) if chosen.intersection(both)]
                 )
-            case Kind.MERGE:
-                return await self._merge(action.choose(neighbours))
-            case Kind.MERGE_AGAIN:
-                return await self._merge(
-                    action.choose([both for both in neighbours if self._born.intersection(both)])
-                )
-            case Kind.CUT | Kind.STALL | Kind.ERROR:
-                return await self._inject(action.kind, action.choose(self._open))
+                child = await asyncio.to_thread(self._server.merge_shards, self._name, left, right)
+                return self._replaced(f"merge {left} and {right} into", (left, right), (child,))
             case _:
-                raise ValueError(f"Kinesis cannot {action.kind.value}")
+                shard = action.choose(self._open)
+                fault = _FAULTS[action.kind](shard=shard, event=None)
+                await asyncio.to_thread(self._server.inject, fault)
+                return ActionResult(action.kind.value.format(shard))
 
     def faults(self) -> Mapping[str, int]:
         """Return the number of faults so far, by kind."""
         return self._server.statistics().faults
 
-    async def _split(self, shard: str) -> ActionResult:
-        children = await asyncio.to_thread(self._server.split_shard, self._name, shard)
-        self._replace((shard,), children)
-        return ActionResult(f"split {shard} into {' and '.join(children)}", (shard,), children)
-
-    async def _merge(self, both: tuple[str, str]) -> ActionResult:
-        child = await asyncio.to_thread(self._server.merge_shards, self._name, *both)
-        self._replace(both, (child,))
-        return ActionResult(f"merge {' and '.join(both)} into {child}", both, (child,))
-
-    def _replace(self, ended: tuple[str, ...], born: tuple[str, ...]) -> None:
+    def _replaced(self, done: str, ended: tuple[str, ...], born: tuple[str, ...]) -> ActionResult:
         first = self._open.index(ended[0])
         self._open[first : first + len(ended)] = born
         self._born.update(born)
-
-    async def _inject(self, kind: Kind, shard: str) -> ActionResult:
-        await asyncio.to_thread(self._server.inject, _FAULTS[kind](shard=shard, event=None))
-        return ActionResult(kind.value.format(shard))
+        return ActionResult(f"{done} {' and '.join(born)}", ended, born)

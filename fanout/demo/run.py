@@ -13,7 +13,6 @@ import msgspec
 
 from fanout.demo.conductor import Conductor
 from fanout.demo.options import DemoFailedError, ServiceName, StorageName
-from fanout.demo.plan import draw_plan
 from fanout.demo.progress import RunProgress
 from fanout.demo.report import DemoReport
 from fanout.demo.verification import verify_in_process
@@ -48,16 +47,15 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
     ):
         workspace = Workspace(Path(root), s3)
         workspace.scratch.mkdir()
-        conductor = Conductor(
-            options, draw_plan(options), stream=stream, workspace=workspace, progress=progress
-        )
+        driver_log = workspace.root / "driver.log"
+        conductor = Conductor(options, stream=stream, workspace=workspace, progress=progress)
         try:
-            with workspace.driver_log.open("wb") as log:
+            with driver_log.open("wb") as log:
                 asyncio.run(conductor.run(log))
         except DemoFailedError as error:
             if error.explained:
                 raise
-            raise DemoFailedError(f"{error}{_tail(workspace.driver_log)}") from error
+            raise DemoFailedError(f"{error}{_tail(driver_log)}") from error
         workspace.evidence.write_bytes(msgspec.json.encode(conductor.evidence()))
         proof = verify_in_process(workspace)
         faults = stream.faults()

@@ -115,7 +115,7 @@ class DataFrameQuery:
         frame = read_stream(
             spark,
             make_source(options),
-            landing=workspace.landing,
+            landing=f"{options.root}/landing",
             options={"maxRecordsPerTrigger": options.demo.records // _BATCHES},
         )
         checkpoint = workspace.checkpoint(options.query)
@@ -146,6 +146,7 @@ class DataFrameQuery:
         seconds = jvm(self._spark).java.util.concurrent.TimeUnit.SECONDS
         for each in running:
             each.destroyForcibly()  # SIGKILL; false for one that has just ended by itself
+        for each in running:
             each.onExit().get(_DEATH, seconds)
         self._lost_planner |= process is SparkProcess.PLANNER
         pids = ", ".join(str(each.pid()) for each in running)

@@ -57,19 +57,9 @@ class Workspace:
         return self.root / "evidence.json"
 
     @property
-    def driver_log(self) -> Path:
-        """The stderr of the Spark drivers."""
-        return self.root / "driver.log"
-
-    @property
     def scratch(self) -> Path:
         """The temporary files of drivers and their JVMs, so that a kill leaves none elsewhere."""
         return self.root / "scratch"
-
-    @property
-    def landing(self) -> str:
-        """The landing of a query that lands the stream."""
-        return f"{self.root}/landing"
 
     def checkpoint(self, query: str) -> str:
         """Return the checkpoint of a query, by its name."""

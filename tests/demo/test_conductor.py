@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fanout.demo.conductor import Conductor
 from fanout.demo.options import DemoFailedError, DemoOptions
-from fanout.demo.plan import SparkProcess, draw_plan
+from fanout.demo.plan import SparkProcess
 from fanout.demo.progress import RunProgress
 from fanout.demo.queries import BatchWritten, ProcessesKilled, QueryName
 from fanout.demo.run import run_demo
@@ -60,7 +60,6 @@ async def test_a_new_driver_that_begins_again_fails_the_demo(tmp_path: Path) -> 
     progress = RunProgress(QUIET, options.records)
     conductor = Conductor(
         options,
-        draw_plan(options),
         stream=stream,
         workspace=Workspace(tmp_path),
         progress=progress,

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
-from contextlib import aclosing
-from random import Random
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-from fanout.demo.stream import MAX_CALL_RECORDS, SentRecord, produce
-from fanout.testing.trials.records import RecordProducer
+from rich.console import Console
+
+from fanout.demo import conductor
+from fanout.demo.conductor import MAX_CALL_RECORDS, Conductor
+from fanout.demo.options import DemoOptions
+from fanout.demo.progress import RunProgress
+from fanout.demo.stream import SentRecord
+from fanout.demo.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
+
+    import pytest
 
     from fanout.testing.trials.records import Record
 
@@ -24,11 +32,23 @@ class Counting:
         return [SentRecord("split", str(record.number)) for record in records]
 
 
-async def test_a_call_carries_no_more_than_the_service_takes() -> None:
+async def test_a_call_carries_no_more_than_the_service_takes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("_SHORTEST", "_LONGEST"):
+        monkeypatch.setattr(conductor, name, 1e-6)
     stream: Any = Counting()
-    producer = RecordProducer("orders", Random(1))
-    async with aclosing(produce(stream, producer, 1_200, rate=1e9)) as calls:
-        sent = [int(record.sequence) async for call in calls for record in call]
-    assert sent == list(range(1_200))
+    progress = RunProgress(Console(quiet=True), 1_200)
+    run = Conductor(
+        DemoOptions(records=1_200),
+        stream=stream,
+        workspace=Workspace(tmp_path),
+        progress=progress,
+    )
+    run._actions.clear()
+    run._patience = asyncio.Timeout(None)
+    async with run._patience:
+        await run._send()
+    assert [int(record.sequence) for record in run.evidence().sent] == list(range(1_200))
     assert stream.calls == [MAX_CALL_RECORDS, MAX_CALL_RECORDS, 200]
-    assert producer.total == 1_200
+    assert progress.sent == 1_200

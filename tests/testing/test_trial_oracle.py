@@ -4,6 +4,7 @@ import pytest
 
 from fanout.testing.trials.oracle import OutputOracle, OutputVerdict
 from fanout.testing.trials.records import value_of
+from tests.provers.crash.final_comparison import worse_of
 
 STREAM, SUFFIX = "orders", b"!"
 # The records by key and number.
@@ -137,5 +138,5 @@ def test_records_are_counted_once_where_the_backlog_is_counted() -> None:
 
 
 def test_the_worse_of_two_verdicts_has_the_larger_of_each_count() -> None:
-    worse = verdict(lost=1, duplicated=5).worse(verdict(lost=4, read=9))
+    worse = worse_of(verdict(lost=1, duplicated=5), verdict(lost=4, read=9))
     assert worse == verdict(lost=4, duplicated=5, read=9)

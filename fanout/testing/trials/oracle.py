@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import starmap
 from typing import TYPE_CHECKING, final
 
 import msgspec
-from msgspec.structs import astuple
 
 from fanout.testing.trials.records import read_number
 
@@ -30,11 +28,6 @@ class OutputVerdict(msgspec.Struct, frozen=True, kw_only=True):
     def holds(self) -> bool:
         """Whether the output is exactly the input."""
         return not (self.lost or self.duplicated or self.altered or self.out_of_order)
-
-    def worse(self, other: OutputVerdict) -> OutputVerdict:
-        """Return the larger of each count."""
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return OutputVerdict(**dict(zip(self.__struct_fields__, starmap(max, pairs), strict=True)))
 
 
 @final

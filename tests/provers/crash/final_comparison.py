@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.provers.crash.moments import Pipeline
     from tests.provers.crash.sinks.destination import Destination
 
-__all__ = ("PARTITIONS", "Comparison", "compare", "compare_destination")
+__all__ = ("PARTITIONS", "Comparison", "compare", "compare_destination", "worse_of")
 
 PARTITIONS: Final = 4
 
@@ -73,7 +73,7 @@ def compare(
         again = OutputOracle(pipeline, SUFFIX)
         read_again(bootstrap_servers, topic, again, PARTITIONS)
         produced = producers[pipeline].total
-        verdicts[pipeline] = oracle.verdict(produced).worse(again.verdict(produced))
+        verdicts[pipeline] = worse_of(oracle.verdict(produced), again.verdict(produced))
     return Comparison(verdicts, held_up)
 
 
@@ -90,8 +90,16 @@ def compare_destination(
     verdict = judge(destination, pipeline).verdict(producer.total)
     newest = destination.newest()
     if newest is not None:
-        verdict = verdict.worse(compare_newest(pipeline, newest, producer.newest))
+        verdict = worse_of(verdict, compare_newest(pipeline, newest, producer.newest))
     return Comparison({pipeline: structs.replace(verdict, repeated=destination.repeated)}, 0)
+
+
+def worse_of(one: OutputVerdict, other: OutputVerdict) -> OutputVerdict:
+    """Return the larger of each count of two verdicts."""
+    counts = structs.asdict(other)
+    return OutputVerdict(
+        **{name: max(count, counts[name]) for name, count in structs.asdict(one).items()}
+    )
 
 
 def _check_input(pipeline: Pipeline, produced: int, bootstrap_servers: str) -> None:
