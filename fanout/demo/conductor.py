@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from functools import partial
-from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, BinaryIO, Final, final
 
 import msgspec
 
-from fanout.demo.options import DemoFailedError
-from fanout.demo.plan import draw_plan
+from fanout.demo.options import STREAM, DemoFailedError
+from fanout.demo.plan import ActionResult, draw_plan
 from fanout.demo.queries import (
     MESSAGES,
     BatchBegun,
@@ -25,16 +24,16 @@ from fanout.demo.queries import (
     Reading,
     Resubscribed,
 )
-from fanout.demo.stream import STREAM, ActionResult, SentRecord
-from fanout.demo.verification import Evidence, Reported
+from fanout.demo.verification import Evidence
 from fanout.testing.spark.driver_process import DriverFailed, DriverStarted
 from fanout.testing.trials.job import SparkJob
 from fanout.testing.trials.records import RecordProducer
 
 if TYPE_CHECKING:
+    from fanout.demo.kafka import KafkaStream
+    from fanout.demo.kinesis import KinesisStream
     from fanout.demo.options import DemoOptions
     from fanout.demo.progress import RunProgress
-    from fanout.demo.stream import DemoStream
     from fanout.demo.workspace import Workspace
 
 # Records are sent at this rate, but within these seconds: long enough for every fault to happen and
@@ -61,19 +60,21 @@ _LOOK = 0.05
 class Conductor:
     """Conduct one run: the only query, or the two on both sides of a shuffle.
 
-    `second_reshard` has the changes that were made while the killed driver was down, and
-    `killed_in` the batch of each query in which its driver was killed.
+    `evidence` is what the output is compared with, `second_reshard` the changes that were made
+    while the killed driver was down, and `killed_in` the batch of each query in which its driver
+    was killed.
     """
 
     def __init__(
         self,
         options: DemoOptions,
         *,
-        stream: DemoStream,
+        stream: KinesisStream | KafkaStream,
         workspace: Workspace,
         progress: RunProgress,
     ) -> None:
         self.second_reshard: ActionResult | None = None
+        self.evidence = Evidence(options.source, [], reported=[] if options.shuffle else None)
         self.killed_in: dict[QueryName, int] = {}
         self._options = options
         self._plan = draw_plan(options)
@@ -88,27 +89,12 @@ class Conductor:
         self._all_read = asyncio.Event()
         self._stopping = False
         self._patience = asyncio.Timeout(None)
-        self._sent: list[SentRecord] = []
-        self._reported: list[Reported] = []
         # One task at a time chooses among the open splits and then closes some of them.
         self._resharding = asyncio.Lock()
         self._resharded = asyncio.Event()
 
-    def evidence(self) -> Evidence:
-        """Return what the output is compared with."""
-        return Evidence(
-            self._options.source,
-            self._sent,
-            None if self.second_reshard is None else frozenset(self.second_reshard.born),
-            self.killed_in.get(QueryName.ONLY, -1),
-            self._reported if self._options.shuffle else None,
-        )
-
     async def run(self, log: BinaryIO) -> None:
         """Run until all records have been read, and the drivers have ended.
-
-        Args:
-            log: An open file for the stderr of drivers.
 
         Raises:
             DemoFailedError: If a driver fails, or nothing happens for a minute.
@@ -118,8 +104,18 @@ class Conductor:
         try:
             async with self._patience, asyncio.TaskGroup() as tasks:
                 self._progressed()
+                workspace, address = self._workspace, self._stream.address
                 for query in self._queries:
-                    self._jobs[query] = self._job(query, log, tasks)
+                    self._jobs[query] = SparkJob(
+                        "fanout.demo.driver",
+                        QueryOptions(query, self._options, address, workspace),
+                        MESSAGES,
+                        scratch=workspace.scratch,
+                        environment=self._stream.environment,
+                        log=log,
+                        tasks=tasks,
+                        on_message=partial(self._on_message, query),
+                    )
                     tasks.create_task(self._keep_running(query))
                 for job in self._jobs.values():
                     await job.running.wait()
@@ -140,23 +136,6 @@ class Conductor:
             ) from error
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the others were cancelled because of it
-
-    def _job(
-        self, query: QueryName, log: BinaryIO, tasks: asyncio.TaskGroup
-    ) -> SparkJob[QueryMessage]:
-        workspace = self._workspace
-        return SparkJob(
-            "fanout.demo.driver",
-            QueryOptions(
-                query, self._options, self._stream.address, str(workspace.root), workspace.s3
-            ),
-            MESSAGES,
-            scratch=workspace.scratch,
-            environment=self._stream.environment,
-            log=log,
-            tasks=tasks,
-            on_message=partial(self._on_message, query),
-        )
 
     async def _keep_running(self, query: QueryName) -> None:
         """Run a driver of a query, and another one after it was killed."""
@@ -186,7 +165,7 @@ class Conductor:
         begun = loop.time()
         while producer.total < count:
             records = producer.make(min(size, count - producer.total))
-            self._sent += await self._stream.put(records)
+            self.evidence.sent += await self._stream.put(records)
             producer.taken(records)
             self._progress.sent = producer.total
             self._progressed()
@@ -210,9 +189,11 @@ class Conductor:
             done = [await self._stream.perform(action) for action in self._plan.while_down]
         self.second_reshard = ActionResult(
             "reshard while no driver reads",
-            ended=tuple(chain.from_iterable(each.ended for each in done)),
-            born=tuple(chain.from_iterable(each.born for each in done)),
+            ended=tuple(split for each in done for split in each.ended),
+            born=tuple(split for each in done for split in each.born),
         )
+        self.evidence.born = frozenset(self.second_reshard.born)
+        self.evidence.killed_in = self.killed_in.get(QueryName.ONLY, -1)
         self._resharded.set()
         for each in done:
             self._show(f"{each.description} while no driver reads")
@@ -223,8 +204,8 @@ class Conductor:
                 self._progressed()
                 self._show(f"the {query} runs")
             case BatchBegun():
-                if query is self._queries[-1]:
-                    self._reported.append((message.batch_id, message.watermark))
+                if query is QueryName.READING and self.evidence.reported is not None:
+                    self.evidence.reported.append((message.batch_id, message.watermark))
             case BatchWritten():
                 self._count(query, message)
             case Holding():

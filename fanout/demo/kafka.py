@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from aiokafka.errors import KafkaError
 
-from fanout.demo.options import DemoFailedError
-from fanout.demo.plan import Kind
+from fanout.demo.options import STREAM, DemoFailedError
+from fanout.demo.plan import ActionResult, Kind
 from fanout.demo.sources import OUT_OF_ORDERNESS
-from fanout.demo.stream import STREAM, ActionResult, SentRecord
+from fanout.demo.verification import SentRecord
 from fanout.testing.kafka.broker import KafkaBroker
 from fanout.testing.kafka.producer import open_producer
 
@@ -43,11 +43,7 @@ _SCATTER = 7_919
 
 @contextmanager
 def start_kafka(partitions: int) -> Iterator[KafkaStream]:
-    """Run a broker while the block lasts, with a topic that begins with some partitions.
-
-    Raises:
-        SetupError: If there is no Java, or Kafka cannot be downloaded or does not start.
-    """
+    """Run a broker while the block lasts, with a topic that begins with some partitions."""
     with KafkaBroker() as broker:
         broker.create_topic(STREAM, partitions)
         yield KafkaStream(broker, STREAM, partitions)
@@ -99,11 +95,7 @@ class KafkaStream:
         return self._faults
 
     async def put(self, records: Sequence[Record]) -> Sequence[SentRecord]:
-        """Send records with the next action, if one is due, and return their places in order.
-
-        Raises:
-            DemoFailedError: If it is unknown whether a record was stored.
-        """
+        """Send records with the next action, if one is due, and return their places in order."""
         kind = self._due.popleft() if self._due else None
         try:
             match kind:

@@ -7,8 +7,9 @@ from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, final
 
-from fanout.demo.plan import Kind
-from fanout.demo.stream import STREAM, ActionResult, SentRecord
+from fanout.demo.options import STREAM
+from fanout.demo.plan import ActionResult, Kind
+from fanout.demo.verification import SentRecord
 from fanout.testing.faults import CutConnection, RaiseInStream, Stall
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.kinesis.rules import KinesisRules

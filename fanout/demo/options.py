@@ -12,6 +12,9 @@ from fanout.errors import FanOutError, OptionError, SetupError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+STREAM: Final = "orders"
+"""The name of the stream or topic."""
+
 # Fewer would be read before the faults among them can happen.
 MIN_RECORDS: Final = 1_000
 # The proof holds every record in memory.

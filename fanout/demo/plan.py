@@ -43,14 +43,6 @@ class Kind(Enum):
     ABORT = "send the next records twice, once in a transaction that is aborted"
 
 
-# What the seed puts into an order, and what is done while no driver reads.
-_DRAWN = {
-    True: (Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR),
-    False: (Kind.COMMIT, Kind.ABORT, Kind.ABORT),
-}
-_WHILE_DOWN = {True: (Kind.SPLIT_AGAIN, Kind.MERGE_AGAIN), False: (Kind.GROW,)}
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Action:
@@ -63,6 +55,19 @@ class Action:
     def choose(self, candidates: Sequence[T]) -> T:
         """Return the candidate that the action affects; there has to be at least one."""
         return candidates[int(self.where * len(candidates))]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ActionResult:
+    """The result of actions: a description for people, and the splits that were closed and created.
+
+    A split that was created and closed again is in both.
+    """
+
+    description: str
+    ended: tuple[str, ...] = ()
+    born: tuple[str, ...] = ()
 
 
 @final
@@ -115,7 +120,9 @@ def draw_plan(options: DemoOptions) -> DemoPlan:
     """
     kinesis = options.source is ServiceName.KINESIS
     random = Random(options.seed)  # noqa: S311 - a plan to repeat, not a secret
-    drawn = list(_DRAWN[kinesis])
+    drawn = [Kind.COMMIT, Kind.ABORT, Kind.ABORT]
+    if kinesis:
+        drawn = [Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR]
     random.shuffle(drawn)
     # The split comes first: a stream that begins with one shard then has two to merge, and the kill
     # finds children whose parent has ended. The broker is killed before the driver is, which has to
@@ -130,7 +137,8 @@ def draw_plan(options: DemoOptions) -> DemoPlan:
     )
     # Always drawn, so that a seed has the same actions with and without a kill.
     kill = Kill(int(options.records * random.uniform(0.25, 0.6)), random.random() < 0.5)  # noqa: PLR2004 - a fair coin
-    while_down = tuple(Action(kill.after, kind, random.random()) for kind in _WHILE_DOWN[kinesis])
+    down = [Kind.SPLIT_AGAIN, Kind.MERGE_AGAIN] if kinesis else [Kind.GROW]
+    while_down = tuple(Action(kill.after, kind, random.random()) for kind in down)
     if not options.kill:
         return DemoPlan(actions)
     # The second driver is killed later, and at the other step of its batch.

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.console import Console
 
     from fanout.demo.plan import SparkProcess
@@ -29,7 +26,7 @@ class RunProgress:
         self.replayed: list[int] = []  # batches that a new driver has handled again
         self.processes_killed: Counter[SparkProcess] = Counter()
         self._console = console
-        self._bars = Progress(
+        self.bars = Progress(
             TextColumn("{task.description:>5}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -39,26 +36,20 @@ class RunProgress:
             disable=not console.is_terminal or console.quiet,
             transient=True,
         )
-        self._sent_bar = self._bars.add_task("sent", total=records, note="")
-        self._read_bar = self._bars.add_task("read", total=records, note="")
+        self._sent_bar = self.bars.add_task("sent", total=records, note="")
+        self._read_bar = self.bars.add_task("read", total=records, note="")
 
     @property
     def read(self) -> int:
         """Records in batches that are written."""
         return sum(self.rows.values())
 
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Show the bars while the block runs."""
-        with self._bars:
-            yield
-
     def update(self) -> None:
         """Move the bars."""
         lag, again = max(0, self.sent - self.read), self.resubscriptions.total()
         note = f"lag {lag:,} records, {again} resubscriptions"
-        self._bars.update(self._sent_bar, completed=self.sent)
-        self._bars.update(self._read_bar, completed=self.read, note=note)
+        self.bars.update(self._sent_bar, completed=self.sent)
+        self.bars.update(self._read_bar, completed=self.read, note=note)
 
     def show(self, event: str) -> None:
         """Print a line about an event."""

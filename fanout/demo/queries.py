@@ -9,6 +9,7 @@ import msgspec
 
 from fanout.demo.options import DemoOptions  # noqa: TC001 - msgspec reads the annotations
 from fanout.demo.plan import SparkProcess  # noqa: TC001 - see above
+from fanout.demo.workspace import Workspace  # noqa: TC001 - see above
 from fanout.testing.spark.driver_process import Message
 
 
@@ -28,8 +29,7 @@ class QueryOptions(msgspec.Struct, frozen=True):
     query: QueryName
     demo: DemoOptions
     address: str  # the URL of Kinesis, or the address of the broker
-    root: str  # the directory of the run
-    s3: str | None  # the endpoint of S3, if checkpoints and output are there
+    workspace: Workspace
     restarted: bool = False  # after another driver was killed
 
 

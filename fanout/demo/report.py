@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.demo.options import DemoOptions
+    from fanout.demo.plan import ActionResult
     from fanout.demo.progress import RunProgress
-    from fanout.demo.stream import ActionResult
     from fanout.demo.verification import Proof
 
 _GOOD, _BAD = "[green]✓[/]", "[red]✗[/]"

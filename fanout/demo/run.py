@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from fanout.demo.kafka import KafkaStream
+    from fanout.demo.kinesis import KinesisStream
     from fanout.demo.options import DemoOptions
-    from fanout.demo.stream import DemoStream
-
-_LOG_TAIL = 15
 
 
 def run_demo(options: DemoOptions, console: Console) -> DemoReport:
@@ -43,11 +42,11 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
         TemporaryDirectory(prefix="fanout-demo-") as root,
         _s3(options) as s3,
         _start(options) as stream,
-        progress.shown(),
+        progress.bars,
     ):
-        workspace = Workspace(Path(root), s3)
+        workspace = Workspace(root, s3)
         workspace.scratch.mkdir()
-        driver_log = workspace.root / "driver.log"
+        driver_log = Path(root, "driver.log")
         conductor = Conductor(options, stream=stream, workspace=workspace, progress=progress)
         try:
             with driver_log.open("wb") as log:
@@ -56,7 +55,7 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
             if error.explained:
                 raise
             raise DemoFailedError(f"{error}{_tail(driver_log)}") from error
-        workspace.evidence.write_bytes(msgspec.json.encode(conductor.evidence()))
+        workspace.evidence.write_bytes(msgspec.json.encode(conductor.evidence))
         proof = verify_in_process(workspace)
         faults = stream.faults()
     return DemoReport(
@@ -69,7 +68,7 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
     )
 
 
-def _start(options: DemoOptions) -> AbstractContextManager[DemoStream]:
+def _start(options: DemoOptions) -> AbstractContextManager[KinesisStream | KafkaStream]:
     # Only the chosen service is imported: the libraries of the other may not be installed.
     if options.source is ServiceName.KINESIS:
         from fanout.demo.kinesis import start_kinesis  # noqa: PLC0415 - see above
@@ -92,5 +91,5 @@ def _s3(options: DemoOptions) -> AbstractContextManager[str | None]:
 
 
 def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
+    lines = log.read_text(errors="replace").splitlines()[-15:]
     return "\n".join(["; the log of Spark drivers ends with:", *lines]) if lines else ""

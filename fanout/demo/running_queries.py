@@ -1,37 +1,44 @@
-"""The query of a driver: one of `foreach_batch`, or one of a streaming DataFrame."""
+"""The query of a driver, of `foreach_batch` or a streaming DataFrame, and the handler of both."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.error_text import text_of
 from fanout.demo.options import DemoFailedError
-from fanout.demo.plan import SparkProcess
-from fanout.demo.queries import ProcessesKilled, Resubscribed
-from fanout.demo.sources import make_source
+from fanout.demo.plan import SparkProcess, draw_plan
+from fanout.demo.queries import (
+    BatchBegun,
+    BatchWritten,
+    Holding,
+    ProcessesKilled,
+    QueryName,
+    Reading,
+    Resubscribed,
+)
+from fanout.demo.sources import make_shuffle_sink, make_source
 from fanout.landers.failures import LanderCause
 from fanout.spark import OnExecutors, foreach_batch
+from fanout.spark.current_batch import current_batch
 from fanout.spark.dataframe.read_stream import read_stream
 from fanout.spark.hadoop.jvm import jvm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from fanout.core.events import Split
+    from fanout.demo.plan import ProcessKill
     from fanout.demo.queries import QueryOptions
-    from fanout.demo.workspace import Workspace
     from fanout.testing.spark.driver_process import DriverLink
-
-Handler: TypeAlias = "Callable[[DataFrame, int], None]"
 
 # The least number of batches, so that there are some before and after the one that is killed.
 _BATCHES: Final = 8
+_LOOK = 0.01
 # How long a killed process may take to end.
 _DEATH: Final = 10
 # A part of the command line of each process of a kind.
@@ -42,38 +49,83 @@ _MODULES: Final = {
 
 
 @final
+class HandlerToKill:
+    """Write each batch of a query, and wait in the one in which the driver is to be killed.
+
+    `kills` has the kills of processes that are still to come.
+    """
+
+    def __init__(self, options: QueryOptions, link: DriverLink) -> None:
+        plan = draw_plan(options.demo)
+        self.kills = deque(plan.kill_processes)
+        self._shuffled = options.query is QueryName.READING
+        kill = plan.kill_reader if self._shuffled else plan.kill
+        self._kill = None if options.restarted else kill
+        self._sink = make_shuffle_sink(options) if options.query is QueryName.SHUFFLING else None
+        self.options = options
+        self.link = link
+        self._rows = 0
+
+    def due(self) -> ProcessKill | None:
+        """Return the kill of processes whose time has come."""
+        return self.kills[0] if self.kills and self.kills[0].after <= self._rows else None
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Handle one batch."""
+        watermark = current_batch().watermark if self._shuffled else None
+        self.link.send(BatchBegun(batch_id, watermark))
+        kill = self._kill
+        kill_here = kill is not None and self._rows >= kill.after
+        if kill_here and kill is not None and not kill.written:
+            self._hold(batch_id, written=False)
+        written = self._write(frame, batch_id)
+        if kill_here:
+            self._hold(batch_id, written=True)
+        self._rows += written.rows
+        self.link.send(written)
+
+    def _write(self, frame: DataFrame, batch_id: int) -> BatchWritten:
+        """Write a batch into a directory of its own, or by key; writing it again replaces it."""
+        if self._sink is not None:
+            self._sink.write(frame, batch_id)
+            return BatchWritten(batch_id, frame.count())
+        frame.write.mode("overwrite").parquet(self.options.workspace.batch(batch_id))
+        splits = [record.split for record in self.options.workspace.read_output(batch_id)]
+        return BatchWritten(batch_id, len(splits), frozenset(splits))
+
+    def _hold(self, batch_id: int, *, written: bool) -> None:
+        while self.kills and not self.link.stopping.wait(_LOOK):
+            pass  # other processes are killed before their driver
+        self.link.send(Holding(batch_id, written))
+        self.link.stopping.wait()
+
+
+@final
 class BatchQuery:
     """A query of `foreach_batch`, whose landers may be killed."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        options: QueryOptions,
-        workspace: Workspace,
-        handler: Handler,
-        link: DriverLink,
-    ) -> None:
+    def __init__(self, spark: SparkSession, handler: HandlerToKill) -> None:
+        options = handler.options
+
         def on_resubscribe(split: Split, cause: Exception, delay: float) -> None:
             name = cause.name if isinstance(cause, LanderCause) else type(cause).__name__
-            link.send(Resubscribed(split.id, name, delay))
+            handler.link.send(Resubscribed(split.id, name, delay))
 
+        self._link = handler.link
         self._query = foreach_batch(
             spark,
             make_source(options),
             handler,
-            checkpoint_location=workspace.checkpoint(options.query),
+            checkpoint_location=options.workspace.checkpoint(options.query),
             max_records=options.demo.records // _BATCHES,
             on_resubscribe=on_resubscribe,
             landing=OnExecutors(landers=options.demo.landers) if options.demo.landers else None,
         )
 
     def keep_running(self) -> bool:
-        """Return whether the query runs."""
+        """Tell which splits the query reads, and return whether it runs."""
+        self._link.send(Reading(tuple(self._query.statistics().splits)))
         return self._query.is_active
-
-    def splits(self) -> tuple[str, ...]:
-        """Return the splits that the query reads."""
-        return tuple(self._query.statistics().splits)
 
     def kill(self, process: SparkProcess) -> ProcessesKilled | None:
         """Kill the lander that reads most; return None if there is none yet."""
@@ -100,25 +152,18 @@ class DataFrameQuery:
     started again on its checkpoint.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        options: QueryOptions,
-        workspace: Workspace,
-        handler: Handler,
-        link: DriverLink,
-    ) -> None:
-        del link
+    def __init__(self, spark: SparkSession, handler: HandlerToKill) -> None:
+        options = handler.options
         self._spark = spark
         self._name = options.query
         self._lost_planner = False
         frame = read_stream(
             spark,
             make_source(options),
-            landing=f"{options.root}/landing",
+            landing=f"{options.workspace.root}/landing",
             options={"maxRecordsPerTrigger": options.demo.records // _BATCHES},
         )
-        checkpoint = workspace.checkpoint(options.query)
+        checkpoint = options.workspace.checkpoint(options.query)
         self._writer = frame.writeStream.foreachBatch(handler).option(
             "checkpointLocation", checkpoint
         )
@@ -130,10 +175,6 @@ class DataFrameQuery:
             self._lost_planner = False
             self._query = self._writer.start()
         return self._query.isActive
-
-    def splits(self) -> tuple[str, ...]:
-        """Return none: a planner does not report what it reads."""
-        return ()
 
     def kill(self, process: SparkProcess) -> ProcessesKilled | None:
         """Kill all processes of a kind; return None if Spark is about to start them."""

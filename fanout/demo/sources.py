@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.event_time import EventTime
-from fanout.demo.options import ServiceName
+from fanout.demo.options import STREAM, ServiceName
 from fanout.demo.queries import QueryName
-from fanout.demo.stream import STREAM
 
 if TYPE_CHECKING:
     from fanout.core.source import Source
@@ -17,13 +16,6 @@ if TYPE_CHECKING:
 OUT_OF_ORDERNESS: Final = 1.0
 """Seconds by which the event time of a record may be earlier than that of one before it."""
 
-# Seconds; short, because new partitions have to be found during the run.
-_DISCOVERY_INTERVAL = 1.0
-_CONSUMERS = 4
-# The server sends a heartbeat every second; the service every five, which 35 s fit.
-_SILENCE_TIMEOUT = 3.0
-# Much less than a batch, which then has records of each partition, so that the watermark advances.
-_FETCH_BYTES = 8_192
 _SHARE_GROUP = {
     "share.auto.offset.reset": "earliest",
     "share.isolation.level": "read_committed",
@@ -46,7 +38,7 @@ def make_source(options: QueryOptions) -> Source:
         stream=STREAM,
         consumer="fanout-demo",
         start="TRIM_HORIZON",
-        silence_timeout=_SILENCE_TIMEOUT,
+        silence_timeout=3.0,  # the server sends a heartbeat every second; the service every five
         endpoint_url=options.address,
         region=REGION,
     )
@@ -65,15 +57,16 @@ def _kafka_source(options: QueryOptions) -> Source:
             topics=STREAM,
             cluster=cluster,
             group_id="fanout-demo",
-            consumers=_CONSUMERS,
+            consumers=4,
             group_settings=_SHARE_GROUP,
         )
     return KafkaSource(
         topics=STREAM,
         cluster=cluster,
-        discovery_interval=_DISCOVERY_INTERVAL,
+        discovery_interval=1.0,  # new partitions have to be found during the run
         event_time=EventTime(out_of_orderness=OUT_OF_ORDERNESS),
-        consumer_options={"max.partition.fetch.bytes": _FETCH_BYTES},
+        # A batch has records of each partition, so that the watermark advances.
+        consumer_options={"max.partition.fetch.bytes": 8_192},
     )
 
 

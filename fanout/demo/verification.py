@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 import sys
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, final
 
 import msgspec
 
 from fanout._child_process import run_command
-from fanout.demo.options import DemoFailedError, ServiceName
-from fanout.demo.stream import STREAM, SentRecord
+from fanout.demo.options import STREAM, DemoFailedError, ServiceName
 from fanout.demo.workspace import Workspace
 from fanout.testing.trials.oracle import OutputOracle
 
@@ -30,8 +28,17 @@ Reported: TypeAlias = "tuple[int, int | None]"
 
 
 @final
-class Evidence(msgspec.Struct, frozen=True):
-    """What is known of a run beside its output."""
+class SentRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Where the service has stored a record."""
+
+    split: str
+    sequence: str
+    time: int | None = None  # of its event, in milliseconds since the Unix epoch
+
+
+@final
+class Evidence(msgspec.Struct):
+    """What is known of a run beside its output, as far as it has come."""
 
     source: ServiceName
     sent: list[SentRecord]  # by number
@@ -40,10 +47,6 @@ class Evidence(msgspec.Struct, frozen=True):
     killed_in: int = -1  # its batch; of another query than that of the output: -1
     # The watermarks in the order in which they were reported; None without a shuffle.
     reported: list[Reported] | None = None
-
-
-# A record that was read, its number, and where it was sent to.
-_Known: TypeAlias = "tuple[ReadRecord, int, SentRecord]"
 
 
 @final
@@ -82,18 +85,25 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 def verify(evidence: Evidence, read: Sequence[ReadRecord]) -> Proof:
-    """Compare the output, in any order, with the records sent."""
+    """Compare the output, in any order, with the records sent.
+
+    Order is checked between batches: Spark does not order rows within one, and there both the split
+    and the sequence number are columns to sort by.
+    """
     oracle = OutputOracle(STREAM, ordered=False)
-    known: list[_Known] = []
-    for record in read:
+    order = _Order(evidence)
+    altered = misplaced = second_generation = 0
+    for record in sorted(read, key=lambda record: (record.batch, int(record.sequence))):
         number = oracle.read(record.key, record.value)
         if number is not None and number < len(evidence.sent):
-            known.append((record, number, evidence.sent[number]))
+            sent = evidence.sent[number]
+            altered += _is_altered(record, sent, shuffled=evidence.reported is not None)
+            misplaced += order.is_broken_by(record, number, sent)
+            born_anew = sent.split in (evidence.born or ())
+            second_generation += born_anew and record.batch > evidence.killed_in
     verdict = oracle.verdict(len(evidence.sent))
-    ordered = evidence.source is not ServiceName.KAFKA_SHARE
-    scattered, violations, passed = 0, None, None
-    if shuffled := evidence.reported is not None:
-        scattered = _scattered(known)
+    violations, passed = None, None
+    if evidence.reported is not None:
         violations, passed = _watermarks(read, evidence.reported)
     return Proof(
         records_sent=verdict.produced,
@@ -101,53 +111,46 @@ def verify(evidence: Evidence, read: Sequence[ReadRecord]) -> Proof:
         batches=len({record.batch for record in read}),
         lost=verdict.lost,
         duplicated=verdict.duplicated,
-        altered=verdict.altered + sum(_elsewhere(each, shuffled=shuffled) for each in known),
-        out_of_order=_misplaced(evidence.source, known) + scattered if ordered else None,
-        second_generation=_second_generation(known, evidence),
+        altered=verdict.altered + altered,
+        out_of_order=None if evidence.source is ServiceName.KAFKA_SHARE else misplaced,
+        second_generation=None if evidence.born is None else second_generation,
         watermark_violations=violations,
         watermark_passed=passed,
     )
 
 
-def _elsewhere(known: _Known, *, shuffled: bool) -> bool:
+def _is_altered(record: ReadRecord, sent: SentRecord, *, shuffled: bool) -> bool:
     """Return whether a record has another place than it was sent to, or another event time."""
-    record, _, sent = known
     if shuffled:
         return record.time != sent.time
     return (record.split, record.sequence) != (sent.split, sent.sequence)
 
 
-def _misplaced(source: ServiceName, known: Iterable[_Known]) -> int:
-    """Count the records behind later ones of their split, or of their key.
+@final
+class _Order:
+    """The order of the records of each split, and of each key.
 
-    Order is checked between batches: Spark does not order rows within one, and there both the split
-    and the sequence number are columns to sort by. A key of Kafka that moved to another partition,
-    because there are more of them, has no order between the two.
+    A key of Kafka that moved to another partition, because there are more of them, has no order
+    between the two. A shuffle has each key in one partition.
     """
-    count = 0
-    newest: dict[object, int] = {}
-    by_batch = sorted(known, key=lambda each: (each[0].batch, int(each[0].sequence)))
-    for record, number, sent in by_batch:
-        origin = None if source is ServiceName.KINESIS else sent.split
-        places = {record.split: int(record.sequence), (record.key, origin): number}
-        count += any(place < newest.get(lane, 0) for lane, place in places.items())
-        newest |= {lane: max(place, newest.get(lane, 0)) for lane, place in places.items()}
-    return count
 
+    def __init__(self, evidence: Evidence) -> None:
+        self._shuffled = evidence.reported is not None
+        self._keys_move = evidence.source is not ServiceName.KINESIS
+        self._newest: dict[object, int] = {}
+        self._partitions: dict[bytes, str] = {}
 
-def _scattered(known: Iterable[_Known]) -> int:
-    """Count the records in another partition of the shuffle than the first of their key."""
-    partitions: dict[bytes, str] = {}
-    return sum(
-        record.split != partitions.setdefault(record.key, record.split) for record, _, _ in known
-    )
-
-
-def _second_generation(known: Iterable[_Known], evidence: Evidence) -> int | None:
-    born, killed_in = evidence.born, evidence.killed_in
-    if born is None:
-        return None
-    return sum(sent.split in born and record.batch > killed_in for record, _, sent in known)
+    def is_broken_by(self, record: ReadRecord, number: int, sent: SentRecord) -> bool:
+        """Return whether a record comes behind a later one of its split, or of its key."""
+        origin = sent.split if self._keys_move else None
+        broken = self._shuffled and record.split != self._partitions.setdefault(
+            record.key, record.split
+        )
+        for lane, place in (record.split, int(record.sequence)), ((record.key, origin), number):
+            newest = self._newest.get(lane, 0)
+            broken |= place < newest
+            self._newest[lane] = max(place, newest)
+        return broken
 
 
 def _watermarks(read: Iterable[ReadRecord], reported: Sequence[Reported]) -> tuple[int, int]:
@@ -181,12 +184,8 @@ def _times(read: Iterable[ReadRecord]) -> dict[int, list[int]]:
 
 
 def verify_in_process(workspace: Workspace) -> Proof:
-    """Compare a run's output with the records sent, in a new process.
-
-    Raises:
-        DemoFailedError: If the files cannot be read.
-    """
-    command = [sys.executable, "-m", "fanout.demo.verification", str(workspace.root)]
+    """Compare a run's output with the records sent, in a new process."""
+    command = [sys.executable, "-m", "fanout.demo.verification", workspace.root]
     if workspace.s3 is not None:
         command.append(workspace.s3)
     done = run_command(command)
@@ -198,7 +197,7 @@ def verify_in_process(workspace: Workspace) -> Proof:
 
 def main(root: str, s3: str | None = None) -> None:
     """Print the proof of a run as JSON: of its directory, and its endpoint of S3 if it has one."""
-    workspace = Workspace(Path(root), s3)
+    workspace = Workspace(root, s3)
     evidence = msgspec.json.decode(workspace.evidence.read_bytes(), type=Evidence)
     proof = verify(evidence, list(workspace.read_output()))
     sys.stdout.buffer.write(msgspec.json.encode(proof))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
@@ -15,7 +16,6 @@ from fanout.testing.s3_clients import BUCKET, s3_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 # The columns of all services in the output of a query.
 _COLUMNS: Final = (
@@ -48,18 +48,18 @@ class ReadRecord(msgspec.Struct, frozen=True):
 class Workspace:
     """The files of a run, below a directory; checkpoints and output may be on S3 instead."""
 
-    root: Path
+    root: str
     s3: str | None = None  # its endpoint
 
     @property
     def evidence(self) -> Path:
         """What was sent, for the comparison."""
-        return self.root / "evidence.json"
+        return Path(self.root, "evidence.json")
 
     @property
     def scratch(self) -> Path:
         """The temporary files of drivers and their JVMs, so that a kill leaves none elsewhere."""
-        return self.root / "scratch"
+        return Path(self.root, "scratch")
 
     def checkpoint(self, query: str) -> str:
         """Return the checkpoint of a query, by its name."""
@@ -90,7 +90,7 @@ class Workspace:
 
     @property
     def _home(self) -> str:
-        return str(self.root) if self.s3 is None else f"s3a://{BUCKET}"
+        return self.root if self.s3 is None else f"s3a://{BUCKET}"
 
 
 def _read_record(row: Mapping[str, Any]) -> ReadRecord:

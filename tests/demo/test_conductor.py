@@ -61,7 +61,7 @@ async def test_a_new_driver_that_begins_again_fails_the_demo(tmp_path: Path) -> 
     conductor = Conductor(
         options,
         stream=stream,
-        workspace=Workspace(tmp_path),
+        workspace=Workspace(str(tmp_path)),
         progress=progress,
     )
     query = QueryName.ONLY

@@ -16,15 +16,14 @@ from aiokafka.structs import RecordMetadata
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from fanout.demo.kafka import KafkaStream
-from fanout.demo.options import DemoFailedError
+from fanout.demo.options import STREAM, DemoFailedError
 from fanout.demo.plan import Action, Kind
-from fanout.demo.stream import STREAM
 from fanout.testing.trials.records import RecordProducer, read_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from fanout.demo.stream import SentRecord
+    from fanout.demo.verification import SentRecord
     from fanout.testing.kafka.broker import KafkaBroker
 
 RECORDS = RecordProducer(STREAM, Random(1)).make(200)

@@ -8,8 +8,7 @@ import boto3
 import pytest
 
 from fanout.demo.kinesis import KinesisStream
-from fanout.demo.plan import Action, Kind
-from fanout.demo.stream import ActionResult
+from fanout.demo.plan import Action, ActionResult, Kind
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.trials.records import RecordProducer
 

@@ -17,6 +17,7 @@ from fanout.demo.queries import (
     Reading,
     Resubscribed,
 )
+from fanout.demo.workspace import Workspace
 from fanout.testing.spark.driver_process import DriverFailed, DriverStarted, decode_message
 
 EVERY_KIND: list[QueryMessage] = [
@@ -61,5 +62,5 @@ def test_what_the_jvm_prints_is_no_message(line: bytes) -> None:
 def test_options_survive_the_command_line(
     demo: DemoOptions, query: QueryName, s3: str | None
 ) -> None:
-    options = QueryOptions(query, demo, "127.0.0.1:1", "/r", s3, restarted=s3 is None)
+    options = QueryOptions(query, demo, "127.0.0.1:1", Workspace("/r", s3), restarted=s3 is None)
     assert msgspec.json.decode(msgspec.json.encode(options), type=QueryOptions) == options

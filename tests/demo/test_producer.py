@@ -9,7 +9,7 @@ from fanout.demo import conductor
 from fanout.demo.conductor import MAX_CALL_RECORDS, Conductor
 from fanout.demo.options import DemoOptions
 from fanout.demo.progress import RunProgress
-from fanout.demo.stream import SentRecord
+from fanout.demo.verification import SentRecord
 from fanout.demo.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ async def test_a_call_carries_no_more_than_the_service_takes(
     run = Conductor(
         DemoOptions(records=1_200),
         stream=stream,
-        workspace=Workspace(tmp_path),
+        workspace=Workspace(str(tmp_path)),
         progress=progress,
     )
     run._actions.clear()
     run._patience = asyncio.Timeout(None)
     async with run._patience:
         await run._send()
-    assert [int(record.sequence) for record in run.evidence().sent] == list(range(1_200))
+    assert [int(record.sequence) for record in run.evidence.sent] == list(range(1_200))
     assert stream.calls == [MAX_CALL_RECORDS, MAX_CALL_RECORDS, 200]
     assert progress.sent == 1_200

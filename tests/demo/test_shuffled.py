@@ -4,10 +4,9 @@ import msgspec
 import pytest
 
 from fanout.demo.kafka import event_time
-from fanout.demo.options import ServiceName
+from fanout.demo.options import STREAM, ServiceName
 from fanout.demo.sources import OUT_OF_ORDERNESS
-from fanout.demo.stream import STREAM, SentRecord
-from fanout.demo.verification import Evidence, Proof, verify
+from fanout.demo.verification import Evidence, Proof, SentRecord, verify
 from fanout.demo.workspace import ReadRecord
 from fanout.testing.trials.records import value_of
 

@@ -3,9 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fanout.demo.options import ServiceName
-from fanout.demo.stream import STREAM, SentRecord
-from fanout.demo.verification import Evidence, Proof, verify
+from fanout.demo.options import STREAM, ServiceName
+from fanout.demo.verification import Evidence, Proof, SentRecord, verify
 from fanout.demo.workspace import ReadRecord
 from fanout.testing.trials.records import value_of
 

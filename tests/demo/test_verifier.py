@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fanout.demo.options import DemoFailedError, ServiceName
-from fanout.demo.stream import STREAM, SentRecord
-from fanout.demo.verification import Evidence, verify_in_process
+from fanout.demo.options import STREAM, DemoFailedError, ServiceName
+from fanout.demo.verification import Evidence, SentRecord, verify_in_process
 from fanout.demo.workspace import ReadRecord, Workspace
 from fanout.testing.s3_clients import BUCKET, s3_files
 from fanout.testing.s3_server import serve_s3
@@ -23,7 +22,7 @@ RECORDS = RecordProducer(STREAM, Random(1)).make(4)
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    workspace = Workspace(tmp_path)
+    workspace = Workspace(str(tmp_path))
     give(workspace)
     return workspace
 
@@ -145,7 +144,7 @@ def test_an_output_that_was_never_written_is_all_lost(workspace: Workspace) -> N
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DemoFailedError, match=r"cannot be compared.*No such file"):
-        verify_in_process(Workspace(tmp_path))
+        verify_in_process(Workspace(str(tmp_path)))
 
 
 def test_an_output_on_s3_is_proven_and_nothing_of_it_is_on_the_disk(workspace: Workspace) -> None:

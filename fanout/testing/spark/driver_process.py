@@ -25,25 +25,16 @@ _STDIN = 0
 
 @final
 class DriverStarted(msgspec.Struct, frozen=True, tag=True):
-    """The driver's queries run.
+    """The driver's queries run."""
 
-    Args:
-        jvm_pid: The process id of Spark's JVM, which outlives a killed driver by a moment.
-    """
-
-    jvm_pid: int
+    jvm_pid: int  # of Spark's JVM, which outlives a killed driver by a moment
 
 
 @final
 class DriverFailed(msgspec.Struct, frozen=True, tag=True):
-    """The driver has ended by an error.
+    """The driver has ended by an error."""
 
-    Args:
-        error: The name of the error's class.
-        sentence: What the error says.
-    """
-
-    error: str
+    error: str  # the name of its class
     sentence: str
 
 
@@ -54,12 +45,7 @@ M = TypeVar("M")
 
 
 def decode_message(line: bytes, decoder: msgspec.json.Decoder[M]) -> M | None:
-    """Return the message in a line; None if the JVM, which has the same stdout, printed it.
-
-    Args:
-        line: The line.
-        decoder: Decodes the messages of the driver.
-    """
+    """Return the message in a line; None if the JVM, which has the same stdout, printed it."""
     try:
         return decoder.decode(line)
     except MALFORMED_JSON:
@@ -68,11 +54,9 @@ def decode_message(line: bytes, decoder: msgspec.json.Decoder[M]) -> M | None:
 
 @final
 class DriverLink:
-    """The driver's end: it sends messages, and learns when to stop.
+    """The driver's end: it sends messages, and learns when to stop."""
 
-    Attributes:
-        stopping: Set when the driver is to end, or its parent has died.
-    """
+    # `stopping` is set when the driver is to end, or its parent has died.
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
@@ -86,13 +70,9 @@ class DriverLink:
 
 
 def run_driver(main: Callable[[DriverLink], None]) -> int:
-    """Run the queries of a driver, and send the error by which they end.
+    """Run the queries of a driver until `DriverLink.stopping` is set; return the exit code.
 
-    Args:
-        main: Runs the queries until `DriverLink.stopping` is set.
-
-    Returns:
-        The exit code: 1 if `main` raised a FanOutError.
+    The error by which they end is sent; a FanOutError exits with 1.
     """
     link = DriverLink()
 

@@ -31,9 +31,9 @@ class SparkJob(Generic[M]):
     """Run one driver after the other.
 
     `gone` is set while there is none, and `running` while its queries run. When it has gone,
-    `failure` holds why, until `forgive` is called because it was killed. `options` are those of the
-    next driver. The task group owns the task that reads a driver's messages; cancelled, it kills
-    the driver and its JVM, and waits for them. An error of `on_message` ends that task.
+    `failure` holds why; who has killed it forgets that. `options` are those of the next driver. The
+    task group owns the task that reads a driver's messages; cancelled, it kills the driver and its
+    JVM, and waits for them. An error of `on_message` ends that task.
     """
 
     def __init__(
@@ -82,10 +82,6 @@ class SparkJob(Generic[M]):
         with suppress(ProcessLookupError):
             if self._jvm_pid is not None:
                 os.kill(self._jvm_pid, signal.SIGKILL)
-
-    def forgive(self) -> None:
-        """Note that the driver was killed, and did not end by itself."""
-        self.failure = None
 
     async def _run(self) -> None:
         self.failure = "the driver ended by itself; its log may show why"

@@ -165,7 +165,7 @@ class Rounds:
                 # Those who came to a moment have killed it already.
                 self._job.kill()
                 await self._job.gone.wait()
-                self._job.forgive()
+                self._job.failure = None  # it did not end by itself
             case StrikeKind.KILL_WORKER | StrikeKind.KILL_LANDER | StrikeKind.KILL_EXECUTOR:
                 pass
             case _:
