@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fanout.demo.kafka import KafkaStream
     from fanout.demo.kinesis import KinesisStream
     from fanout.demo.options import DemoOptions
+    from fanout.demo.plan import Action
     from fanout.demo.progress import RunProgress
     from fanout.demo.workspace import Workspace
 
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
 # to be recovered from (5 s lie between two subscriptions to a shard) while records flow.
 _RATE = 2_500
 _SHORTEST, _LONGEST = 10.0, 20.0
-# So few that each has many records, whose order shows that a shard is read after its parents.
-_KEYS: Final = 200
+_KEYS: Final = 1_000
 # The limit of one PutRecords call (AWS API reference); it fits Kafka as well.
 MAX_CALL_RECORDS: Final = 500
 _CALLS_PER_SECOND = 10
@@ -74,7 +74,7 @@ class Conductor:
         progress: RunProgress,
     ) -> None:
         self.second_reshard: ActionResult | None = None
-        self.evidence = Evidence(options.source, [], reported=[] if options.shuffle else None)
+        self.evidence = Evidence(options.source, [], {}, reported=[] if options.shuffle else None)
         self.killed_in: dict[QueryName, int] = {}
         self._options = options
         self._plan = draw_plan(options)
@@ -177,16 +177,21 @@ class Conductor:
     async def _perform_due(self) -> None:
         while self._actions and self._actions[0].at <= self._progress.sent:
             async with self._resharding:
-                done = await self._stream.perform(self._actions.popleft())
+                done = await self._perform(self._actions.popleft())
             self._show(done.description)
             # A record that is sent to a split before the query knows it is late: the watermark has
             # advanced without it.
             while self._options.shuffle and not self._progress.splits.issuperset(done.born):  # noqa: ASYNC110 - rare
                 await asyncio.sleep(_LOOK)
 
+    async def _perform(self, action: Action) -> ActionResult:
+        done = await self._stream.perform(action)
+        self.evidence.parents.update(dict.fromkeys(done.born, done.ended))
+        return done
+
     async def _reshard_again(self) -> None:
         async with self._resharding:
-            done = [await self._stream.perform(action) for action in self._plan.while_down]
+            done = [await self._perform(action) for action in self._plan.while_down]
         self.second_reshard = ActionResult(
             "reshard while no driver reads",
             ended=tuple(split for each in done for split in each.ended),

@@ -42,6 +42,7 @@ class Evidence(msgspec.Struct):
 
     source: ServiceName
     sent: list[SentRecord]  # by number
+    parents: dict[str, tuple[str, ...]]  # of each split that a reshard has created
     # Splits that were created between a kill of the query that reads the stream and its restart.
     born: frozenset[str] | None = None
     killed_in: int = -1  # its batch; of another query than that of the output: -1
@@ -59,8 +60,8 @@ class Proof(msgspec.Struct, frozen=True):
     lost: int
     duplicated: int  # without the first time
     altered: int  # records that were not sent: of another key, value, place or event time
-    # Records in a later batch than one that follows them in their split, or than one of their key
-    # that was sent later; None where a service promises no order.
+    # Records in a later batch than one that follows them in their split or, behind a shuffle, of
+    # their key, or than one of a child split; None where a service promises no order.
     out_of_order: int | None
     # Records of splits that were created between a kill and the restart, in batches after the one
     # that was killed; None without a kill.
@@ -128,29 +129,37 @@ def _is_altered(record: ReadRecord, sent: SentRecord, *, shuffled: bool) -> bool
 
 @final
 class _Order:
-    """The order of the records of each split, and of each key.
+    """The order of the records of each split, and of each key, as batches follow each other.
 
-    A key of Kafka that moved to another partition, because there are more of them, has no order
-    between the two. A shuffle has each key in one partition.
+    A key that moved to another split, because there are more of them, has no order between the two
+    behind a shuffle, which has each key in one partition.
     """
 
     def __init__(self, evidence: Evidence) -> None:
         self._shuffled = evidence.reported is not None
-        self._keys_move = evidence.source is not ServiceName.KINESIS
+        self._parents = evidence.parents
         self._newest: dict[object, int] = {}
         self._partitions: dict[bytes, str] = {}
+        self._closed: dict[str, int] = {}  # from the first batch of a descendant on
 
     def is_broken_by(self, record: ReadRecord, number: int, sent: SentRecord) -> bool:
-        """Return whether a record comes behind a later one of its split, or of its key."""
-        origin = sent.split if self._keys_move else None
-        broken = self._shuffled and record.split != self._partitions.setdefault(
-            record.key, record.split
-        )
-        for lane, place in (record.split, int(record.sequence)), ((record.key, origin), number):
+        """Return whether a record comes behind a later one of its split or key, or of a child."""
+        if record.split not in self._newest:
+            self._close_ancestors(record.split, record.batch)
+        broken = record.batch > self._closed.get(record.split, math.inf)
+        if self._shuffled:
+            broken |= record.split != self._partitions.setdefault(record.key, record.split)
+        places = {record.split: int(record.sequence), (record.key, sent.split): number}
+        for lane, place in places.items():
             newest = self._newest.get(lane, 0)
             broken |= place < newest
             self._newest[lane] = max(place, newest)
         return broken
+
+    def _close_ancestors(self, split: str, batch: int) -> None:
+        for parent in self._parents.get(split, ()):
+            self._closed.setdefault(parent, batch)
+            self._close_ancestors(parent, batch)
 
 
 def _watermarks(read: Iterable[ReadRecord], reported: Sequence[Reported]) -> tuple[int, int]:

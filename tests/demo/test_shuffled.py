@@ -37,7 +37,7 @@ def prove(
     born: frozenset[str] | None = None,
 ) -> Proof:
     watermarks = REPORTED if reported is None else reported
-    return verify(Evidence(ServiceName.KAFKA, SENT, born, reported=watermarks), output)
+    return verify(Evidence(ServiceName.KAFKA, SENT, {}, born, reported=watermarks), output)
 
 
 def test_an_event_is_told_late_by_less_than_the_reader_expects() -> None:

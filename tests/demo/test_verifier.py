@@ -30,7 +30,7 @@ def workspace(tmp_path: Path) -> Workspace:
 def give(workspace: Workspace, **known: object) -> None:
     """Write down what was sent, and what else is known."""
     sent = [SentRecord(SHARD, str(FIRST_NUMBER + record.number)) for record in RECORDS]
-    evidence = msgspec.structs.replace(Evidence(ServiceName.KINESIS, sent), **known)
+    evidence = msgspec.structs.replace(Evidence(ServiceName.KINESIS, sent, {SHARD: ()}), **known)
     workspace.evidence.write_bytes(msgspec.json.encode(evidence))
 
 
