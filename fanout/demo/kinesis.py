@@ -21,16 +21,14 @@ if TYPE_CHECKING:
     from fanout.demo.plan import Action
     from fanout.testing.trials.records import Record
 
-# The service's own figures, except for more frequent heartbeats.
-_RULES = KinesisRules(heartbeat=1.0)
-
 _FAULTS = {Kind.CUT: CutConnection, Kind.STALL: Stall, Kind.ERROR: RaiseInStream}
 
 
 @contextmanager
 def start_kinesis(shards: int) -> Iterator[KinesisStream]:
     """Run an embedded Kinesis while the block lasts, with a stream that begins with some shards."""
-    with KinesisProcess(_RULES) as server:
+    # The service's own figures, except for more frequent heartbeats.
+    with KinesisProcess(KinesisRules(heartbeat=1.0)) as server:
         yield KinesisStream(server, STREAM, shards)
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from fanout.errors import FanOutError, OptionError, SetupError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 STREAM: Final = "orders"
 """The name of the stream or topic."""
@@ -129,16 +126,6 @@ class DemoOptions:
             raise OptionError("dataframe=True needs storage='disk'")
 
 
-_KAFKA_MODULES = {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"}
-
-# The extra that installs each module.
-_EXTRAS: Mapping[ServiceName, Mapping[str, str]] = {
-    ServiceName.KINESIS: {"pyspark": "spark", "aioboto3": "kinesis", "moto": "testing"},
-    ServiceName.KAFKA: _KAFKA_MODULES,
-    ServiceName.KAFKA_SHARE: _KAFKA_MODULES,
-}
-
-
 def check_environment(
     source: ServiceName, storage: StorageName = StorageName.DISK, *, dataframe: bool = False
 ) -> None:
@@ -147,7 +134,9 @@ def check_environment(
     Raises:
         SetupError: If an extra is missing, pyspark is too old, or there is no Java for Spark.
     """
-    needed = dict(_EXTRAS[source])
+    needed = {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"}
+    if source is ServiceName.KINESIS:
+        needed = {"pyspark": "spark", "aioboto3": "kinesis", "moto": "testing"}
     if storage is StorageName.S3:
         needed["moto"] = "testing"
     missing = {extra for module, extra in needed.items() if find_spec(module) is None}

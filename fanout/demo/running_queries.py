@@ -74,12 +74,11 @@ class HandlerToKill:
         """Handle one batch."""
         watermark = current_batch().watermark if self._shuffled else None
         self.link.send(BatchBegun(batch_id, watermark))
-        kill = self._kill
-        kill_here = kill is not None and self._rows >= kill.after
-        if kill_here and kill is not None and not kill.written:
+        kill = self._kill if self._kill is not None and self._rows >= self._kill.after else None
+        if kill is not None and not kill.written:
             self._hold(batch_id, written=False)
         written = self._write(frame, batch_id)
-        if kill_here:
+        if kill is not None:
             self._hold(batch_id, written=True)
         self._rows += written.rows
         self.link.send(written)
