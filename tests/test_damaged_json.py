@@ -16,7 +16,6 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.demo.queries import MESSAGES, BatchWritten
-from fanout.demo.records import generate, number_in
 from fanout.errors import (
     CheckpointError,
     FanOutError,
@@ -170,10 +169,7 @@ READERS = {
     "line of the demo": Reader(
         lambda line: decode_message(line, MESSAGES),
         None,
-        [json.loads(msgspec.json.encode(BatchWritten(3, 250)))],
-    ),
-    "record of the demo": Reader(
-        number_in, None, [json.loads(record.data) for record in generate(1, seed=1)]
+        [json.loads(msgspec.json.encode(BatchWritten(3, 250, frozenset({"orders-1"}))))],
     ),
 }
 # A string of one character takes four bytes of JSON in a list, and some 60 as an object: with the

@@ -150,5 +150,5 @@ def _run_demo(options: DemoOptions, *, json: bool) -> bool:
         typer.echo(report.to_json())
     else:
         console.print(faults_table(report), proof_table(report))
-        console.print(f"seed {report.seed}, {report.seconds:.1f} s")
+        console.print(f"seed {options.seed}, {report.seconds:.1f} s")
     return report.proof.holds

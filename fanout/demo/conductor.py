@@ -4,119 +4,97 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import aclosing
-from itertools import chain
-from typing import TYPE_CHECKING, BinaryIO, final
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, BinaryIO, Final, final
 
-from fanout.demo.options import DemoFailedError
-from fanout.demo.progress import RunProgress
+import msgspec
+
+from fanout.demo.options import STREAM, DemoFailedError
+from fanout.demo.plan import ActionResult, draw_plan
 from fanout.demo.queries import (
+    MESSAGES,
+    BatchBegun,
     BatchWritten,
-    DemoQuery,
     Holding,
-    LanderKilled,
     ProcessesKilled,
+    QueryMessage,
+    QueryName,
     QueryOptions,
     Reading,
     Resubscribed,
 )
-from fanout.demo.records import Restart, generate
-from fanout.demo.report import Resharded
-from fanout.demo.service import STREAM, produce
-from fanout.demo.sources import KafkaSettings, ShuffleSettings
+from fanout.demo.verification import Evidence
 from fanout.testing.spark.driver_process import DriverFailed, DriverStarted
+from fanout.testing.trials.job import SparkJob
+from fanout.testing.trials.records import RecordProducer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
+    from fanout.demo.kafka import KafkaStream
+    from fanout.demo.kinesis import KinesisStream
     from fanout.demo.options import DemoOptions
-    from fanout.demo.plan import DemoPlan
-    from fanout.demo.progress import ProgressDisplay
-    from fanout.demo.queries import QueryMessage
-    from fanout.demo.service import DemoService, DemoStream
-    from fanout.demo.workspace import SentLog, Workspace
+    from fanout.demo.plan import Action
+    from fanout.demo.progress import RunProgress
+    from fanout.demo.workspace import Workspace
 
 # Records are sent at this rate, but within these seconds: long enough for every fault to happen and
 # to be recovered from (5 s lie between two subscriptions to a shard) while records flow.
 _RATE = 2_500
 _SHORTEST, _LONGEST = 10.0, 20.0
-# The least number of batches, so that there are some before and after the one that is killed.
-_BATCHES = 8
+_KEYS: Final = 1_000
+# The limit of one PutRecords call (AWS API reference); it fits Kafka as well.
+MAX_CALL_RECORDS: Final = 500
+_CALLS_PER_SECOND = 10
 # Seconds after the last record, in which a duplicate would be written as well.
 _AFTERMATH = 1.0
 # From this share of the records on, they are sent after the second reshard, so that the splits that
 # it creates get some. The batch that is killed begins before this share is read: at most the latest
-# start of a kill (0.6) and one batch (1 / _BATCHES) are read by then.
+# start of a kill (0.6) and one batch (an eighth) are read by then.
 _AFTER_SECOND_RESHARD = 0.85
 # Seconds without a record sent or a batch written after which the demo fails.
 _PATIENCE = 60.0
+_LOOK = 0.05
 
 
 @final
 class Conductor:
-    """Conduct one run.
+    """Conduct one run: the only query, or the two on both sides of a shuffle.
 
-    `tally` counts the events so far. `parents` has the parents of each split when all records are
-    sent. `second_reshard` has the changes that were made while the killed driver was down.
-
-    Args:
-        options: The options of the user.
-        plan: The faults of the run.
-        service: The running service, with a stream in it.
-        workspace: The files of the run.
-        display: Shows the progress.
+    `evidence` is what the output is compared with, `second_reshard` the changes that were made
+    while the killed driver was down, and `killed_in` the batch of each query in which its driver
+    was killed.
     """
 
     def __init__(
         self,
         options: DemoOptions,
-        plan: DemoPlan,
         *,
-        service: DemoService,
+        stream: KinesisStream | KafkaStream,
         workspace: Workspace,
-        display: ProgressDisplay,
+        progress: RunProgress,
     ) -> None:
-        self.tally = RunProgress()
-        self.parents: Mapping[str, Sequence[str]] = {}
-        self.second_reshard: Resharded | None = None
+        self.second_reshard: ActionResult | None = None
+        self.evidence = Evidence(options.source, [], {}, reported=[] if options.shuffle else None)
+        self.killed_in: dict[QueryName, int] = {}
         self._options = options
-        self._plan = plan
-        self._service = service
-        self._display = display
-        self._jobs = [
-            DemoQuery(
-                each,
-                scratch=workspace.scratch,
-                environment=service.environment,
-                on_message=self._on_message,
-                on_down=self._restart,
-            )
-            for each in _queries(options, plan, service, workspace)
-        ]
-        self._waiting_for = {job.query for job in self._jobs}
-        self._started = asyncio.Event()
+        self._plan = draw_plan(options)
+        self._actions = deque(self._plan.actions)
+        self._stream = stream
+        self._workspace = workspace
+        self._progress = progress
+        self._show = progress.show
+        both = (QueryName.SHUFFLING, QueryName.READING)
+        self._queries = both if options.shuffle else (QueryName.ONLY,)
+        self._jobs: dict[QueryName, SparkJob[QueryMessage]] = {}
         self._all_read = asyncio.Event()
+        self._stopping = False
         self._patience = asyncio.Timeout(None)
-        self._stream: DemoStream | None = None
-        self._splits_reported = asyncio.Event()
-        # One task at a time lists the open splits and then closes some of them.
+        # One task at a time chooses among the open splits and then closes some of them.
         self._resharding = asyncio.Lock()
         self._resharded = asyncio.Event()
 
-    @property
-    def restart(self) -> Restart | None:
-        """The splits that only the new driver has to read; None without a new driver."""
-        killed_in = self._jobs[0].killed_in
-        if killed_in is None or self.second_reshard is None:
-            return None
-        return Restart(killed_in, self.second_reshard.born)
-
-    async def run(self, sent_log: SentLog, driver_log: BinaryIO) -> None:
+    async def run(self, log: BinaryIO) -> None:
         """Run until all records have been read, and the drivers have ended.
-
-        Args:
-            sent_log: The log of the records that are sent.
-            driver_log: An open file for the stderr of drivers.
 
         Raises:
             DemoFailedError: If a driver fails, or nothing happens for a minute.
@@ -126,158 +104,155 @@ class Conductor:
         try:
             async with self._patience, asyncio.TaskGroup() as tasks:
                 self._progressed()
-                for job in self._jobs:
-                    tasks.create_task(job.run(driver_log))
-                await self._started.wait()
-                async with self._service.connect() as stream:
-                    self._stream = stream
-                    await self._send(stream, sent_log)
+                workspace, address = self._workspace, self._stream.address
+                for query in self._queries:
+                    self._jobs[query] = SparkJob(
+                        "fanout.demo.driver",
+                        QueryOptions(query, self._options, address, workspace),
+                        MESSAGES,
+                        scratch=workspace.scratch,
+                        environment=self._stream.environment,
+                        log=log,
+                        tasks=tasks,
+                        on_message=partial(self._on_message, query),
+                    )
+                    tasks.create_task(self._keep_running(query))
+                for job in self._jobs.values():
+                    await job.running.wait()
+                async with self._stream.connect():
+                    await self._send()
                     await self._all_read.wait()
                 await asyncio.sleep(_AFTERMATH)
-                for job in self._jobs:
+                self._stopping = True
+                for job in self._jobs.values():
                     job.stop()
         except TimeoutError as error:
             if not self._patience.expired():
                 raise
-            tally = self.tally
+            sent, read = self._progress.sent, self._progress.read
             raise DemoFailedError(
-                f"nothing happened for {_PATIENCE:.0f} s: {tally.sent:,} records sent, "
-                f"{tally.read:,} read",
+                f"nothing happened for {_PATIENCE:.0f} s: {sent:,} records sent, {read:,} read",
                 explained=False,
             ) from error
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the others were cancelled because of it
 
-    async def _send(self, stream: DemoStream, log: SentLog) -> None:
-        count = self._options.records
+    async def _keep_running(self, query: QueryName) -> None:
+        """Run a driver of a query, and another one after it was killed."""
+        job = self._jobs[query]
+        job.start()
+        await job.gone.wait()
+        if query in self.killed_in:
+            self._show(f"the driver of the {query} and its JVM have ended")
+            if query is not QueryName.READING:
+                await self._reshard_again()
+            self._progress.restarts += 1
+            self._show("start a new driver on the same checkpoint")
+            job.options = msgspec.structs.replace(job.options, restarted=True)
+            job.start()
+            await job.gone.wait()
+        if not self._stopping:
+            raise DemoFailedError("the Spark driver has ended by itself", explained=False)
+
+    async def _send(self) -> None:
+        """Send all records at a steady rate, if the service keeps up, and change the stream."""
+        count, seed = self._options.records, self._options.seed
         rate = count / min(max(count / _RATE, _SHORTEST), _LONGEST)
-        records = generate(count, self._options.seed)
-        actions = deque(self._plan.actions)
+        size = min(MAX_CALL_RECORDS, max(1, round(rate / _CALLS_PER_SECOND)))
+        producer = RecordProducer(STREAM, Random(seed), _KEYS)  # noqa: S311 - to be repeated
         hold_at = count if self._plan.kill is None else count * _AFTER_SECOND_RESHARD
-        async with aclosing(produce(stream, records, rate=rate)) as calls:
-            async for accepted in calls:
-                await asyncio.to_thread(log.append, accepted)
-                self.tally.sent += len(accepted)
-                self._progressed()
-                while actions and actions[0].at <= self.tally.sent:
-                    async with self._resharding:
-                        done = await stream.perform(actions.popleft())
-                    self._show(done.description)
-                    if self._options.shuffle:
-                        await self._wait_until_known(done.born)
-                if hold_at <= self.tally.sent < count:
-                    await self._resharded.wait()
-        self.parents = await stream.parents()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while producer.total < count:
+            records = producer.make(min(size, count - producer.total))
+            self.evidence.sent += await self._stream.put(records)
+            producer.taken(records)
+            self._progress.sent = producer.total
+            self._progressed()
+            await self._perform_due()
+            if hold_at <= producer.total < count:
+                await self._resharded.wait()
+            await asyncio.sleep(begun + producer.total / rate - loop.time())
+
+    async def _perform_due(self) -> None:
+        while self._actions and self._actions[0].at <= self._progress.sent:
+            async with self._resharding:
+                done = await self._perform(self._actions.popleft())
+            self._show(done.description)
+            # A record that is sent to a split before the query knows it is late: the watermark has
+            # advanced without it.
+            while self._options.shuffle and not self._progress.splits.issuperset(done.born):  # noqa: ASYNC110 - rare
+                await asyncio.sleep(_LOOK)
+
+    async def _perform(self, action: Action) -> ActionResult:
+        done = await self._stream.perform(action)
+        self.evidence.parents.update(dict.fromkeys(done.born, done.ended))
+        return done
 
     async def _reshard_again(self) -> None:
-        stream = self._stream
-        assert stream is not None, "a driver is killed in a batch, which needs a stream"
         async with self._resharding:
-            done = [await stream.perform(action) for action in self._plan.while_down]
-        self.second_reshard = Resharded(
-            ended=tuple(chain.from_iterable(each.ended for each in done)),
-            born=tuple(chain.from_iterable(each.born for each in done)),
+            done = [await self._perform(action) for action in self._plan.while_down]
+        self.second_reshard = ActionResult(
+            "reshard while no driver reads",
+            ended=tuple(split for each in done for split in each.ended),
+            born=tuple(split for each in done for split in each.born),
         )
+        self.evidence.born = frozenset(self.second_reshard.born)
+        self.evidence.killed_in = self.killed_in.get(QueryName.ONLY, -1)
         self._resharded.set()
         for each in done:
             self._show(f"{each.description} while no driver reads")
 
-    async def _wait_until_known(self, splits: Sequence[str]) -> None:
-        """Wait until the query knows splits.
-
-        A record that is sent to one before that is late: the watermark has advanced without it.
-        """
-        while not self.tally.splits.issuperset(splits):
-            self._splits_reported.clear()
-            await self._splits_reported.wait()
-
-    async def _restart(self, job: DemoQuery) -> None:
-        """Reshard if the killed driver reads the stream; the caller then starts a new driver."""
-        self._show(f"the driver of the {job.query} and its JVM have ended")
-        if job is self._jobs[0]:
-            await self._reshard_again()
-        self.tally.restarts += 1
-        self._show("start a new driver on the same checkpoint")
-
-    def _on_message(self, job: DemoQuery, message: QueryMessage) -> None:
-        tally = self.tally
+    def _on_message(self, query: QueryName, message: QueryMessage) -> None:
         match message:
             case DriverStarted():
-                self._waiting_for.discard(job.query)
-                if not self._waiting_for:
-                    self._started.set()
                 self._progressed()
-                self._show(f"the {job.query} runs")
-            case BatchWritten(batch_id=batch_id, rows=rows):
-                self._count(job, batch_id, rows)
-            case Holding(batch_id=batch_id, written=written):
-                state = "its output written" if written else "nothing of it written"
-                self._show(
-                    f"SIGKILL the driver of the {job.query} in batch {batch_id}: its segment is "
-                    f"sealed, {state}, Spark has not committed it"
-                )
+                self._show(f"the {query} runs")
+            case BatchBegun():
+                if query is QueryName.READING and self.evidence.reported is not None:
+                    self.evidence.reported.append((message.batch_id, message.watermark))
+            case BatchWritten():
+                self._count(query, message)
+            case Holding():
+                self._kill(query, message)
             case Resubscribed(split=split, cause=cause, delay=delay):
-                tally.resubscriptions[cause] += 1
+                self._progress.resubscriptions[cause] += 1
                 self._show(f"resubscribe to {split} in {delay:.1f} s after {cause}")
-            case LanderKilled(lander=lander, pid=pid, splits=count):
-                tally.landers_killed += 1
-                self._show(f"SIGKILL lander {lander}, process {pid}, which reads {count} splits")
-            case ProcessesKilled(process=process, pids=pids):
-                tally.processes_killed[process] += len(pids)
-                ids = ", ".join(map(str, pids))
-                self._show(f"SIGKILL each {process} of the {job.query}: {ids}")
+            case ProcessesKilled():
+                self._progress.processes_killed[message.process] += message.count
+                self._show(message.description)
             case Reading(splits=splits):
-                tally.splits.update(splits)
-                self._splits_reported.set()
+                self._progress.splits.update(splits)
             case DriverFailed(sentence=sentence):
-                raise DemoFailedError(f"the {job.query} has failed: {sentence}")
-        self._display.update(tally)
+                raise DemoFailedError(f"the {query} has failed: {sentence}")
+        self._progress.update()
 
-    def _count(self, job: DemoQuery, batch_id: int, rows: int) -> None:
+    def _kill(self, query: QueryName, holding: Holding) -> None:
+        state = "its output written" if holding.written else "nothing of it written"
+        self._show(
+            f"SIGKILL the driver of the {query} in batch {holding.batch_id}: its segment is "
+            f"sealed, {state}, Spark has not committed it"
+        )
+        self.killed_in[query] = holding.batch_id
+        self._jobs[query].kill()
+
+    def _count(self, query: QueryName, written: BatchWritten) -> None:
         self._progressed()
-        if job.killed_in is not None and batch_id < job.killed_in:
+        batch_id, killed_in = written.batch_id, self.killed_in.get(query)
+        if killed_in is not None and batch_id < killed_in:
             raise DemoFailedError(
-                f"the new driver of the {job.query} has begun with batch {batch_id}, although the "
-                f"one before was killed in batch {job.killed_in}"
+                f"the new driver of the {query} has begun with batch {batch_id}, although the one "
+                f"before was killed in batch {killed_in}"
             )
-        if batch_id == job.killed_in:
-            self.tally.replayed.append(batch_id)
+        if batch_id == killed_in:
+            self._progress.replayed.append(batch_id)
             self._show(f"batch {batch_id} was given to the new driver again, and written")
-        if job is self._jobs[-1]:
-            self.tally.rows[batch_id] = rows
-        if self.tally.read >= self._options.records:
+        if query is self._queries[-1]:
+            self._progress.rows[batch_id] = written.rows
+        self._progress.splits.update(written.splits)
+        if self._progress.read >= self._options.records:
             self._all_read.set()
 
     def _progressed(self) -> None:
         self._patience.reschedule(asyncio.get_running_loop().time() + _PATIENCE)
-        self._display.update(self.tally)
-
-    def _show(self, event: str) -> None:
-        self._display.show_event(self.tally, event)
-
-
-def _queries(
-    options: DemoOptions, plan: DemoPlan, service: DemoService, workspace: Workspace
-) -> Iterator[QueryOptions]:
-    """Yield the options of the driver of each query: of one, or of two with a shuffle between."""
-    root, s3, settings = str(workspace.root), workspace.s3, service.settings
-    most = options.records // _BATCHES
-    if not options.shuffle:
-        yield QueryOptions(
-            "query",
-            root,
-            s3,
-            settings,
-            None,
-            most,
-            plan.kill,
-            landers=options.landers,
-            kill_lander=plan.kill_lander,
-            dataframe=options.dataframe,
-            kill_processes=plan.kill_processes,
-        )
-        return
-    assert isinstance(settings, KafkaSettings), "the options say so"
-    shuffle = ShuffleSettings(f"{STREAM}-by-key", settings.bootstrap_servers, options.shards)
-    yield QueryOptions("shuffling query", root, s3, settings, shuffle, most, plan.kill)
-    yield QueryOptions("reading query", root, s3, shuffle, None, most, plan.kill_reader)
+        self._progress.update()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import FanOutError, OptionError, SetupError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+STREAM: Final = "orders"
+"""The name of the stream or topic."""
 
 # Fewer would be read before the faults among them can happen.
 MIN_RECORDS: Final = 1_000
@@ -45,9 +45,7 @@ class StorageName(StrEnum):
 class DemoFailedError(FanOutError):
     """The demo could not be completed; this is no result about the records.
 
-    Args:
-        sentence: The failure.
-        explained: Whether the sentence names the cause; if not, the driver's log may.
+    An error that is not explained does not name its cause; the driver's log may.
     """
 
     def __init__(self, sentence: str, *, explained: bool = True) -> None:
@@ -58,36 +56,17 @@ class DemoFailedError(FanOutError):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """The options of the demo.
-
-    Args:
-        source: The service.
-        records: The number of records to send.
-        shards: The number of shards, or partitions, at the start.
-        seed: The seed of the records, the faults and their times.
-        kill: Whether the Spark driver is killed in the middle of a batch, and replaced; with a
-            shuffle, each of the two in turn.
-        shuffle: Whether the records are distributed by key over the partitions of another topic,
-            which a second query reads.
-        storage: The place of the checkpoints and the output.
-        landers: How many landers read, in Python workers of Spark; 0 for the driver itself.
-        dataframe: Whether the query is one of a streaming DataFrame, which lands the stream.
-
-    Raises:
-        OptionError: If a number is out of its range, there are too few records for the shards, a
-            shuffle is set without Kafka, S3 with a shuffle or a share group, landers with any of
-            the three, or a DataFrame with any of the four.
-    """
+    """The options of the demo; wrong ones raise an OptionError."""
 
     source: ServiceName = ServiceName.KINESIS
     records: int = 50_000
-    shards: int = 4
+    shards: int = 4  # or partitions, at the start
     seed: int = 89  # some of its faults are before the kill, and some after the restart
-    kill: bool = False
-    shuffle: bool = False
-    storage: StorageName = StorageName.DISK
-    landers: int = 0
-    dataframe: bool = False
+    kill: bool = False  # the Spark driver in the middle of a batch; with a shuffle, both in turn
+    shuffle: bool = False  # by key over the partitions of a topic, which a second query reads
+    storage: StorageName = StorageName.DISK  # of the checkpoints and the output
+    landers: int = 0  # that read, in Python workers of Spark; 0 for the driver itself
+    dataframe: bool = False  # whether the query is one of a streaming DataFrame
 
     def __post_init__(self) -> None:
         if not MIN_RECORDS <= self.records <= MAX_RECORDS:
@@ -167,30 +146,17 @@ class DemoOptions:
             raise OptionError(Sentence.of("{dataframe=True} needs {storage='disk'}"))
 
 
-_KAFKA_MODULES = {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"}
-
-# The extra that installs each module.
-_EXTRAS: Mapping[ServiceName, Mapping[str, str]] = {
-    ServiceName.KINESIS: {"pyspark": "spark", "aioboto3": "kinesis", "moto": "testing"},
-    ServiceName.KAFKA: _KAFKA_MODULES,
-    ServiceName.KAFKA_SHARE: _KAFKA_MODULES,
-}
-
-
 def check_environment(
     source: ServiceName, storage: StorageName = StorageName.DISK, *, dataframe: bool = False
 ) -> None:
     """Check that all that the demo starts is installed.
 
-    Args:
-        source: The service that the demo runs on.
-        storage: The place of the checkpoints and the output.
-        dataframe: Whether the query is one of a streaming DataFrame.
-
     Raises:
         SetupError: If an extra is missing, pyspark is too old, or there is no Java for Spark.
     """
-    needed = dict(_EXTRAS[source])
+    needed = {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"}
+    if source is ServiceName.KINESIS:
+        needed = {"pyspark": "spark", "aioboto3": "kinesis", "moto": "testing"}
     if storage is StorageName.S3:
         needed["moto"] = "testing"
     missing = {extra for module, extra in needed.items() if find_spec(module) is None}

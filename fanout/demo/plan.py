@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from operator import attrgetter
 from random import Random
-from typing import TYPE_CHECKING, Final, TypeVar, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 from fanout.demo.options import ServiceName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from fanout.demo.options import DemoOptions
 
@@ -31,69 +31,26 @@ class Kind(Enum):
 
     SPLIT = "split a shard"
     MERGE = "merge two adjacent shards"
-    CUT = "cut a connection inside a frame"
-    STALL = "silence a shard, heartbeats included"
-    ERROR = "end a subscription with InternalFailureException"
+    CUT = "cut the connection of {} inside a frame"
+    STALL = "silence {}, heartbeats included"
+    ERROR = "end the subscription of {} with InternalFailureException"
     SPLIT_AGAIN = "split a shard that a reshard has created"
     MERGE_AGAIN = "merge two adjacent shards, one of which a reshard has created"
 
     GROW = "add partitions to the topic"
-    RESTART = "kill the broker while records are in flight, and restart it"
-    COMMIT = "send records in a transaction"
-    ABORT = "send records beside a transaction that is aborted"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Script:
-    """The actions on the streams of a service.
-
-    Args:
-        actions: The actions while records flow, in order; None where the seed decides.
-        drawn: The actions that the seed puts in place of None, as many as those.
-        while_down: The actions between the kill of the driver and the start of another.
-    """
-
-    actions: tuple[Kind | None, ...]
-    drawn: tuple[Kind, ...]
-    while_down: tuple[Kind, ...]
-
-
-# The broker is killed before the driver is, which has to read on. The topic grows midway, and at
-# least one transaction is aborted after that.
-_KAFKA: Final = Script(
-    actions=(Kind.RESTART, None, Kind.GROW, None, None),
-    drawn=(Kind.COMMIT, Kind.ABORT, Kind.ABORT),
-    while_down=(Kind.GROW,),
-)
-
-SCRIPTS: Final[Mapping[ServiceName, Script]] = {
-    # The split comes first: a stream that begins with one shard then has two to merge, and the kill
-    # finds children whose parent has ended.
-    ServiceName.KINESIS: Script(
-        actions=(Kind.SPLIT, None, None, None, None, None),
-        drawn=(Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR),
-        while_down=(Kind.SPLIT_AGAIN, Kind.MERGE_AGAIN),
-    ),
-    ServiceName.KAFKA: _KAFKA,
-    ServiceName.KAFKA_SHARE: _KAFKA,
-}
+    RESTART = "kill the broker while the next records are in flight, and restart it"
+    COMMIT = "send the next records in a transaction"
+    ABORT = "send the next records twice, once in a transaction that is aborted"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One action on the stream.
-
-    Args:
-        at: The number of records that are sent before it.
-        kind: The kind of action.
-        where: The split among those open at the time, as a share of their number, in [0, 1).
-    """
+    """One action on the stream, after so many records that are sent."""
 
     at: int
     kind: Kind
-    where: float
+    where: float  # the split among those open at the time, as a share of their number, in [0, 1)
 
     def choose(self, candidates: Sequence[T]) -> T:
         """Return the candidate that the action affects; there has to be at least one."""
@@ -102,24 +59,33 @@ class Action:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Kill:
-    """The time at which the Spark driver is killed, inside the handler, before Spark's commit.
+class ActionResult:
+    """The result of actions: a description for people, and the splits that were closed and created.
 
-    Args:
-        after: The driver is killed in the first batch that begins after this number of records.
-        written: Whether the handler has written its output by then, or has not begun to.
+    A split that was created and closed again is in both.
     """
 
-    after: int
-    written: bool
+    description: str
+    ended: tuple[str, ...] = ()
+    born: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """The time at which the Spark driver is killed, inside the handler, before Spark's commit."""
+
+    after: int  # in the first batch that begins after this number of records
+    written: bool  # whether the handler has written its output by then, or has not begun to
 
 
 @final
 class SparkProcess(StrEnum):
-    """A Python process that Spark starts for the query of a DataFrame."""
+    """A Python process that Spark starts for a query."""
 
     PLANNER = "planner"
     WORKER = "worker"
+    LANDER = "lander"
 
 
 @final
@@ -127,39 +93,23 @@ class SparkProcess(StrEnum):
 class ProcessKill:
     """The time at which each driver kills processes that Spark has started.
 
-    Args:
-        process: All processes of this kind are killed.
-        after: The number of records that the driver writes before.
-        delay: Seconds after that, so that the kill may come at any step of a batch.
+    The lander that reads most is killed, or all processes of another kind.
     """
 
     process: SparkProcess
-    after: int
-    delay: float
+    after: int  # the number of records that the driver writes before
+    delay: float  # seconds after that, so that the kill may come at any step of a batch
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """The actions and kills of one run.
-
-    Args:
-        actions: The actions on the stream, in the order of their times.
-        kill: The kill of the driver that reads the stream; None for none.
-        kill_reader: The kill of the driver that reads the shuffle; None for none.
-        while_down: The actions on the stream while the killed driver that reads it is down, at
-            any number of records sent; none without a kill.
-        kill_lander: The number of records that each driver writes before one of its landers is
-            killed; less than before its own kill. None for none.
-        kill_processes: The kills of the planner and of the workers of a DataFrame, in the order of
-            their times, which come before the kill of the driver; none without a DataFrame.
-    """
+    """The actions and kills of one run; kills of processes come before that of the driver."""
 
     actions: tuple[Action, ...]
-    kill: Kill | None
-    kill_reader: Kill | None
-    while_down: tuple[Action, ...]
-    kill_lander: int | None = None
+    kill: Kill | None = None  # of the driver that reads the stream
+    kill_reader: Kill | None = None  # of the driver that reads the shuffle
+    while_down: tuple[Action, ...] = ()  # while the killed driver that reads the stream is down
     kill_processes: tuple[ProcessKill, ...] = ()
 
 
@@ -168,12 +118,16 @@ def draw_plan(options: DemoOptions) -> DemoPlan:
 
     Each action falls into a window of its own.
     """
-    script = SCRIPTS[options.source]
+    kinesis = options.source is ServiceName.KINESIS
     random = Random(options.seed)  # noqa: S311 - a plan to repeat, not a secret
-    drawn = list(script.drawn)
+    drawn = [Kind.COMMIT, Kind.ABORT, Kind.ABORT]
+    if kinesis:
+        drawn = [Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR]
     random.shuffle(drawn)
-    left = iter(drawn)
-    kinds = [next(left) if kind is None else kind for kind in script.actions]
+    # The split comes first: a stream that begins with one shard then has two to merge, and the kill
+    # finds children whose parent has ended. The broker is killed before the driver is, which has to
+    # read on. The topic grows midway, and at least one transaction is aborted after that.
+    kinds = [Kind.SPLIT, *drawn] if kinesis else [Kind.RESTART, drawn[0], Kind.GROW, *drawn[1:]]
     window = (_LAST - _FIRST) / len(kinds)
     actions = tuple(
         Action(
@@ -183,21 +137,22 @@ def draw_plan(options: DemoOptions) -> DemoPlan:
     )
     # Always drawn, so that a seed has the same actions with and without a kill.
     kill = Kill(int(options.records * random.uniform(0.25, 0.6)), random.random() < 0.5)  # noqa: PLR2004 - a fair coin
-    while_down = tuple(Action(kill.after, kind, random.random()) for kind in script.while_down)
+    down = [Kind.SPLIT_AGAIN, Kind.MERGE_AGAIN] if kinesis else [Kind.GROW]
+    while_down = tuple(Action(kill.after, kind, random.random()) for kind in down)
     if not options.kill:
-        return DemoPlan(actions, None, None, ())
+        return DemoPlan(actions)
     # The second driver is killed later, and at the other step of its batch.
     reader = Kill(int(options.records * random.uniform(0.65, 0.8)), not kill.written)
-    kill_lander = int(options.records * random.uniform(0.05, 0.2))
-    kill_processes = [
+    processes = [SparkProcess.LANDER] if options.landers else []
+    processes += [SparkProcess.PLANNER, SparkProcess.WORKER] if options.dataframe else []
+    kills = [
         ProcessKill(process, int(options.records * random.uniform(0.05, 0.2)), random.random())
-        for process in SparkProcess
+        for process in processes
     ]
     return DemoPlan(
         actions,
         kill,
         reader if options.shuffle else None,
         while_down,
-        kill_lander if options.landers else None,
-        tuple(sorted(kill_processes, key=attrgetter("after"))) if options.dataframe else (),
+        tuple(sorted(kills, key=attrgetter("after"))),
     )

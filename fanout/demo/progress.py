@@ -3,67 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rich.console import Console
 
     from fanout.demo.plan import SparkProcess
 
 
 @final
-@dataclass(slots=True)
 class RunProgress:
-    """Count what the producer and the drivers report. One task at a time changes it.
-
-    Args:
-        sent: Records that the service has accepted.
-        rows: Records in the output by batch id; a batch that is written again is counted once.
-        splits: The splits that a query has reported.
-        resubscriptions: By the error that ended the subscription before.
-        restarts: The number of drivers that were killed and replaced.
-        replayed: The batches that a new driver has handled again.
-        landers_killed: The number of landers that were killed.
-        processes_killed: The number of processes of Spark that were killed, by kind.
-    """
-
-    sent: int = 0
-    rows: dict[int, int] = field(default_factory=dict)
-    splits: set[str] = field(default_factory=set)
-    resubscriptions: Counter[str] = field(default_factory=Counter)
-    restarts: int = 0
-    replayed: list[int] = field(default_factory=list)
-    landers_killed: int = 0
-    processes_killed: Counter[SparkProcess] = field(default_factory=Counter)
-
-    @property
-    def read(self) -> int:
-        """Records in batches that are written."""
-        return sum(self.rows.values())
-
-    @property
-    def lag(self) -> int:
-        """Records that are sent and not yet written."""
-        return max(0, self.sent - self.read)
-
-
-@final
-class ProgressDisplay:
-    """Show the progress while the block runs.
-
-    Args:
-        console: The output; a quiet one shows nothing.
-        records: The number of records in the run.
-    """
+    """Count what the producer and the drivers report; a quiet console shows nothing of it."""
 
     def __init__(self, console: Console, records: int) -> None:
+        self.sent = 0  # records that the service has accepted
+        self.rows: dict[int, int] = {}  # of each batch; one that is written again is counted once
+        self.splits: set[str] = set()  # that queries have read
+        self.resubscriptions: Counter[str] = Counter()  # by the error that ended the one before
+        self.restarts = 0  # drivers that were killed and replaced
+        self.replayed: list[int] = []  # batches that a new driver has handled again
+        self.processes_killed: Counter[SparkProcess] = Counter()
         self._console = console
-        self._progress = Progress(
+        self.bars = Progress(
             TextColumn("{task.description:>5}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -73,29 +36,22 @@ class ProgressDisplay:
             disable=not console.is_terminal or console.quiet,
             transient=True,
         )
-        self._sent = self._progress.add_task("sent", total=records, note="")
-        self._read = self._progress.add_task("read", total=records, note="")
+        self._sent_bar = self.bars.add_task("sent", total=records, note="")
+        self._read_bar = self.bars.add_task("read", total=records, note="")
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
+    @property
+    def read(self) -> int:
+        """Records in batches that are written."""
+        return sum(self.rows.values())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
-
-    def update(self, tally: RunProgress) -> None:
+    def update(self) -> None:
         """Move the bars."""
-        note = f"lag {tally.lag:,} records, {tally.resubscriptions.total()} resubscriptions"
-        self._progress.update(self._sent, completed=tally.sent)
-        self._progress.update(self._read, completed=tally.read, note=note)
+        lag, again = max(0, self.sent - self.read), self.resubscriptions.total()
+        note = f"lag {lag:,} records, {again} resubscriptions"
+        self.bars.update(self._sent_bar, completed=self.sent)
+        self.bars.update(self._read_bar, completed=self.read, note=note)
 
-    def show_event(self, tally: RunProgress, event: str) -> None:
+    def show(self, event: str) -> None:
         """Print a line about an event."""
-        self._console.print(
-            f"{tally.sent:>9,} sent  {event}", highlight=False, markup=False, soft_wrap=True
-        )
+        line = f"{self.sent:>9,} sent  {event}"
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)

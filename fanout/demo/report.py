@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 import msgspec
@@ -13,85 +14,53 @@ from fanout.demo.plan import SparkProcess
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fanout.demo.options import DemoOptions
+    from fanout.demo.plan import ActionResult
+    from fanout.demo.progress import RunProgress
     from fanout.demo.verification import Proof
-
-_SPLITS = {
-    ServiceName.KINESIS: "shards",
-    ServiceName.KAFKA: "partitions",
-    ServiceName.KAFKA_SHARE: "partitions",
-}
 
 _GOOD, _BAD = "[green]✓[/]", "[red]✗[/]"
 
 
 @final
-class Resharded(msgspec.Struct, frozen=True):
-    """A change of the splits of a stream.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoReport:
+    """The report of one run."""
 
-    Args:
-        ended: The splits that were closed.
-        born: The splits that were created; one that was closed again is in both.
-    """
-
-    ended: tuple[str, ...]
-    born: tuple[str, ...]
-
-
-@final
-class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of one run.
-
-    Args:
-        source: The service that was read.
-        seed: The seed of the run.
-        proof: The result of the comparison of the output with the records sent.
-        splits_seen: The number of splits that the queries have read, closed ones included.
-        resubscriptions: Subscriptions that were opened again, by the error that ended the one
-            before; None for a DataFrame, whose planner does not report them.
-        faults: The number of injected faults, by kind.
-        restarts: The number of Spark drivers that were killed and replaced.
-        landers_killed: The number of landers that were killed; None without landers.
-        processes_killed: The number of processes of Spark that were killed, by kind; None without
-            a DataFrame.
-        replayed: The batches that a new driver has handled again.
-        second_reshard: The change of splits between the kill and the restart; None without a kill.
-        seconds: The duration of the run.
-    """
-
-    source: ServiceName
-    seed: int
+    options: DemoOptions
     proof: Proof
-    splits_seen: int
-    resubscriptions: Mapping[str, int] | None
-    faults: Mapping[str, int]
-    restarts: int
-    landers_killed: int | None
-    processes_killed: Mapping[SparkProcess, int] | None
-    replayed: tuple[int, ...]
-    second_reshard: Resharded | None
+    progress: RunProgress
+    faults: Mapping[str, int]  # the number of injected faults, by kind
+    second_reshard: ActionResult | None  # between the kill and the restart
     seconds: float
+
+    @property
+    def killed(self) -> dict[SparkProcess, int]:
+        """The number of processes of Spark that were killed, of each kind that the run has."""
+        kinds = [SparkProcess.LANDER] if self.options.landers else []
+        kinds += [SparkProcess.PLANNER, SparkProcess.WORKER] if self.options.dataframe else []
+        return {kind: self.progress.processes_killed[kind] for kind in kinds}
 
     def to_json(self) -> str:
         """Return the report as one flat JSON object on one line."""
-        causes, processes = self.resubscriptions, self.processes_killed
-        killed = (
-            {}
-            if processes is None
-            else {f"{kind}s_killed": processes.get(kind, 0) for kind in SparkProcess}
-        )
+        progress, resharded = self.progress, self.second_reshard
+        causes = progress.resubscriptions
         return msgspec.json.encode(
             {
-                "source": self.source,
-                "seed": self.seed,
+                "source": self.options.source,
+                "seed": self.options.seed,
                 **msgspec.structs.asdict(self.proof),
-                "resubscriptions": None if causes is None else sum(causes.values()),
-                "splits_seen": self.splits_seen,
+                # The planner of a DataFrame does not report them.
+                "resubscriptions": None if self.options.dataframe else causes.total(),
+                "splits_seen": len(progress.splits),
                 "faults": self.faults,
-                "restarts": self.restarts,
-                "landers_killed": self.landers_killed,
-                **killed,
-                "replayed": self.replayed,
-                "second_reshard": self.second_reshard,
+                "restarts": progress.restarts,
+                "landers_killed": None,
+                **{f"{kind}s_killed": times for kind, times in self.killed.items()},
+                "replayed": progress.replayed,
+                "second_reshard": None
+                if resharded is None
+                else {"ended": resharded.ended, "born": resharded.born},
                 "seconds": round(self.seconds, 1),
             }
         ).decode()
@@ -102,22 +71,22 @@ def faults_table(report: DemoReport) -> Table:
     table = Table(title="Faults and recovery", title_justify="left")
     table.add_column("event")
     table.add_column("times", justify="right")
-    for kind, times in sorted(report.faults.items()):
-        table.add_row(f"injected: {kind}", str(times))
-    for cause, times in sorted((report.resubscriptions or {}).items()):
-        table.add_row(f"resubscribed after {cause}", str(times))
-    table.add_row("Spark drivers killed and replaced", str(report.restarts))
-    if report.landers_killed is not None:
-        table.add_row("landers killed", str(report.landers_killed))
-    if report.processes_killed is not None:
-        for kind in SparkProcess:
-            table.add_row(f"{kind}s killed", str(report.processes_killed.get(kind, 0)))
-    table.add_row("batches replayed", str(len(report.replayed)))
+    progress = report.progress
+    rows = [(f"injected: {kind}", times) for kind, times in sorted(report.faults.items())]
+    rows += [
+        (f"resubscribed after {cause}", times)
+        for cause, times in sorted(progress.resubscriptions.items())
+    ]
+    rows.append(("Spark drivers killed and replaced", progress.restarts))
+    rows += [(f"{kind}s killed", times) for kind, times in report.killed.items()]
+    rows.append(("batches replayed", len(progress.replayed)))
     if (resharded := report.second_reshard) is not None:
-        splits = _SPLITS[report.source]
+        splits = _splits(report)
         if resharded.ended:
-            table.add_row(f"{splits} ended while it was down", str(len(resharded.ended)))
-        table.add_row(f"{splits} created while it was down", str(len(resharded.born)))
+            rows.append((f"{splits} ended while it was down", len(resharded.ended)))
+        rows.append((f"{splits} created while it was down", len(resharded.born)))
+    for event, times in rows:
+        table.add_row(event, str(times))
     return table
 
 
@@ -143,11 +112,12 @@ def proof_table(report: DemoReport) -> Table:
         table.add_row("out of order: a share group promises no order", "-", "")
     for claim, count in (
         ("passed by the last watermark", proof.watermark_passed),
-        (
-            f"of {_SPLITS[report.source]} created while the driver was down",
-            proof.second_generation,
-        ),
+        (f"of {_splits(report)} created while the driver was down", proof.second_generation),
     ):
         if count is not None:
             table.add_row(claim, f"{count:,}", _GOOD if count else _BAD)
     return table
+
+
+def _splits(report: DemoReport) -> str:
+    return "shards" if report.options.source is ServiceName.KINESIS else "partitions"

@@ -1,229 +1,203 @@
-"""The query of a driver: one of `foreach_batch`, or one of a streaming DataFrame."""
+"""The query of a driver, of `foreach_batch` or a streaming DataFrame, and the handler of both."""
 
 from __future__ import annotations
 
 import os
 import signal
-import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.error_text import text_of
 from fanout.core.remote_error import ForeignError
 from fanout.demo.options import DemoFailedError
-from fanout.demo.plan import SparkProcess
-from fanout.demo.queries import LanderKilled, ProcessesKilled, Resubscribed
-from fanout.demo.sources import make_source
+from fanout.demo.plan import SparkProcess, draw_plan
+from fanout.demo.queries import (
+    BatchBegun,
+    BatchWritten,
+    Holding,
+    ProcessesKilled,
+    QueryName,
+    Reading,
+    Resubscribed,
+)
+from fanout.demo.sources import make_shuffle_sink, make_source
 from fanout.spark import OnExecutors, foreach_batch
+from fanout.spark.current_batch import current_batch
 from fanout.spark.dataframe.read_stream import read_stream
-from fanout.spark.hadoop.jvm import JAVA_ERRORS, jvm
+from fanout.spark.hadoop.jvm import jvm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from fanout.core.events import Split
-    from fanout.demo.queries import QueryMessage, QueryOptions
-    from fanout.demo.workspace import Workspace
+    from fanout.demo.plan import ProcessKill
+    from fanout.demo.queries import QueryOptions
+    from fanout.testing.spark.driver_process import DriverLink
 
-Handler: TypeAlias = "Callable[[DataFrame, int], None]"
-
+# The least number of batches, so that there are some before and after the one that is killed.
+_BATCHES: Final = 8
+_LOOK = 0.01
 # How long a killed process may take to end.
 _DEATH: Final = 10
 # A part of the command line of each process of a kind.
-_MODULES: Final[Mapping[SparkProcess, str]] = {
+_MODULES: Final = {
     SparkProcess.PLANNER: "python_streaming_source_runner",
     SparkProcess.WORKER: "pyspark.daemon pyspark.worker",
 }
 
 
-class RunningQuery(Protocol):
-    """A query that runs in this driver."""
+@final
+class HandlerToKill:
+    """Write each batch of a query, and wait in the one in which the driver is to be killed.
 
-    def keep_running(self) -> bool:
-        """Return whether the query runs; one that has lost its planner is started again."""
+    `kills` has the kills of processes that are still to come.
+    """
 
-    def splits(self) -> tuple[str, ...]:
-        """Return the splits that the query reads."""
+    def __init__(self, options: QueryOptions, link: DriverLink) -> None:
+        plan = draw_plan(options.demo)
+        self.kills = deque(plan.kill_processes)
+        self._shuffled = options.query is QueryName.READING
+        kill = plan.kill_reader if self._shuffled else plan.kill
+        self._kill = None if options.restarted else kill
+        self._sink = make_shuffle_sink(options) if options.query is QueryName.SHUFFLING else None
+        self.options = options
+        self.link = link
+        self._rows = 0
 
-    def kill(self, rows: int) -> Iterator[QueryMessage]:
-        """Kill the processes whose time has come, and yield a message about them.
+    def due(self) -> ProcessKill | None:
+        """Return the kill of processes whose time has come."""
+        return self.kills[0] if self.kills and self.kills[0].after <= self._rows else None
 
-        Args:
-            rows: The number of records that this driver has written.
-        """
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Handle one batch."""
+        watermark = current_batch().watermark if self._shuffled else None
+        self.link.send(BatchBegun(batch_id, watermark))
+        kill = self._kill if self._kill is not None and self._rows >= self._kill.after else None
+        if kill is not None and not kill.written:
+            self._hold(batch_id, written=False)
+        written = self._write(frame, batch_id)
+        if kill is not None:
+            self._hold(batch_id, written=True)
+        self._rows += written.rows
+        self.link.send(written)
 
-    def stop(self) -> None:
-        """Stop the query."""
+    def _write(self, frame: DataFrame, batch_id: int) -> BatchWritten:
+        """Write a batch into a directory of its own, or by key; writing it again replaces it."""
+        if self._sink is not None:
+            self._sink.write(frame, batch_id)
+            return BatchWritten(batch_id, frame.count())
+        frame.write.mode("overwrite").parquet(self.options.workspace.batch(batch_id))
+        splits = [record.split for record in self.options.workspace.read_output(batch_id)]
+        return BatchWritten(batch_id, len(splits), frozenset(splits))
 
-    def await_end(self) -> None:
-        """Wait until the query has ended.
-
-        Raises:
-            FanOutError: If it has failed.
-        """
+    def _hold(self, batch_id: int, *, written: bool) -> None:
+        while self.kills and not self.link.stopping.wait(_LOOK):
+            pass  # other processes are killed before their driver
+        self.link.send(Holding(batch_id, written))
+        self.link.stopping.wait()
 
 
 @final
 class BatchQuery:
-    """A `RunningQuery` of `foreach_batch`, whose landers may be killed.
+    """A query of `foreach_batch`, whose landers may be killed."""
 
-    Args:
-        spark: The session.
-        options: The options of the driver.
-        workspace: The files of the run.
-        handler: Called with each batch.
-        send: Called with messages of other threads.
-    """
+    def __init__(self, spark: SparkSession, handler: HandlerToKill) -> None:
+        options = handler.options
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        options: QueryOptions,
-        workspace: Workspace,
-        handler: Handler,
-        send: Callable[[QueryMessage], None],
-    ) -> None:
         def on_resubscribe(split: Split, cause: Exception, delay: float) -> None:
             name = cause.name if isinstance(cause, ForeignError) else type(cause).__name__
-            send(Resubscribed(split.id, name, delay))
+            handler.link.send(Resubscribed(split.id, name, delay))
 
-        self._kill_lander = options.kill_lander
+        self._link = handler.link
         self._query = foreach_batch(
             spark,
-            make_source(options.source),
+            make_source(options),
             handler,
-            checkpoint_location=workspace.checkpoint(options.query),
-            max_records=options.max_records,
+            checkpoint_location=options.workspace.checkpoint(options.query),
+            max_records=options.demo.records // _BATCHES,
             on_resubscribe=on_resubscribe,
-            landing=OnExecutors(landers=options.landers) if options.landers else None,
+            landing=OnExecutors(landers=options.demo.landers) if options.demo.landers else None,
         )
 
     def keep_running(self) -> bool:
-        """Return whether the query runs."""
+        """Tell which splits the query reads, and return whether it runs."""
+        self._link.send(Reading(tuple(self._query.statistics().splits)))
         return self._query.is_active
 
-    def splits(self) -> tuple[str, ...]:
-        """Return the splits that the query reads."""
-        return tuple(self._query.statistics().splits)
-
-    def kill(self, rows: int) -> Iterator[QueryMessage]:
-        """Kill the lander that reads most, when its time has come; see `RunningQuery.kill`."""
+    def kill(self, process: SparkProcess) -> ProcessesKilled | None:
+        """Kill the lander that reads most; return None if there is none yet."""
         landers = self._query.statistics().landers
-        if not landers or self._kill_lander is None or rows < self._kill_lander:
-            return
-        self._kill_lander = None
+        if not landers:
+            return None
         lander = max(landers, key=lambda lander: lander.splits)
         with suppress(ProcessLookupError):
             os.kill(lander.pid, signal.SIGKILL)
-        yield LanderKilled(lander.lander, lander.pid, lander.splits)
+        read = f"process {lander.pid}, which reads {lander.splits} splits"
+        return ProcessesKilled(process, 1, f"SIGKILL lander {lander.lander}, {read}")
 
-    def stop(self) -> None:
-        """Let the query finish its batch and stop."""
+    def end(self) -> None:
+        """Let the query finish its batch and stop; raise its error."""
         self._query.stop()
-
-    def await_end(self) -> None:
-        """Wait until the query has ended; see `RunningQuery.await_end`."""
         self._query.await_termination()
 
 
 @final
 class DataFrameQuery:
-    """A `RunningQuery` of a streaming DataFrame, whose planner and workers may be killed.
+    """A query of a streaming DataFrame, whose planner and workers may be killed.
 
     Spark runs the tasks of a killed worker again. A query whose planner is killed fails, and is
     started again on its checkpoint.
-
-    Args:
-        spark: The session.
-        options: The options of the driver.
-        workspace: The files of the run.
-        handler: Called with each batch.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        options: QueryOptions,
-        workspace: Workspace,
-        handler: Handler,
-    ) -> None:
+    def __init__(self, spark: SparkSession, handler: HandlerToKill) -> None:
+        options = handler.options
         self._spark = spark
-        self._workspace = workspace
-        self._handler = handler
-        self._checkpoint = workspace.checkpoint(options.query)
-        self._frame = read_stream(
-            spark,
-            make_source(options.source),
-            landing=workspace.landing,
-            options={"maxRecordsPerTrigger": options.max_records},
-        )
-        self._kills = deque(options.kill_processes)
+        self._name = options.query
         self._lost_planner = False
-        self._splits: frozenset[str] = frozenset()
-        self._query = self._start()
+        frame = read_stream(
+            spark,
+            make_source(options),
+            landing=f"{options.workspace.root}/landing",
+            options={"maxRecordsPerTrigger": options.demo.records // _BATCHES},
+        )
+        checkpoint = options.workspace.checkpoint(options.query)
+        self._writer = frame.writeStream.foreachBatch(handler).option(
+            "checkpointLocation", checkpoint
+        )
+        self._query: StreamingQuery = self._writer.start()
 
     def keep_running(self) -> bool:
         """Return whether the query runs; one that has lost its planner is started again."""
         if self._lost_planner and not self._query.isActive:
             self._lost_planner = False
-            self._query = self._start()
+            self._query = self._writer.start()
         return self._query.isActive
 
-    def splits(self) -> tuple[str, ...]:
-        """Return the splits of which the query has written records."""
-        return tuple(self._splits)
+    def kill(self, process: SparkProcess) -> ProcessesKilled | None:
+        """Kill all processes of a kind; return None if Spark is about to start them."""
+        handles = jvm(self._spark).java.lang.ProcessHandle.current().descendants().toArray()
+        running = [
+            each for each in handles if _MODULES[process] in each.info().commandLine().orElse("")
+        ]
+        if not running:
+            return None
+        seconds = jvm(self._spark).java.util.concurrent.TimeUnit.SECONDS
+        for each in running:
+            each.destroyForcibly()  # SIGKILL; false for one that has just ended by itself
+        for each in running:
+            each.onExit().get(_DEATH, seconds)
+        self._lost_planner |= process is SparkProcess.PLANNER
+        pids = ", ".join(str(each.pid()) for each in running)
+        killed = f"SIGKILL each {process} of the {self._name}: {pids}"
+        return ProcessesKilled(process, len(running), killed)
 
-    def kill(self, rows: int) -> Iterator[QueryMessage]:
-        """Kill all processes of a kind when its time has come; see `RunningQuery.kill`."""
-        while self._kills and self._kills[0].after <= rows:
-            time.sleep(self._kills[0].delay)  # so that kills come at any moment of a batch
-            process = self._kills[0].process
-            running = tuple(self._running(process))
-            if not running:  # Spark is about to start it
-                return
-            self._end(running)
-            self._lost_planner |= process is SparkProcess.PLANNER
-            self._kills.popleft()
-            yield ProcessesKilled(process, tuple(int(one.pid()) for one in running))
-
-    def stop(self) -> None:
-        """Stop the query."""
+    def end(self) -> None:
+        """Stop the query; raise its error."""
         self._query.stop()
-
-    def await_end(self) -> None:
-        """Return once the query has ended; see `RunningQuery.await_end`."""
         error = self._query.exception()
         if error is not None:
             raise DemoFailedError(text_of(error)) from error
         if self._lost_planner:
             raise DemoFailedError("the planner was killed, and the query has not failed by that")
-
-    def _start(self) -> StreamingQuery:
-        writer = self._frame.writeStream.foreachBatch(self._handle)
-        return writer.option("checkpointLocation", self._checkpoint).start()
-
-    def _handle(self, frame: DataFrame, batch_id: int) -> None:
-        self._handler(frame, batch_id)
-        written = self._workspace.read_output(batch_id)
-        self._splits |= {record.split for record in written}
-
-    def _running(self, process: SparkProcess) -> Iterator[Any]:
-        """Yield Java's handles of the processes of a kind that this driver's JVM has started."""
-        for each in jvm(self._spark).java.lang.ProcessHandle.current().descendants().toArray():
-            if _MODULES[process] in each.info().commandLine().orElse(""):
-                yield each
-
-    def _end(self, processes: Sequence[Any]) -> None:
-        """Kill processes, and return when they are dead."""
-        seconds = jvm(self._spark).java.util.concurrent.TimeUnit.SECONDS
-        for each in processes:
-            each.destroyForcibly()  # SIGKILL; false for one that has just ended by itself
-        try:
-            for each in processes:
-                each.onExit().get(_DEATH, seconds)
-        except JAVA_ERRORS as error:
-            raise DemoFailedError("a process of Spark did not end by SIGKILL") from error

@@ -8,58 +8,68 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
-from itertools import accumulate, groupby
-from operator import attrgetter
-from pathlib import Path
+from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias, final
 
 import msgspec
 
 from fanout._child_process import run_command
-from fanout.demo.options import DemoFailedError
+from fanout.demo.options import STREAM, DemoFailedError, ServiceName
 from fanout.demo.workspace import Workspace
+from fanout.testing.trials.oracle import OutputOracle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from fanout.demo.records import ReadRecord, Reported, Restart, SentRecord
+    from fanout.demo.workspace import ReadRecord
 
-# A record that was read, and the same record as it was sent.
-_Pair: TypeAlias = "tuple[ReadRecord, SentRecord]"
+Reported: TypeAlias = "tuple[int, int | None]"
+"""A batch, and the watermark behind it in milliseconds since the Unix epoch; None for none."""
+
+
+@final
+class SentRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Where the service has stored a record."""
+
+    split: str
+    sequence: str
+    time: int | None = None  # of its event, in milliseconds since the Unix epoch
+
+
+@final
+class Evidence(msgspec.Struct):
+    """What is known of a run beside its output, as far as it has come."""
+
+    source: ServiceName
+    sent: list[SentRecord]  # by number
+    parents: dict[str, tuple[str, ...]]  # of each split that a reshard has created
+    # Splits that were created between a kill of the query that reads the stream and its restart.
+    born: frozenset[str] | None = None
+    killed_in: int = -1  # its batch; of another query than that of the output: -1
+    # The watermarks in the order in which they were reported; None without a shuffle.
+    reported: list[Reported] | None = None
 
 
 @final
 class Proof(msgspec.Struct, frozen=True):
-    """The result of the comparison.
-
-    Args:
-        records_sent: Records that the service accepted.
-        records_read: Records in the output.
-        batches: Batches in the output.
-        lost: Records that were sent and never read.
-        duplicated: Records that were read more than once, counted without the first time.
-        altered: Records that were not sent: of an unknown number, or another key, place or data.
-        out_of_order: Records in a later batch than one that follows them in their split, or in an
-            earlier batch than one of a parent split; None where a service promises no order.
-        second_generation: Records of splits that were created between a kill and the restart, in
-            batches after the one that was killed; None without a kill.
-        watermark_violations: Records with an event time that a watermark had excluded which was
-            reported before, and watermarks below one that was reported before; None without a
-            shuffle.
-        watermark_passed: Records with an event time that the last watermark had excluded; None
-            without a shuffle.
-    """
+    """The result of the comparison."""
 
     records_sent: int
     records_read: int
     batches: int
     lost: int
-    duplicated: int
-    altered: int
+    duplicated: int  # without the first time
+    altered: int  # records that were not sent: of another key, value, place or event time
+    # Records in a later batch than one that follows them in their split or, behind a shuffle, of
+    # their key, or than one of a child split; None where a service promises no order.
     out_of_order: int | None
+    # Records of splits that were created between a kill and the restart, in batches after the one
+    # that was killed; None without a kill.
     second_generation: int | None
+    # Records with an event time that a watermark had excluded which was reported before, and
+    # watermarks below one that was reported before; None without a shuffle.
     watermark_violations: int | None = None
+    # Records with an event time that the last watermark had excluded; None without a shuffle.
     watermark_passed: int | None = None
 
     @property
@@ -75,203 +85,116 @@ class Proof(msgspec.Struct, frozen=True):
         return shown and not broken and not self.watermark_violations
 
 
-def verify(
-    sent: Iterable[SentRecord],
-    read: Sequence[ReadRecord],
-    parents: Mapping[str, Sequence[str]] | None,
-    restart: Restart | None,
-) -> Proof:
-    """Compare the output with the records sent.
+def verify(evidence: Evidence, read: Sequence[ReadRecord]) -> Proof:
+    """Compare the output, in any order, with the records sent.
 
-    Order is checked between batches: Spark does not order rows within one, and there both the
-    split and the sequence number are columns to sort by.
-
-    Args:
-        sent: The records that the producer sent.
-        read: The records that the query wrote, in any order.
-        parents: The parents of every split that has any; None where splits have no order.
-        restart: The restart of the query; None if it was not killed.
+    Order is checked between batches: Spark does not order rows within one, and there both the split
+    and the sequence number are columns to sort by.
     """
-    expected = {record.number: record for record in sent}
-    return prove(
-        expected,
-        read,
-        altered=sum(not _same(record, expected) for record in read),
-        out_of_order=None if parents is None else misplaced(read, parents),
-        second_generation=None if restart is None else _second_generation(read, restart),
-    )
-
-
-def prove(
-    expected: Mapping[int, SentRecord],
-    read: Sequence[ReadRecord],
-    *,
-    altered: int,
-    out_of_order: int | None,
-    second_generation: int | None,
-    watermark_violations: int | None = None,
-    watermark_passed: int | None = None,
-) -> Proof:
-    """Count lost and duplicated records, and combine them with the other counts."""
-    seen = Counter(record.number for record in read if record.number in expected)
+    oracle = OutputOracle(STREAM, ordered=False)
+    order = _Order(evidence)
+    altered = misplaced = second_generation = 0
+    for record in sorted(read, key=lambda record: (record.batch, int(record.sequence))):
+        number = oracle.read(record.key, record.value)
+        if number is not None and number < len(evidence.sent):
+            sent = evidence.sent[number]
+            altered += _is_altered(record, sent, shuffled=evidence.reported is not None)
+            misplaced += order.is_broken_by(record, number, sent)
+            born_anew = sent.split in (evidence.born or ())
+            second_generation += born_anew and record.batch > evidence.killed_in
+    verdict = oracle.verdict(len(evidence.sent))
+    violations, passed = None, None
+    if evidence.reported is not None:
+        violations, passed = _watermarks(read, evidence.reported)
     return Proof(
-        records_sent=len(expected),
-        records_read=len(read),
+        records_sent=verdict.produced,
+        records_read=verdict.read,
         batches=len({record.batch for record in read}),
-        lost=len(expected) - len(seen),
-        duplicated=seen.total() - len(seen),
-        altered=altered,
-        out_of_order=out_of_order,
-        second_generation=second_generation,
-        watermark_violations=watermark_violations,
-        watermark_passed=watermark_passed,
+        lost=verdict.lost,
+        duplicated=verdict.duplicated,
+        altered=verdict.altered + altered,
+        out_of_order=None if evidence.source is ServiceName.KAFKA_SHARE else misplaced,
+        second_generation=None if evidence.born is None else second_generation,
+        watermark_violations=violations,
+        watermark_passed=passed,
     )
 
 
-def _same(record: ReadRecord, expected: Mapping[int, SentRecord]) -> bool:
-    sent = None if record.number is None else expected.get(record.number)
-    return sent is not None and (record.key, record.split, record.sequence, record.digest) == (
-        sent.key,
-        sent.split,
-        sent.sequence,
-        sent.digest,
-    )
+def _is_altered(record: ReadRecord, sent: SentRecord, *, shuffled: bool) -> bool:
+    """Return whether a record has another place than it was sent to, or another event time."""
+    if shuffled:
+        return record.time != sent.time
+    return (record.split, record.sequence) != (sent.split, sent.sequence)
 
 
-def _second_generation(read: Iterable[ReadRecord], restart: Restart) -> int:
-    born = frozenset(restart.born)
-    return sum(record.split in born and record.batch > restart.killed_in for record in read)
+@final
+class _Order:
+    """The order of the records of each split, and of each key, as batches follow each other.
 
-
-def misplaced(read: Sequence[ReadRecord], parents: Mapping[str, Sequence[str]]) -> int:
-    """Count the records in a batch behind, or before, where the order of their split has them.
-
-    Args:
-        read: The records that were read, in any order.
-        parents: The parents of every split that has any.
+    A key that moved to another split, because there are more of them, has no order between the two
+    behind a shuffle, which has each key in one partition.
     """
-    last_batch: dict[str, int] = {}
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._shuffled = evidence.reported is not None
+        self._parents = evidence.parents
+        self._newest: dict[object, int] = {}
+        self._partitions: dict[bytes, str] = {}
+        self._closed: dict[str, int] = {}  # from the first batch of a descendant on
+
+    def is_broken_by(self, record: ReadRecord, number: int, sent: SentRecord) -> bool:
+        """Return whether a record comes behind a later one of its split or key, or of a child."""
+        if record.split not in self._newest:
+            self._close_ancestors(record.split, record.batch)
+        broken = record.batch > self._closed.get(record.split, math.inf)
+        if self._shuffled:
+            broken |= record.split != self._partitions.setdefault(record.key, record.split)
+        places = {record.split: int(record.sequence), (record.key, sent.split): number}
+        for lane, place in places.items():
+            newest = self._newest.get(lane, 0)
+            broken |= place < newest
+            self._newest[lane] = max(place, newest)
+        return broken
+
+    def _close_ancestors(self, split: str, batch: int) -> None:
+        for parent in self._parents.get(split, ()):
+            self._closed.setdefault(parent, batch)
+            self._close_ancestors(parent, batch)
+
+
+def _watermarks(read: Iterable[ReadRecord], reported: Sequence[Reported]) -> tuple[int, int]:
+    """Count violations of watermarks, and the records that the last watermark excludes.
+
+    A violation is a record that came after a watermark that had excluded it, or a watermark below
+    one that was reported before.
+    """
+    heights = [(batch, -math.inf if mark is None else mark) for batch, mark in reported]
+    highest = accumulate((height for _, height in heights), max)
+    backwards = sum(
+        height < before for before, (_, height) in zip(highest, heights[1:], strict=False)
+    )
+    late = passed = 0
+    last = heights[-1][1] if heights else -math.inf
+    by_batch = dict(heights)
+    for batch, times in _times(read).items():
+        excluded = max((by_batch[other] for other in by_batch if other < batch), default=-math.inf)
+        late += sum(time <= excluded for time in times)
+        passed += sum(time <= last for time in times)
+    return late + backwards, passed
+
+
+def _times(read: Iterable[ReadRecord]) -> dict[int, list[int]]:
+    """Return the event times of each batch."""
+    times: dict[int, list[int]] = {}
     for record in read:
-        last_batch[record.split] = max(record.batch, last_batch.get(record.split, 0))
-    ready = {
-        split: max((last_batch.get(each, 0) for each in _ancestors(split, parents)), default=0)
-        for split in last_batch
-    }
-    count = 0
-    newest: dict[str, int] = {}
-    for batch, group in groupby(sorted(read, key=attrgetter("batch")), attrgetter("batch")):
-        records = list(group)
-        count += sum(
-            batch < ready[record.split] or record.sequence < newest.get(record.split, 0)
-            for record in records
-        )
-        for record in records:
-            newest[record.split] = max(record.sequence, newest.get(record.split, 0))
-    return count
-
-
-def _ancestors(split: str, parents: Mapping[str, Sequence[str]]) -> set[str]:
-    found: set[str] = set()
-    left = [split]
-    while left:
-        new = set(parents.get(left.pop(), ())) - found
-        found |= new
-        left += new
-    return found
-
-
-def verify_shuffled(
-    sent: Iterable[SentRecord],
-    read: Sequence[ReadRecord],
-    reported: Sequence[Reported],
-    restart: Restart | None,
-) -> Proof:
-    """Compare the output of a query that reads a shuffle with the records sent to the writing one.
-
-    Records of a key are to be in one partition, and those that came from one split in its order: a
-    key that moved to another split, because there are more of them, has no order between the two.
-
-    Args:
-        sent: The records that the producer sent.
-        read: The records that the query wrote, in any order.
-        reported: The watermark behind each batch, in the order in which they were reported.
-        restart: The restart of the query that writes the shuffle; None if it was not killed.
-    """
-    expected = {record.number: record for record in sent}
-    pairs = [(record, known) for record in read if (known := _known(record, expected))]
-    return prove(
-        expected,
-        read,
-        altered=len(read) - len(pairs),
-        out_of_order=misplaced(read, {}) + _keys_misplaced(pairs),
-        second_generation=None if restart is None else _second_generation_of_pairs(pairs, restart),
-        watermark_violations=_late(read, reported) + _backwards(reported),
-        watermark_passed=_passed(read, reported),
-    )
-
-
-def _known(record: ReadRecord, expected: Mapping[int, SentRecord]) -> SentRecord | None:
-    """Return a record as it was sent; None if it was not sent in this form."""
-    if record.number is None or (sent := expected.get(record.number)) is None:
-        return None
-    same = (record.key, record.digest, record.time) == (sent.key, sent.digest, sent.time)
-    return sent if same else None
-
-
-def _keys_misplaced(pairs: Iterable[_Pair]) -> int:
-    """Count the records in another partition than the first of their key, or behind a later one."""
-    count = 0
-    partitions: dict[str, str] = {}
-    newest: dict[tuple[str, str], int] = {}
-    for record, sent in sorted(pairs, key=lambda pair: (pair[0].split, pair[0].sequence)):
-        origin = (sent.key, sent.split)
-        before = newest.get(origin, 0)
-        partition = partitions.setdefault(sent.key, record.split)
-        count += record.split != partition or sent.sequence < before
-        newest[origin] = max(sent.sequence, before)
-    return count
-
-
-def _second_generation_of_pairs(pairs: Iterable[_Pair], restart: Restart) -> int:
-    born = frozenset(restart.born)
-    return sum(sent.split in born for _, sent in pairs)
-
-
-def _late(read: Iterable[ReadRecord], reported: Iterable[Reported]) -> int:
-    """Count the records that came after a watermark that had excluded them."""
-    heights = {batch: _height(watermark) for batch, watermark in reported}
-    batches = {record.batch for record in read}
-    excluded = {
-        batch: max((heights[other] for other in heights if other < batch), default=-math.inf)
-        for batch in batches
-    }
-    return sum(record.time is not None and record.time <= excluded[record.batch] for record in read)
-
-
-def _backwards(reported: Iterable[Reported]) -> int:
-    """Count the watermarks below one that was reported before."""
-    heights = [_height(watermark) for _, watermark in reported]
-    highest = accumulate(heights, max)
-    return sum(height < before for before, height in zip(highest, heights[1:], strict=False))
-
-
-def _passed(read: Iterable[ReadRecord], reported: Sequence[Reported]) -> int:
-    """Count the records that the last watermark excludes."""
-    last = _height(reported[-1][1]) if reported else -math.inf
-    return sum(record.time is not None and record.time <= last for record in read)
-
-
-def _height(watermark: int | None) -> float:
-    return -math.inf if watermark is None else watermark
+        if record.time is not None:
+            times.setdefault(record.batch, []).append(record.time)
+    return times
 
 
 def verify_in_process(workspace: Workspace) -> Proof:
-    """Compare a run's output with the records sent, in a new process.
-
-    Raises:
-        DemoFailedError: If the files cannot be read.
-    """
-    command = [sys.executable, "-m", "fanout.demo.verification", str(workspace.root)]
+    """Compare a run's output with the records sent, in a new process."""
+    command = [sys.executable, "-m", "fanout.demo.verification", workspace.root]
     if workspace.s3 is not None:
         command.append(workspace.s3)
     done = run_command(command)
@@ -282,19 +205,10 @@ def verify_in_process(workspace: Workspace) -> Proof:
 
 
 def main(root: str, s3: str | None = None) -> None:
-    """Print the proof of a run as JSON.
-
-    Args:
-        root: The directory of the run.
-        s3: The endpoint of S3, if its output is there.
-    """
-    workspace = Workspace(Path(root), s3)
-    sent, read = workspace.read_sent(), list(workspace.read_output())
-    reported, restart = workspace.read_reported(), workspace.read_restart()
-    if reported is None:
-        proof = verify(sent, read, workspace.read_parents(), restart)
-    else:
-        proof = verify_shuffled(sent, read, reported, restart)
+    """Print the proof of a run as JSON: of its directory, and its endpoint of S3 if it has one."""
+    workspace = Workspace(root, s3)
+    evidence = msgspec.json.decode(workspace.evidence.read_bytes(), type=Evidence)
+    proof = verify(evidence, list(workspace.read_output()))
     sys.stdout.buffer.write(msgspec.json.encode(proof))
 
 

@@ -9,12 +9,14 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.demo.options import DemoFailedError, ServiceName
-from fanout.demo.plan import SparkProcess
-from fanout.demo.report import DemoReport, Resharded
+from fanout.demo.options import DemoFailedError, DemoOptions, ServiceName
+from fanout.demo.plan import ActionResult, SparkProcess
+from fanout.demo.progress import RunProgress
+from fanout.demo.report import DemoReport
 from fanout.demo.verification import Proof
 from fanout.errors import SetupError
 
@@ -38,14 +40,24 @@ def report(
     lost: int = 0,
     second_generation: int | None = None,
     source: ServiceName = ServiceName.KINESIS,
-    second_reshard: Resharded | None = None,
+    second_reshard: ActionResult | None = None,
     watermark_violations: int | None = None,
     landers_killed: int | None = None,
     processes_killed: dict[SparkProcess, int] | None = None,
 ) -> DemoReport:
+    progress = RunProgress(Console(quiet=True), 9)
+    progress.splits = {str(number) for number in range(7)}
+    if processes_killed is None:
+        progress.resubscriptions.update({"RemoteError": 1, "SubscriptionSilentError": 2})
+    progress.processes_killed.update(processes_killed or {})
+    progress.processes_killed[SparkProcess.LANDER] += landers_killed or 0
     return DemoReport(
-        source=source,
-        seed=1,
+        options=DemoOptions(
+            source=source,
+            seed=1,
+            landers=0 if landers_killed is None else 2,
+            dataframe=processes_killed is not None,
+        ),
         proof=Proof(
             records_sent=9,
             records_read=9 - lost,
@@ -57,15 +69,8 @@ def report(
             second_generation=second_generation,
             watermark_violations=watermark_violations,
         ),
-        splits_seen=7,
-        resubscriptions=None
-        if processes_killed is not None
-        else {"RemoteError": 1, "SubscriptionSilentError": 2},
+        progress=progress,
         faults={"Stall": 1},
-        restarts=0,
-        landers_killed=landers_killed,
-        processes_killed=processes_killed,
-        replayed=(),
         second_reshard=second_reshard,
         seconds=1.25,
     )
@@ -272,7 +277,7 @@ def test_partitions_of_kafka_are_called_so_and_none_has_ended(
     grown = report(
         source=ServiceName.KAFKA,
         second_generation=12,
-        second_reshard=Resharded(ended=(), born=("orders-6", "orders-7")),
+        second_reshard=ActionResult("add partitions", born=("orders-6", "orders-7")),
     )
     monkeypatch.setattr("fanout.demo.run.run_demo", lambda *_: grown)
     reported = run.invoke(app, ["demo", "--source", "kafka"]).stdout

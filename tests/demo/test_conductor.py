@@ -8,11 +8,10 @@ from rich.console import Console
 
 from fanout.demo.conductor import Conductor
 from fanout.demo.options import DemoFailedError, DemoOptions
-from fanout.demo.plan import SparkProcess, draw_plan
-from fanout.demo.progress import ProgressDisplay
-from fanout.demo.queries import BatchWritten, LanderKilled, ProcessesKilled
+from fanout.demo.plan import SparkProcess
+from fanout.demo.progress import RunProgress
+from fanout.demo.queries import BatchWritten, ProcessesKilled, QueryName
 from fanout.demo.run import run_demo
-from fanout.demo.sources import KinesisSettings
 from fanout.demo.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -52,30 +51,28 @@ def test_a_demo_in_which_nothing_happens_ends(
 class StandIn:
     """Stands for a service; nothing is read from it."""
 
-    settings = KinesisSettings("orders", "http://127.0.0.1:1", "us-east-1", 3.0)
+    address = "http://127.0.0.1:1"
     environment: Mapping[str, str] = {}
 
 
 async def test_a_new_driver_that_begins_again_fails_the_demo(tmp_path: Path) -> None:
     options = DemoOptions(kill=True)
-    service: Any = StandIn()
-    with ProgressDisplay(QUIET, options.records) as display:
-        conductor = Conductor(
-            options,
-            draw_plan(options),
-            service=service,
-            workspace=Workspace(tmp_path),
-            display=display,
-        )
-        (job,) = conductor._jobs
-        job.killed_in = 5
-        conductor._patience = asyncio.Timeout(None)
-        async with conductor._patience:
-            conductor._on_message(job, LanderKilled(2, 4711, 3))
-            conductor._on_message(job, ProcessesKilled(SparkProcess.WORKER, (4712, 4713)))
-            with pytest.raises(DemoFailedError, match=r"begun with batch 4, .* killed in batch 5"):
-                conductor._on_message(job, BatchWritten(4, 100))
-            conductor._on_message(job, BatchWritten(5, 100))
-    assert conductor.tally.replayed == [5]
-    assert conductor.tally.landers_killed == 1
-    assert conductor.tally.processes_killed == {SparkProcess.WORKER: 2}
+    stream: Any = StandIn()
+    progress = RunProgress(QUIET, options.records)
+    conductor = Conductor(
+        options,
+        stream=stream,
+        workspace=Workspace(str(tmp_path)),
+        progress=progress,
+    )
+    query = QueryName.ONLY
+    conductor.killed_in[query] = 5
+    conductor._patience = asyncio.Timeout(None)
+    async with conductor._patience:
+        conductor._on_message(query, ProcessesKilled(SparkProcess.LANDER, 1, "SIGKILL lander 2"))
+        conductor._on_message(query, ProcessesKilled(SparkProcess.WORKER, 2, "SIGKILL each worker"))
+        with pytest.raises(DemoFailedError, match=r"begun with batch 4, .* killed in batch 5"):
+            conductor._on_message(query, BatchWritten(4, 100))
+        conductor._on_message(query, BatchWritten(5, 100))
+    assert progress.replayed == [5]
+    assert progress.processes_killed == {SparkProcess.LANDER: 1, SparkProcess.WORKER: 2}

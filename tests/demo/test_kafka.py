@@ -5,7 +5,9 @@ import itertools
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
+from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from unittest.mock import Mock
 
 import pytest
 from aiokafka.errors import KafkaError as AioKafkaError
@@ -13,18 +15,18 @@ from aiokafka.errors import RequestTimedOutError
 from aiokafka.structs import RecordMetadata
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from fanout.demo.kafka import KafkaService, KafkaStream
-from fanout.demo.options import DemoFailedError
+from fanout.demo.kafka import KafkaStream
+from fanout.demo.options import STREAM, DemoFailedError
 from fanout.demo.plan import Action, Kind
-from fanout.demo.records import digest, generate, number_in
+from fanout.testing.trials.records import RecordProducer, read_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from fanout.demo.records import SentRecord
+    from fanout.demo.verification import SentRecord
     from fanout.testing.kafka.broker import KafkaBroker
 
-RECORDS = list(generate(200, seed=1))
+RECORDS = RecordProducer(STREAM, Random(1)).make(200)
 NAMES = itertools.count(1)
 
 
@@ -34,8 +36,8 @@ Found: TypeAlias = "list[tuple[tuple[str, int], bytes]]"
 class Topic:
     """A topic of the demo, and what another client finds in it."""
 
-    def __init__(self, broker: KafkaBroker, service: KafkaService, stream: KafkaStream) -> None:
-        self.service = service
+    def __init__(self, broker: KafkaBroker, name: str, stream: KafkaStream) -> None:
+        self.name = name
         self.stream = stream
         self._broker = broker
         self.times: dict[int, int] = {}
@@ -88,7 +90,7 @@ class Topic:
 
     @contextmanager
     def _consumer(self, isolation: str) -> Iterator[tuple[Consumer, list[TopicPartition]]]:
-        topic = self.service.settings.topic
+        topic = self.name
         consumer = Consumer(
             {
                 "bootstrap.servers": self._broker.bootstrap_servers,
@@ -109,9 +111,9 @@ class Topic:
 async def opened(broker: KafkaBroker, partitions: int = 2) -> AsyncIterator[Topic]:
     name = f"demo{next(NAMES)}"
     await asyncio.to_thread(broker.create_topic, name, partitions)
-    service = KafkaService(broker, name, partitions)
-    async with service.connect() as stream:
-        yield Topic(broker, service, stream)
+    stream = KafkaStream(broker, name, partitions)
+    async with stream.connect():
+        yield Topic(broker, name, stream)
 
 
 @pytest.fixture
@@ -125,26 +127,34 @@ def action(kind: Kind) -> Action:
     return Action(1, kind, 0.5)
 
 
-def places(sent: Sequence[SentRecord]) -> set[tuple[tuple[str, int], str]]:
-    return {((record.split, record.sequence), record.digest) for record in sent}
+def number_in(data: bytes) -> int | None:
+    """Return the number that a record carries; None if it is none of these records."""
+    number = int(data.partition(b":")[0])
+    return read_number(STREAM, RECORDS[number].key, data)
 
 
-def arrived(found: Found) -> set[tuple[tuple[str, int], str]]:
-    return {(place, digest(data)) for place, data in found}
+def places(sent: Sequence[SentRecord]) -> set[tuple[tuple[str, int], bytes]]:
+    """Return the places and data of what was sent: all records, in their order."""
+    pairs = zip(sent, RECORDS, strict=True)
+    return {((place.split, int(place.sequence)), record.value) for place, record in pairs}
+
+
+def arrived(found: Found) -> set[tuple[tuple[str, int], bytes]]:
+    return set(found)
 
 
 async def test_records_are_where_they_are_told_to_be(topic: Topic) -> None:
     sent = await topic.stream.put(RECORDS)
-    assert [record.number for record in sent] == list(range(200))
+    assert len(sent) == 200
     found = await topic.records(200)
     assert len(found) == 200
     assert arrived(found) == places(sent)
-    assert topic.times == {record.number: record.time for record in sent}
+    assert topic.times == {number: record.time for number, record in enumerate(sent)}
     # Or a broker that was killed would not know their producer again.
     day = 86_400_000
     assert 0 < datetime.now(UTC).timestamp() * 1000 - min(topic.times.values()) < day / 2
     assert await topic.end() == 200
-    assert topic.service.faults() == {}
+    assert topic.stream.faults() == {}
 
 
 async def test_a_committed_transaction_holds_the_next_records_alone(topic: Topic) -> None:
@@ -153,7 +163,7 @@ async def test_a_committed_transaction_holds_the_next_records_alone(topic: Topic
     sent = [*await topic.stream.put(RECORDS[:100]), *await topic.stream.put(RECORDS[100:])]
     assert arrived(await topic.records(200)) == places(sent)
     assert await topic.end() == 200 + 2, "a marker of the transaction's end in each partition"
-    assert topic.service.faults() == {}
+    assert topic.stream.faults() == {}
 
 
 async def test_the_twins_of_an_aborted_transaction_are_there_and_do_not_count(
@@ -166,7 +176,7 @@ async def test_the_twins_of_an_aborted_transaction_are_there_and_do_not_count(
     found = await topic.records(200)
     assert len(found) == 200
     assert arrived(found) == places(sent)
-    assert topic.service.faults() == {"AbortTransaction": 1}
+    assert topic.stream.faults() == {"AbortTransaction": 1}
 
 
 async def test_each_call_is_struck_by_one_act(topic: Topic) -> None:
@@ -181,7 +191,7 @@ async def test_each_call_is_struck_by_one_act(topic: Topic) -> None:
 
 
 async def test_a_topic_grows_and_its_new_partitions_get_records_at_once(topic: Topic) -> None:
-    name = topic.service.settings.topic
+    name = topic.name
     await topic.stream.perform(action(Kind.COMMIT))
     await topic.stream.put(RECORDS[:50])
     await topic.stream.put(RECORDS[50:100])
@@ -192,7 +202,6 @@ async def test_a_topic_grows_and_its_new_partitions_get_records_at_once(topic: T
     for call in (RECORDS[100:150], RECORDS[150:]):
         sent = await topic.stream.put(call)
         assert {record.split for record in sent} == {f"{name}-{number}" for number in range(4)}
-    assert await topic.stream.parents() == {f"{name}-{number}": () for number in range(4)}
     assert await topic.numbers(200) == Counter(range(200))
 
 
@@ -208,14 +217,14 @@ async def test_a_broker_that_is_killed_has_each_record_once(
         found = await topic.records(200)
         assert len(found) == 200
         assert arrived(found) == places(sent)
-        assert topic.service.faults() == {"KillBroker": 1}
+        assert topic.stream.faults() == {"KillBroker": 1}
 
 
 @pytest.mark.long
 async def test_a_broker_that_is_down_is_not_waited_for_by_a_run_that_is_given_up(
     mortal_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.demo.kafka._GRACE", 0.1)
+    monkeypatch.setattr("fanout.testing.kafka.producer._GRACE", 0.1)
     async with opened(mortal_broker) as topic:
         await asyncio.to_thread(mortal_broker.kill)
         putting = asyncio.create_task(topic.stream.put(RECORDS))
@@ -250,9 +259,7 @@ class Answering:
 async def test_a_record_of_unknown_fate_ends_the_demo(
     answer: RecordMetadata | AioKafkaError, sentence: str
 ) -> None:
-    producer, broker = cast("Any", Answering(answer)), cast("Any", None)
-    stream = KafkaStream(
-        broker, "orders", 1, plain=producer, transactional=producer, faults=Counter()
-    )
+    stream = KafkaStream(cast("Any", Mock()), "orders", 1)
+    stream._plain = cast("Any", Answering(answer))
     with pytest.raises(DemoFailedError, match=sentence):
         await stream.put(RECORDS)

@@ -1,19 +1,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import TYPE_CHECKING
 
-import aioboto3
+import boto3
 import pytest
 
 from fanout.demo.kinesis import KinesisStream
-from fanout.demo.plan import Action, Kind
-from fanout.demo.records import Record, SentRecord, digest
-from fanout.demo.service import ActionResult
+from fanout.demo.plan import Action, ActionResult, Kind
 from fanout.testing.kinesis.process import KinesisProcess
+from fanout.testing.trials.records import RecordProducer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
 FIRST, SECOND, THIRD, FOURTH = (f"shardId-{index:012}" for index in range(4))
 
@@ -24,29 +24,19 @@ def server() -> Iterator[KinesisProcess]:
         yield server
 
 
-@pytest.fixture
-async def client(server: KinesisProcess) -> AsyncIterator[Any]:
-    session: Any = aioboto3.Session()
-    async with session.client("kinesis", **server.client_options) as client:
-        yield client
+async def created(server: KinesisProcess, name: str, shards: int) -> KinesisStream:
+    return await asyncio.to_thread(KinesisStream, server, name, shards)
 
 
-async def created(server: KinesisProcess, client: Any, name: str, shards: int) -> KinesisStream:
-    await asyncio.to_thread(server.create_stream, name, shards)
-    return KinesisStream(server, client, name)
-
-
-async def test_a_shard_is_split(server: KinesisProcess, client: Any) -> None:
-    stream = await created(server, client, "split", 2)
+async def test_a_shard_is_split(server: KinesisProcess) -> None:
+    stream = await created(server, "split", 2)
     done = await stream.perform(Action(1, Kind.SPLIT, 0.9))
     told = f"split {SECOND} into {THIRD} and {FOURTH}"
     assert done == ActionResult(told, ended=(SECOND,), born=(THIRD, FOURTH))
 
 
-async def test_neighbours_are_merged_even_after_a_split(
-    server: KinesisProcess, client: Any
-) -> None:
-    stream = await created(server, client, "merge", 2)
+async def test_neighbours_are_merged_even_after_a_split(server: KinesisProcess) -> None:
+    stream = await created(server, "merge", 2)
     await stream.perform(Action(1, Kind.SPLIT, 0.0))
     done = await stream.perform(Action(1, Kind.MERGE, 0.9))
     child = "shardId-000000000004"
@@ -55,24 +45,23 @@ async def test_neighbours_are_merged_even_after_a_split(
 
 
 async def test_what_is_done_while_nobody_reads_splits_and_merges_children(
-    server: KinesisProcess, client: Any
+    server: KinesisProcess,
 ) -> None:
-    stream = await created(server, client, "again", 3)
+    stream = await created(server, "again", 3)
     first, second = (await stream.perform(Action(1, Kind.SPLIT, 0.9))).born
     split = await stream.perform(Action(1, Kind.SPLIT_AGAIN, 0.0))
     merge = await stream.perform(Action(1, Kind.MERGE_AGAIN, 0.9))
     left, right, merged = (f"shardId-{index:012}" for index in (5, 6, 7))
     assert (split.ended, split.born) == ((first,), (left, right))
     assert (merge.ended, merge.born) == ((right, second), (merged,))
-    assert (await stream.parents())[merged] == [right, second]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("merge", [0.0, 0.5, 0.99])
 async def test_shards_of_the_beginning_are_merged_again_only_with_a_new_neighbour(
-    server: KinesisProcess, client: Any, merge: float
+    server: KinesisProcess, merge: float
 ) -> None:
-    stream = await created(server, client, f"neighbours-{merge}", 8)
+    stream = await created(server, f"neighbours-{merge}", 8)
     children = (await stream.perform(Action(1, Kind.SPLIT, 0.0))).born
     split = await stream.perform(Action(1, Kind.SPLIT_AGAIN, 0.9))
     merged = await stream.perform(Action(1, Kind.MERGE_AGAIN, merge))
@@ -80,10 +69,8 @@ async def test_shards_of_the_beginning_are_merged_again_only_with_a_new_neighbou
     assert set(merged.ended) & {*children, *split.born}
 
 
-async def test_one_child_is_enough_to_be_split_and_merged_again(
-    server: KinesisProcess, client: Any
-) -> None:
-    stream = await created(server, client, "one", 2)
+async def test_one_child_is_enough_to_be_split_and_merged_again(server: KinesisProcess) -> None:
+    stream = await created(server, "one", 2)
     (child,) = (await stream.perform(Action(1, Kind.MERGE, 0.0))).born
     split = await stream.perform(Action(1, Kind.SPLIT_AGAIN, 0.5))
     merge = await stream.perform(Action(1, Kind.MERGE_AGAIN, 0.5))
@@ -91,62 +78,47 @@ async def test_one_child_is_enough_to_be_split_and_merged_again(
     assert merge.ended == split.born
 
 
-async def test_parents_are_those_that_the_service_lists(
-    server: KinesisProcess, client: Any
+async def test_the_open_shards_are_those_that_the_service_lists_by_their_hash_keys(
+    server: KinesisProcess,
 ) -> None:
-    stream = await created(server, client, "parents", 1)
-    await stream.perform(Action(1, Kind.SPLIT, 0.0))
-    await stream.perform(Action(1, Kind.MERGE, 0.0))
-    assert await stream.parents() == {
-        FIRST: [],
-        SECOND: [FIRST],
-        THIRD: [FIRST],
-        FOURTH: [SECOND, THIRD],
-    }
+    stream = await created(server, "listed", 2)
+    for kind, where in [(Kind.SPLIT, 0.9), (Kind.MERGE, 0.0), (Kind.SPLIT_AGAIN, 0.9)]:
+        await stream.perform(Action(1, kind, where))
+    client = boto3.client("kinesis", **server.client_options)
+    shards = (await asyncio.to_thread(client.list_shards, StreamName="listed"))["Shards"]
+    still_open = [
+        shard for shard in shards if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
+    ]
+    still_open.sort(key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
+    assert stream._open == [shard["ShardId"] for shard in still_open]
+    assert stream._born == {shard["ShardId"] for shard in shards if "ParentShardId" in shard}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [Kind.CUT, Kind.STALL, Kind.ERROR])
-async def test_a_fault_names_an_open_shard(server: KinesisProcess, client: Any, kind: Kind) -> None:
-    stream = await created(server, client, kind.name, 1)
+async def test_a_fault_names_an_open_shard(server: KinesisProcess, kind: Kind) -> None:
+    stream = await created(server, kind.name, 1)
     await stream.perform(Action(1, Kind.SPLIT, 0.0))
     assert SECOND in (await stream.perform(Action(1, kind, 0.0))).description
 
 
-class RejectingKinesis:
-    """Take records as PutRecords does, but reject some keys the first time they come."""
-
-    def __init__(self, *rejected: str) -> None:
-        self.calls: list[list[str]] = []
-        self._rejected = set(rejected)
-
-    async def put_records(self, *, StreamName: str, Records: list[Any]) -> Any:  # noqa: N803 - boto's names
-        assert StreamName == "orders"
-        self.calls.append([record["PartitionKey"] for record in Records])
-        return {"Records": [self._answer(record["PartitionKey"]) for record in Records]}
-
-    def _answer(self, key: str) -> dict[str, str]:
-        if key in self._rejected:
-            self._rejected.remove(key)
-            return {"ErrorCode": "ProvisionedThroughputExceededException", "ErrorMessage": "slow"}
-        return {"ShardId": FIRST, "SequenceNumber": str(len(self.calls))}
-
-
-def record(number: int) -> Record:
-    return Record(number, str(number), b"data")
-
-
-async def test_rejected_records_are_sent_again_alone(server: KinesisProcess) -> None:
-    client = RejectingKinesis("1")
-    await KinesisStream(server, client, "orders").put([record(0), record(1), record(2)])
-    assert client.calls == [["0", "1", "2"], ["1"]]
-
-
-async def test_each_record_is_told_once_with_the_place_where_it_was_accepted(
-    server: KinesisProcess,
-) -> None:
-    stream = KinesisStream(server, RejectingKinesis("0"), "orders")
-    assert await stream.put([record(0), record(1)]) == [
-        SentRecord(1, "1", FIRST, 1, digest(b"data")),
-        SentRecord(0, "0", FIRST, 2, digest(b"data")),
+async def test_the_places_of_records_are_told_in_their_order(server: KinesisProcess) -> None:
+    stream = await created(server, "places", 3)
+    records = RecordProducer("places", Random(1)).make(20)
+    sent = await stream.put(records)
+    client = boto3.client("kinesis", **server.client_options)
+    found = {}
+    for shard in stream._open:
+        iterator = await asyncio.to_thread(
+            client.get_shard_iterator,
+            StreamName="places",
+            ShardId=shard,
+            ShardIteratorType="TRIM_HORIZON",
+        )
+        page = await asyncio.to_thread(client.get_records, ShardIterator=iterator["ShardIterator"])
+        for each in page["Records"]:
+            found[shard, each["SequenceNumber"]] = (each["PartitionKey"], each["Data"])
+    assert [found[place.split, place.sequence] for place in sent] == [
+        (record.key, record.value) for record in records
     ]
+    assert len(found) == 20

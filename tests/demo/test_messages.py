@@ -3,34 +3,31 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fanout.demo.plan import Kill, ProcessKill, SparkProcess
+from fanout.demo.options import DemoOptions, ServiceName
+from fanout.demo.plan import SparkProcess
 from fanout.demo.queries import (
     MESSAGES,
+    BatchBegun,
     BatchWritten,
     Holding,
-    LanderKilled,
     ProcessesKilled,
     QueryMessage,
+    QueryName,
     QueryOptions,
     Reading,
     Resubscribed,
 )
-from fanout.demo.sources import (
-    KafkaSettings,
-    KinesisSettings,
-    ShareSettings,
-    ShuffleSettings,
-    SourceSettings,
-)
+from fanout.demo.workspace import Workspace
 from fanout.testing.spark.driver_process import DriverFailed, DriverStarted, decode_message
 
 EVERY_KIND: list[QueryMessage] = [
     DriverStarted(17),
-    BatchWritten(3, 250),
+    BatchBegun(3, None),
+    BatchBegun(3, 1_767_225_600_000),
+    BatchWritten(3, 250, frozenset({"orders-1"})),
     Holding(4, written=True),
     Resubscribed("shardId-000000000000", "SubscriptionSilentError", 1.5),
-    LanderKilled(2, 4711, 3),
-    ProcessesKilled(SparkProcess.WORKER, (4711, 4712)),
+    ProcessesKilled(SparkProcess.WORKER, 2, "SIGKILL each worker of the query: 4711, 4712"),
     Reading(("shardId-000000000000",)),
     DriverFailed("ServiceError", "the stream 'orders' does not exist"),
 ]
@@ -50,33 +47,20 @@ def test_what_the_jvm_prints_is_no_message(line: bytes) -> None:
     assert decode_message(line, MESSAGES) is None
 
 
-SHUFFLE = ShuffleSettings("orders-by-key", "127.0.0.1:1", 4)
-
-
 @pytest.mark.parametrize("s3", [None, "http://127.0.0.1:2"])
+@pytest.mark.parametrize("query", QueryName)
 @pytest.mark.parametrize(
-    "source",
+    "demo",
     [
-        KinesisSettings("orders", "http://127.0.0.1:1", "us-east-1", 3.0),
-        KafkaSettings("orders", "127.0.0.1:1"),
-        ShareSettings("orders", "127.0.0.1:1"),
-        SHUFFLE,
+        DemoOptions(landers=2, kill=True),
+        DemoOptions(source=ServiceName.KAFKA, shuffle=True, seed=3),
+        DemoOptions(source=ServiceName.KAFKA_SHARE, records=2_000, shards=2),
+        DemoOptions(source=ServiceName.KAFKA, dataframe=True),
     ],
-    ids=lambda source: type(source).__name__,
+    ids=lambda demo: demo.source,
 )
-def test_options_survive_the_command_line(source: SourceSettings, s3: str | None) -> None:
-    kill = Kill(5, written=True)
-    options = QueryOptions(
-        "query",
-        "/r",
-        s3,
-        source,
-        SHUFFLE,
-        10,
-        kill=kill,
-        landers=2,
-        kill_lander=3,
-        dataframe=True,
-        kill_processes=(ProcessKill(SparkProcess.PLANNER, 4, 0.5),),
-    )
+def test_options_survive_the_command_line(
+    demo: DemoOptions, query: QueryName, s3: str | None
+) -> None:
+    options = QueryOptions(query, demo, "127.0.0.1:1", Workspace("/r", s3), restarted=s3 is None)
     assert msgspec.json.decode(msgspec.json.encode(options), type=QueryOptions) == options

@@ -9,6 +9,7 @@ from fanout.demo.plan import Action, Kind, SparkProcess, draw_plan
 
 SEEDS = range(50)
 KINESIS, KAFKA, KAFKA_SHARE = ServiceName
+OF_DATAFRAMES = {SparkProcess.PLANNER, SparkProcess.WORKER}
 
 every_source = pytest.mark.parametrize("source", ServiceName)
 
@@ -33,15 +34,17 @@ def test_a_lander_is_killed_before_its_driver_and_changes_nothing_else(
 ) -> None:
     alone = options(seed, source=source)
     plan = draw_plan(alone)
-    assert plan.kill_lander is None
+    assert plan.kill_processes == ()
     if source is KAFKA_SHARE:
         return
     with_landers = draw_plan(replace(alone, landers=2))
-    assert with_landers.kill_lander is not None
+    (kill,) = with_landers.kill_processes
+    assert kill.process is SparkProcess.LANDER
     assert plan.kill is not None
-    assert 500 <= with_landers.kill_lander < plan.kill.after
-    assert plan == replace(with_landers, kill_lander=None)
-    assert draw_plan(replace(alone, landers=2, kill=False)).kill_lander is None
+    assert 500 <= kill.after < plan.kill.after
+    assert 0 <= kill.delay < 1
+    assert plan == replace(with_landers, kill_processes=())
+    assert draw_plan(replace(alone, landers=2, kill=False)).kill_processes == ()
 
 
 @pytest.mark.long
@@ -54,7 +57,7 @@ def test_processes_of_a_dataframe_are_killed_before_its_driver_and_change_nothin
     plan = draw_plan(alone)
     with_dataframe = draw_plan(replace(alone, dataframe=True))
     kills = with_dataframe.kill_processes
-    assert {kill.process for kill in kills} == set(SparkProcess)
+    assert {kill.process for kill in kills} == OF_DATAFRAMES
     assert plan.kill is not None
     assert 500 <= kills[0].after <= kills[1].after < plan.kill.after
     assert all(0 <= kill.delay < 1 for kill in kills)
@@ -64,7 +67,7 @@ def test_processes_of_a_dataframe_are_killed_before_its_driver_and_change_nothin
 
 def test_the_planner_is_killed_before_the_workers_or_after_them() -> None:
     plans = [draw_plan(replace(options(seed), dataframe=True)) for seed in SEEDS]
-    assert {plan.kill_processes[0].process for plan in plans} == set(SparkProcess)
+    assert {plan.kill_processes[0].process for plan in plans} == OF_DATAFRAMES
 
 
 def test_the_kill_changes_nothing_else() -> None:

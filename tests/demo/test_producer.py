@@ -1,17 +1,24 @@
 from __future__ import annotations
 
-from contextlib import aclosing
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
-from fanout.demo.records import SentRecord, generate
-from fanout.demo.service import MAX_CALL_RECORDS, produce
+from rich.console import Console
+
+from fanout.demo import conductor
+from fanout.demo.conductor import MAX_CALL_RECORDS, Conductor
+from fanout.demo.options import DemoOptions
+from fanout.demo.progress import RunProgress
+from fanout.demo.verification import SentRecord
+from fanout.demo.workspace import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
-    from fanout.demo.plan import Action
-    from fanout.demo.records import Record
-    from fanout.demo.service import ActionResult
+    import pytest
+
+    from fanout.testing.trials.records import Record
 
 
 class Counting:
@@ -22,17 +29,26 @@ class Counting:
 
     async def put(self, records: Sequence[Record]) -> Sequence[SentRecord]:
         self.calls.append(len(records))
-        return [SentRecord(record.number, record.key, "split", 0, "") for record in records]
-
-    async def perform(self, action: Action) -> ActionResult:
-        raise NotImplementedError
-
-    async def parents(self) -> Mapping[str, Sequence[str]]:
-        return {}
+        return [SentRecord("split", str(record.number)) for record in records]
 
 
-async def test_a_call_carries_no_more_than_the_service_takes() -> None:
-    stream = Counting()
-    async with aclosing(produce(stream, generate(1_200, 1), rate=1e9)) as calls:
-        assert [record.number async for call in calls for record in call] == list(range(1_200))
+async def test_a_call_carries_no_more_than_the_service_takes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("_SHORTEST", "_LONGEST"):
+        monkeypatch.setattr(conductor, name, 1e-6)
+    stream: Any = Counting()
+    progress = RunProgress(Console(quiet=True), 1_200)
+    run = Conductor(
+        DemoOptions(records=1_200),
+        stream=stream,
+        workspace=Workspace(str(tmp_path)),
+        progress=progress,
+    )
+    run._actions.clear()
+    run._patience = asyncio.Timeout(None)
+    async with run._patience:
+        await run._send()
+    assert [int(record.sequence) for record in run.evidence.sent] == list(range(1_200))
     assert stream.calls == [MAX_CALL_RECORDS, MAX_CALL_RECORDS, 200]
+    assert progress.sent == 1_200

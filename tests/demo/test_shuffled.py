@@ -3,30 +3,29 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fanout.demo.records import OUT_OF_ORDERNESS, ReadRecord, Restart, SentRecord, event_time
-from fanout.demo.verification import Proof, verify_shuffled
+from fanout.demo.kafka import event_time
+from fanout.demo.options import STREAM, ServiceName
+from fanout.demo.sources import OUT_OF_ORDERNESS
+from fanout.demo.verification import Evidence, Proof, SentRecord, verify
+from fanout.demo.workspace import ReadRecord
+from fanout.testing.trials.records import value_of
 
 BEGUN = 1_767_225_600_000
 HERE, THERE = "orders-by-key-0", "orders-by-key-1"
-
-
-def sent(number: int, key: str = "ann", split: str = "orders-0") -> SentRecord:
-    return SentRecord(number, key, split, number, f"digest-{number}", event_time(number, BEGUN))
-
-
-def read(record: SentRecord, offset: int, batch: int = 0, partition: str = HERE) -> ReadRecord:
-    return ReadRecord(
-        batch, record.number, record.key, partition, offset, record.digest, record.time
-    )
-
-
-RECORDS = [sent(0), sent(1), sent(2, "bob"), sent(3, "bob", "orders-1")]
-OUTPUT = [
-    read(RECORDS[0], 1),
-    read(RECORDS[1], 2, 1),
-    read(RECORDS[2], 1, 1, THERE),
-    read(RECORDS[3], 2, 2, THERE),
+KEYS = ["ann", "ann", "bob", "bob"]
+SENT = [
+    SentRecord(split, str(number), event_time(number, BEGUN))
+    for number, split in enumerate(["orders-0", "orders-0", "orders-0", "orders-1"])
 ]
+
+
+def read(number: int, offset: int, batch: int = 0, partition: str = HERE) -> ReadRecord:
+    key = KEYS[number]
+    value = value_of(STREAM, key, number)
+    return ReadRecord(batch, key.encode(), value, partition, str(offset), SENT[number].time)
+
+
+OUTPUT = [read(0, 1), read(1, 2, 1), read(2, 1, 1, THERE), read(3, 2, 2, THERE)]
 # Record 1 is the earliest.
 FIRST = event_time(1, BEGUN)
 REPORTED: list[tuple[int, int | None]] = [(0, None), (1, FIRST - 1), (2, FIRST)]
@@ -35,9 +34,10 @@ REPORTED: list[tuple[int, int | None]] = [(0, None), (1, FIRST - 1), (2, FIRST)]
 def prove(
     output: list[ReadRecord],
     reported: list[tuple[int, int | None]] | None = None,
-    restart: Restart | None = None,
+    born: frozenset[str] | None = None,
 ) -> Proof:
-    return verify_shuffled(RECORDS, output, REPORTED if reported is None else reported, restart)
+    watermarks = REPORTED if reported is None else reported
+    return verify(Evidence(ServiceName.KAFKA, SENT, {}, born, reported=watermarks), output)
 
 
 def test_an_event_is_told_late_by_less_than_the_reader_expects() -> None:
@@ -73,29 +73,36 @@ def test_what_is_lost_or_comes_twice_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"key": "x"}, {"digest": "x"}, {"time": 1}, {"time": None}, {"number": 9}], ids=str
+    "change", [{"key": b"x"}, {"value": b"x"}, {"time": 1}, {"time": None}], ids=str
 )
 def test_an_altered_record_is_found(change: dict[str, object]) -> None:
     proof = prove([*OUTPUT[:3], msgspec.structs.replace(OUTPUT[3], **change)])
     assert (proof.altered, proof.holds) == (1, False)
+    assert proof.lost == (0 if "time" in change else 1)
+
+
+def test_a_record_that_nobody_sent_is_altered() -> None:
+    value = value_of(STREAM, "bob", 9)
+    proof = prove([*OUTPUT[:3], msgspec.structs.replace(OUTPUT[3], value=value)])
+    assert (proof.altered, proof.lost, proof.holds) == (1, 1, False)
 
 
 def test_a_record_before_one_that_was_sent_earlier_is_out_of_order() -> None:
-    proof = prove([read(RECORDS[0], 2), read(RECORDS[1], 1), *OUTPUT[2:]])
+    proof = prove([read(0, 2), read(1, 1), *OUTPUT[2:]])
     assert (proof.out_of_order, proof.holds) == (1, False)
 
 
 def test_a_key_that_moved_to_another_split_has_no_order_between_the_two() -> None:
-    assert prove([*OUTPUT[:2], read(RECORDS[2], 2, 2, THERE), read(RECORDS[3], 1, 2, THERE)]).holds
+    assert prove([*OUTPUT[:2], read(2, 2, 2, THERE), read(3, 1, 2, THERE)]).holds
 
 
 def test_a_key_in_two_partitions_is_out_of_order() -> None:
-    proof = prove([*OUTPUT[:3], read(RECORDS[3], 3, 2)])
+    proof = prove([*OUTPUT[:3], read(3, 3, 2)])
     assert (proof.out_of_order, proof.holds) == (1, False)
 
 
 def test_a_later_batch_with_an_earlier_record_is_out_of_order() -> None:
-    proof = prove([read(RECORDS[0], 1, 1), read(RECORDS[1], 2, 0), *OUTPUT[2:]])
+    proof = prove([read(0, 1, 1), read(1, 2, 0), *OUTPUT[2:]])
     assert (proof.out_of_order, proof.holds) == (1, False)
 
 
@@ -109,7 +116,7 @@ def test_the_watermark_behind_a_batch_excludes_nothing_of_the_batch() -> None:
 
 
 def test_a_record_behind_a_batch_that_is_not_the_last_one_is_a_violation_too() -> None:
-    proof = prove([*OUTPUT[2:], OUTPUT[0], read(RECORDS[1], 2, 3)], [*REPORTED, (3, FIRST)])
+    proof = prove([*OUTPUT[2:], OUTPUT[0], read(1, 2, 3)], [*REPORTED, (3, FIRST)])
     assert (proof.watermark_violations, proof.holds) == (1, False)
 
 
@@ -133,5 +140,5 @@ def test_a_watermark_that_passes_nothing_proves_nothing(
 
 @pytest.mark.parametrize(("born", "count"), [("orders-1", 1), ("orders-2", 0)])
 def test_records_of_splits_made_before_the_restart_are_counted(born: str, count: int) -> None:
-    proof = prove(OUTPUT, restart=Restart(killed_in=7, born=(born,)))
+    proof = prove(OUTPUT, born=frozenset({born}))
     assert (proof.second_generation, proof.holds) == (count, bool(count))

@@ -3,27 +3,36 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fanout.demo.records import ReadRecord, Restart, SentRecord
-from fanout.demo.verification import Proof, verify
+from fanout.demo.options import STREAM, ServiceName
+from fanout.demo.verification import Evidence, Proof, SentRecord, verify
+from fanout.demo.workspace import ReadRecord
+from fanout.testing.trials.records import value_of
 
 PARENT, CHILD, GRANDCHILD, OTHER = "parent", "child", "grandchild", "other"
-PARENTS = {PARENT: [], CHILD: [PARENT], GRANDCHILD: [CHILD], OTHER: []}
+PARENTS: dict[str, tuple[str, ...]] = {CHILD: (PARENT,), GRANDCHILD: (CHILD,)}
 
 
-def sent(number: int, split: str = PARENT) -> SentRecord:
-    return SentRecord(number, f"key-{number}", split, 1000 + number, f"digest-{number}")
+def sent(number: int, split: str = PARENT, key: str | None = None) -> ReadRecord:
+    """Return a record as it is to be read, in the first batch."""
+    key = f"key-{number}" if key is None else key
+    value = value_of(STREAM, key, number)
+    return ReadRecord(0, key.encode(), value, split, str(1000 + number))
 
 
-def read(record: SentRecord, batch: int = 0) -> ReadRecord:
-    return ReadRecord(
-        batch, record.number, record.key, record.split, record.sequence, record.digest
-    )
+def read(record: ReadRecord, batch: int = 0) -> ReadRecord:
+    return msgspec.structs.replace(record, batch=batch)
 
 
 def prove(
-    records: list[SentRecord], output: list[ReadRecord], restart: Restart | None = None
+    records: list[ReadRecord],
+    output: list[ReadRecord],
+    *,
+    source: ServiceName = ServiceName.KINESIS,
+    killed_in: int = -1,
+    born: frozenset[str] | None = None,
 ) -> Proof:
-    return verify(records, output, PARENTS, restart)
+    places = [SentRecord(record.split, record.sequence) for record in records]
+    return verify(Evidence(source, places, PARENTS, born, killed_in), output)
 
 
 def test_what_came_through_once_and_in_order_holds() -> None:
@@ -44,7 +53,7 @@ def test_what_came_through_once_and_in_order_holds() -> None:
 
 def test_where_there_is_no_order_none_is_proven() -> None:
     records = [sent(0), sent(1)]
-    proof = verify(records, [read(sent(1), 0), read(sent(0), 1)], None, None)
+    proof = prove(records, [read(sent(1), 0), read(sent(0), 1)], source=ServiceName.KAFKA_SHARE)
     assert (proof.out_of_order, proof.holds) == (None, True)
 
 
@@ -68,17 +77,21 @@ def test_a_duplicate_does_not_hide_a_lost_record() -> None:
     assert (proof.lost, proof.duplicated) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    "change", [{"key": "x"}, {"split": OTHER}, {"sequence": 7}, {"digest": "x"}], ids=str
-)
-def test_an_altered_record_is_found(change: dict[str, object]) -> None:
+@pytest.mark.parametrize("change", [{"split": OTHER}, {"sequence": "7"}], ids=str)
+def test_a_record_of_another_place_is_altered(change: dict[str, object]) -> None:
     proof = prove([sent(0)], [msgspec.structs.replace(read(sent(0)), **change)])
     assert (proof.altered, proof.lost, proof.holds) == (1, 0, False)
 
 
-@pytest.mark.parametrize("number", [None, 7])
-def test_a_record_that_nobody_sent_is_altered(number: int | None) -> None:
-    output = [read(sent(0)), msgspec.structs.replace(read(sent(0)), number=number)]
+@pytest.mark.parametrize("change", [{"key": b"x"}, {"value": b"x"}, {"value": b"0:"}], ids=str)
+def test_an_altered_record_is_found_and_its_original_is_lost(change: dict[str, object]) -> None:
+    proof = prove([sent(0)], [msgspec.structs.replace(read(sent(0)), **change)])
+    assert (proof.altered, proof.lost, proof.holds) == (1, 1, False)
+
+
+@pytest.mark.parametrize("value", [b"", value_of(STREAM, "key-0", 7)])
+def test_a_record_that_nobody_sent_is_altered(value: bytes) -> None:
+    output = [read(sent(0)), msgspec.structs.replace(read(sent(0)), value=value)]
     proof = prove([sent(0)], output)
     assert (proof.altered, proof.duplicated, proof.holds) == (1, 0, False)
 
@@ -94,6 +107,11 @@ def test_rows_within_a_batch_have_no_order() -> None:
 
 def test_shards_have_no_order_between_them() -> None:
     assert prove([sent(0, OTHER), sent(1)], [read(sent(1), 0), read(sent(0, OTHER), 1)]).holds
+
+
+def test_partitions_of_kafka_have_no_order_between_them_also_for_a_key_that_moved() -> None:
+    records = [sent(0, OTHER, "ann"), sent(1, PARENT, "ann")]
+    assert prove(records, [read(records[1], 0), read(records[0], 1)]).holds
 
 
 def test_a_child_before_its_parent_is_out_of_order() -> None:
@@ -113,16 +131,16 @@ def test_a_grandchild_waits_even_if_the_child_has_no_records() -> None:
 def test_what_comes_after_a_restart_from_shards_made_before_it_is_counted() -> None:
     records = [sent(0), sent(1, CHILD), sent(2, GRANDCHILD), sent(3, OTHER)]
     output = [read(record, batch) for batch, record in enumerate(records)]
-    proof = prove(records, output, Restart(killed_in=0, born=(CHILD, GRANDCHILD)))
+    proof = prove(records, output, killed_in=0, born=frozenset({CHILD, GRANDCHILD}))
     assert (proof.second_generation, proof.holds) == (2, True)
 
 
 def test_a_restart_that_delivers_nothing_of_the_shards_made_before_it_proves_nothing() -> None:
-    proof = prove([sent(0)], [read(sent(0), 1)], Restart(killed_in=0, born=(CHILD,)))
+    proof = prove([sent(0)], [read(sent(0), 1)], killed_in=0, born=frozenset({CHILD}))
     assert (proof.second_generation, proof.holds) == (0, False)
 
 
 def test_the_batch_that_was_killed_cannot_hold_records_of_shards_made_after_it() -> None:
     output = [read(sent(0, CHILD), 1)]
-    proof = prove([sent(0, CHILD)], output, Restart(killed_in=1, born=(CHILD,)))
+    proof = prove([sent(0, CHILD)], output, killed_in=1, born=frozenset({CHILD}))
     assert (proof.second_generation, proof.holds) == (0, False)

@@ -1,3 +1,5 @@
+"""Both ends of the link between a driver and the job that runs it."""
+
 from __future__ import annotations
 
 import asyncio
@@ -5,17 +7,13 @@ import fcntl
 import os
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from fanout.testing.spark.driver_process import (
-    DriverFailed,
-    DriverProcess,
-    DriverStarted,
-    start_driver,
-)
+from fanout.testing.spark.driver_process import DriverFailed, DriverStarted
+from fanout.testing.trials.job import SparkJob
 from tests.testing.small_driver import Did, Task
 
 if TYPE_CHECKING:
@@ -25,53 +23,93 @@ Report = DriverStarted | DriverFailed | Did
 DECODER: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
 
+class Running:
+    """A job whose first driver has been started."""
+
+    def __init__(self, task: str, scratch: Path, log: Any, tasks: asyncio.TaskGroup) -> None:
+        self.messages: list[Report] = []
+        self.job = SparkJob(
+            "tests.testing.small_driver",
+            Task(task),
+            DECODER,
+            scratch=scratch,
+            environment={"PYTHONPATH": str(Path(__file__).parents[2])},
+            log=log,
+            tasks=tasks,
+            on_message=self.messages.append,
+        )
+        self.job.start()
+
+
 @asynccontextmanager
-async def driver(task: str, scratch: Path) -> AsyncIterator[DriverProcess[Report]]:
-    root = str(Path(__file__).parents[2])
+async def job(task: str, scratch: Path) -> AsyncIterator[Running]:
+    """Run a driver; it is killed where it still runs at the end of the block."""
     with (scratch / "driver.log").open("wb") as log:
-        async with (
-            asyncio.timeout(30),
-            start_driver(
-                "tests.testing.small_driver",
-                Task(task),
-                DECODER,
-                scratch=scratch,
-                environment={"PYTHONPATH": root},
-                log=log,
-            ) as process,
-        ):
-            yield process
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            running = Running(task, scratch, log, tasks)
+            await running.job.running.wait()
+            yield running
+            for owned in tuple(tasks._tasks):
+                owned.cancel()
 
 
 async def test_a_driver_is_given_its_options_and_ends_when_it_is_stopped(tmp_path: Path) -> None:
-    async with driver("a task", tmp_path) as process:
-        messages = aiter(process.messages())
-        assert isinstance(await anext(messages), DriverStarted)  # what a JVM printed is skipped
-        process.stop()
-        assert [message async for message in messages] == [Did("stopped a task")]
+    async with job("a task", tmp_path) as running:
+        running.job.stop()
+        await running.job.gone.wait()
+    started, *others = running.messages
+    assert isinstance(started, DriverStarted)  # what a JVM printed is skipped
+    assert others == [Did("stopped a task")]
 
 
 async def test_the_error_of_a_driver_is_its_last_message(tmp_path: Path) -> None:
-    async with driver("fail", tmp_path) as process:
-        _, *others = [message async for message in process.messages()]
+    async with job("fail", tmp_path) as running:
+        await running.job.gone.wait()
+    _, *others = running.messages
     assert others == [DriverFailed("ServiceError", "the stream is gone")]
+    assert running.job.failure == "ServiceError: the stream is gone"
 
 
-async def test_nothing_is_left_of_a_driver_when_its_block_ends(tmp_path: Path) -> None:
-    async with driver("a task", tmp_path) as process:
-        started = await anext(process.messages())
+async def test_nothing_is_left_of_a_driver_when_its_task_is_cancelled(tmp_path: Path) -> None:
+    async with job("a task", tmp_path) as running:
+        (started,) = running.messages
         assert isinstance(started, DriverStarted)
         os.kill(started.jvm_pid, 0)
     with pytest.raises(ProcessLookupError):
         os.kill(started.jvm_pid, 0)
+    assert running.job.gone.is_set()
+    assert not running.job.running.is_set()
 
 
-async def test_a_driver_that_is_killed_sends_nothing_more(tmp_path: Path) -> None:
-    async with driver("a task", tmp_path) as process:
-        messages = aiter(process.messages())
-        await anext(messages)
-        process.kill_all()
-        assert [message async for message in messages] == []
+async def test_a_driver_that_is_killed_sends_nothing_more_and_another_one_follows(
+    tmp_path: Path,
+) -> None:
+    async with job("a task", tmp_path) as running:
+        running.job.kill()
+        await running.job.gone.wait()
+        assert len(running.messages) == 1
+        assert running.job.failure is not None
+        running.job.options = Task("another task")
+        running.job.start()
+        await running.job.running.wait()
+        running.job.stop()
+        await running.job.gone.wait()
+    assert running.messages[-1] == Did("stopped another task")
+
+
+async def test_an_error_of_the_listener_kills_the_driver(tmp_path: Path) -> None:
+    def refuse(_: Report) -> None:
+        raise RuntimeError("no")
+
+    async def run() -> None:
+        async with job("a task", tmp_path) as running:
+            running.job.stop()
+            running.job._on_message = refuse
+            await running.job.gone.wait()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run()
+    assert caught.group_contains(RuntimeError, match="no")
 
 
 def assert_gone(jvm_lock: Path) -> None:
@@ -82,16 +120,15 @@ def assert_gone(jvm_lock: Path) -> None:
 async def test_a_jvm_that_outlives_its_driver_is_killed_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.testing.spark.driver_process._JVM_GRACE", 0.1)
-    async with driver("start a JVM", tmp_path) as process:
-        await anext(process.messages())
+    monkeypatch.setattr("fanout.testing.trials.job._JVM_GRACE", 0.1)
+    async with job("start a JVM", tmp_path):
+        pass
     assert_gone(tmp_path / "jvm.lock")
 
 
 async def test_a_driver_is_killed_together_with_its_jvm(tmp_path: Path) -> None:
-    async with driver("start a JVM", tmp_path) as process:
-        messages = aiter(process.messages())
-        await anext(messages)
-        process.kill_all()
-        assert [message async for message in messages] == []
+    async with job("start a JVM", tmp_path) as running:
+        running.job.kill()
+        await running.job.gone.wait()
+        assert len(running.messages) == 1
         assert_gone(tmp_path / "jvm.lock")

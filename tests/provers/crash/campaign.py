@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 import time
@@ -18,17 +19,19 @@ import msgspec
 from fanout.testing.kafka.broker import KafkaBroker
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.spark.driver_process import Message
+from fanout.testing.trials.job import SparkJob
+from fanout.testing.trials.oracle import OutputOracle
+from fanout.testing.trials.records import RecordProducer
 from tests.provers.crash.control import CONTROL, Control
 from tests.provers.crash.final_comparison import PARTITIONS, compare, compare_destination
 from tests.provers.crash.inputs import KinesisInput, keep_producing, open_kafka_input
-from tests.provers.crash.job import CLUSTER_CORES, CrashJob, JobOptions
+from tests.provers.crash.job_options import CLUSTER_CORES, JobOptions
 from tests.provers.crash.kinesis_proxy import open_kinesis_proxy
 from tests.provers.crash.looks import keep_looking
-from tests.provers.crash.moments import Sink, input_of, output_of
-from tests.provers.crash.oracle import OutputOracle
+from tests.provers.crash.moments import SUFFIX, Sink, input_of, output_of
 from tests.provers.crash.plan import CampaignFailedError, draw_crash_plan
 from tests.provers.crash.reader import open_reader
-from tests.provers.crash.records import RecordProducer
 from tests.provers.crash.report import CrashReport
 from tests.provers.crash.rounds import Rounds, Services
 from tests.provers.crash.sinks.opening import open_destination
@@ -50,6 +53,8 @@ __all__ = ("LOG", "run_campaign")
 
 LOG = "driver.log"
 
+_DRIVER = "tests.provers.crash.driver"
+_MESSAGES: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 _SHARDS = 2
 _MAX_RECORDS = 2_000
 # Records that are put ten times a second: what a table holds is read as a whole each time.
@@ -194,7 +199,7 @@ class _Campaign:
         self._around = around
         random = Random(options.seed)
         self._producers = {name: RecordProducer(name, random) for name in options.pipelines}
-        self._oracles = {name: OutputOracle(name) for name in options.pipelines}
+        self._oracles = {name: OutputOracle(name, SUFFIX) for name in options.pipelines}
 
     def compare(self) -> Comparison:
         """Compare, when the job has ended, what was written with what was produced; it blocks."""
@@ -215,6 +220,7 @@ class _Campaign:
             producing = [
                 tasks.create_task(
                     keep_producing(
+                        name,
                         producer,
                         await self._open_input(scope, name),
                         self._oracles,
@@ -260,7 +266,7 @@ class _Campaign:
         opening = open_reader(self._around.bootstrap_servers, outputs, PARTITIONS)
         return (await scope.enter_async_context(opening)).run()
 
-    def _job(self, front: KinesisProxy | None, tasks: asyncio.TaskGroup) -> CrashJob:
+    def _job(self, front: KinesisProxy | None, tasks: asyncio.TaskGroup) -> SparkJob[Message]:
         kinesis, destination, cluster = (
             self._around.kinesis,
             self._around.destination,
@@ -280,7 +286,16 @@ class _Campaign:
         )
         environment = dict({} if kinesis is None else kinesis.environment)
         environment |= {} if destination is None else destination.environment
-        return CrashJob(options, environment, self._log, tasks)
+        environment |= {CONTROL: str(self._root), "PYTHONPATH": _import_path()}
+        return SparkJob(
+            _DRIVER,
+            options,
+            _MESSAGES,
+            scratch=self._root / "scratch",
+            environment=environment,
+            log=self._log,
+            tasks=tasks,
+        )
 
     async def _open_front(self, scope: AsyncExitStack) -> KinesisProxy | None:
         if self._around.kinesis is None:
@@ -296,3 +311,10 @@ class _Campaign:
         return await scope.enter_async_context(
             open_kafka_input(self._around.bootstrap_servers, input_of(pipeline))
         )
+
+
+def _import_path() -> str:
+    """Return the PYTHONPATH of the driver and its workers: they import the tests too."""
+    inherited = os.environ.get("PYTHONPATH")
+    root = str(Path(__file__).parents[3])
+    return f"{root}{os.pathsep}{inherited}" if inherited else root

@@ -22,7 +22,7 @@ from fanout.testing.spark.driver_process import DriverStarted, run_driver
 from fanout.testing.spark.session import jvm_pid, short_lived_session
 from tests.provers.crash.control import CONTROL, Control
 from tests.provers.crash.hooks import install_in_driver
-from tests.provers.crash.job import CLUSTER_CORES, JobOptions
+from tests.provers.crash.job_options import CLUSTER_CORES, JobOptions
 from tests.provers.crash.moments import Pipeline, Sink, input_of, output_of
 from tests.provers.crash.sinks.handlers import make_handler, transformed
 from tests.provers.crash.watched_files import watch_files

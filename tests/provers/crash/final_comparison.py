@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Final, final
 
 from msgspec import structs
 
+from fanout.testing.trials.oracle import OutputOracle, OutputVerdict
 from tests.provers.crash.looks import judge
-from tests.provers.crash.moments import input_of, output_of
+from tests.provers.crash.moments import SUFFIX, input_of, output_of
 from tests.provers.crash.newest import compare_newest
-from tests.provers.crash.oracle import OutputOracle, OutputVerdict
 from tests.provers.crash.plan import CampaignFailedError
 from tests.provers.crash.reader import end_offsets, read_again
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fanout.testing.trials.records import RecordProducer
     from tests.provers.crash.moments import Pipeline
-    from tests.provers.crash.records import RecordProducer
     from tests.provers.crash.sinks.destination import Destination
 
-__all__ = ("PARTITIONS", "Comparison", "compare", "compare_destination")
+__all__ = ("PARTITIONS", "Comparison", "compare", "compare_destination", "worse_of")
 
 PARTITIONS: Final = 4
 
@@ -64,16 +64,16 @@ def compare(
     """
     for pipeline, producer in producers.items():
         if not pipeline.of_kinesis:
-            _check_input(producer, bootstrap_servers)
+            _check_input(pipeline, producer.total, bootstrap_servers)
     verdicts = {}
     held_up = 0
     for pipeline, oracle in oracles.items():
         topic = output_of(pipeline)
         held_up += _count_open(bootstrap_servers, topic)
-        again = OutputOracle(pipeline)
+        again = OutputOracle(pipeline, SUFFIX)
         read_again(bootstrap_servers, topic, again, PARTITIONS)
-        produced = producers[pipeline].produced
-        verdicts[pipeline] = oracle.verdict(produced).worse(again.verdict(produced))
+        produced = producers[pipeline].total
+        verdicts[pipeline] = worse_of(oracle.verdict(produced), again.verdict(produced))
     return Comparison(verdicts, held_up)
 
 
@@ -87,17 +87,25 @@ def compare_destination(
         destination: What the job has written to.
     """
     [(pipeline, producer)] = producers.items()
-    verdict = judge(destination, pipeline).verdict(producer.produced)
+    verdict = judge(destination, pipeline).verdict(producer.total)
     newest = destination.newest()
     if newest is not None:
-        verdict = verdict.worse(compare_newest(pipeline, newest, producer.produced))
+        verdict = worse_of(verdict, compare_newest(pipeline, newest, producer.newest))
     return Comparison({pipeline: structs.replace(verdict, repeated=destination.repeated)}, 0)
 
 
-def _check_input(producer: RecordProducer, bootstrap_servers: str) -> None:
-    written = OutputOracle(producer.pipeline, suffix="")
-    read_again(bootstrap_servers, input_of(producer.pipeline), written, PARTITIONS)
-    verdict = written.verdict(producer.produced)
+def worse_of(one: OutputVerdict, other: OutputVerdict) -> OutputVerdict:
+    """Return the larger of each count of two verdicts."""
+    counts = structs.asdict(other)
+    return OutputVerdict(
+        **{name: max(count, counts[name]) for name, count in structs.asdict(one).items()}
+    )
+
+
+def _check_input(pipeline: Pipeline, produced: int, bootstrap_servers: str) -> None:
+    written = OutputOracle(pipeline)
+    read_again(bootstrap_servers, input_of(pipeline), written, PARTITIONS)
+    verdict = written.verdict(produced)
     if not verdict.holds:
         raise CampaignFailedError(f"the input itself is not what was produced: {verdict}")
 

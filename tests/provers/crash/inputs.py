@@ -6,30 +6,30 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol, final
 
-from aiokafka import AIOKafkaProducer
+from fanout.testing.kafka.producer import open_producer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from aiokafka import AIOKafkaProducer
+
     from fanout.testing.kinesis.process import KinesisProcess
+    from fanout.testing.trials.oracle import OutputOracle
+    from fanout.testing.trials.records import Record, RecordProducer
     from tests.provers.crash.moments import Pipeline
-    from tests.provers.crash.oracle import OutputOracle
-    from tests.provers.crash.records import RecordProducer
 
 __all__ = ("Input", "KafkaInput", "KinesisInput", "keep_producing", "open_kafka_input")
 
 _PAUSE = 0.1
 # So many wait for a job that is down, however slow the machine is.
 _MOST_BEHIND = 3_000
-# A broker that was killed or paused is back long before.
-_REQUEST_TIMEOUT_MS = 60_000
 
 
 class Input(Protocol):
     """The stream or topic of the records of a pipeline."""
 
-    async def put(self, records: Sequence[tuple[str, bytes]]) -> None:
-        """Put keys and values, each exactly once, those of a key in order."""
+    async def put(self, records: Sequence[Record]) -> None:
+        """Put records, each exactly once, those of a key in order."""
 
 
 @final
@@ -45,9 +45,10 @@ class KinesisInput:
         self._server = server
         self._stream = stream
 
-    async def put(self, records: Sequence[tuple[str, bytes]]) -> None:
+    async def put(self, records: Sequence[Record]) -> None:
         """See `Input.put`."""
-        await asyncio.to_thread(self._server.put_records, self._stream, records)
+        pairs = [(record.key, record.value) for record in records]
+        await asyncio.to_thread(self._server.put_records, self._stream, pairs)
 
 
 @final
@@ -63,10 +64,11 @@ class KafkaInput:
         self._producer = producer
         self._topic = topic
 
-    async def put(self, records: Sequence[tuple[str, bytes]]) -> None:
+    async def put(self, records: Sequence[Record]) -> None:
         """See `Input.put`."""
         sent = [
-            await self._producer.send(self._topic, value, key.encode()) for key, value in records
+            await self._producer.send(self._topic, record.value, record.key.encode())
+            for record in records
         ]
         await asyncio.gather(*sent)
 
@@ -74,19 +76,12 @@ class KafkaInput:
 @asynccontextmanager
 async def open_kafka_input(bootstrap_servers: str, topic: str) -> AsyncIterator[KafkaInput]:
     """Run a producer while the block runs that repeats calls until each record is taken once."""
-    producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap_servers,
-        enable_idempotence=True,
-        request_timeout_ms=_REQUEST_TIMEOUT_MS,
-    )
-    await producer.start()
-    try:
+    async with open_producer(bootstrap_servers) as producer:
         yield KafkaInput(producer, topic)
-    finally:
-        await producer.stop()
 
 
 async def keep_producing(
+    pipeline: Pipeline,
     producer: RecordProducer,
     target: Input,
     oracles: Mapping[Pipeline, OutputOracle],
@@ -97,6 +92,7 @@ async def keep_producing(
     """Put records until asked to stop, but never so many that the job falls behind for long.
 
     Args:
+        pipeline: What reads them.
         producer: Makes them, and remembers what was taken.
         target: Takes them.
         oracles: Know what was read of them.
@@ -104,7 +100,8 @@ async def keep_producing(
         per_call: How many are put ten times a second.
     """
     while not stopping.is_set():
-        if producer.total - oracles[producer.pipeline].distinct < _MOST_BEHIND:
-            await target.put(producer.make(per_call))
-            producer.taken()
+        if producer.total - oracles[pipeline].distinct < _MOST_BEHIND:
+            records = producer.make(per_call)
+            await target.put(records)
+            producer.taken(records)
         await asyncio.sleep(_PAUSE)

@@ -6,7 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tests.provers.crash.oracle import OutputOracle
+from fanout.testing.trials.oracle import OutputOracle
+from tests.provers.crash.moments import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -43,7 +44,7 @@ def judge(destination: Destination, pipeline: Pipeline) -> OutputOracle:
         destination: What the job writes to.
         pipeline: The pipeline.
     """
-    oracle = OutputOracle(pipeline, ordered=destination.ordered)
+    oracle = OutputOracle(pipeline, SUFFIX, ordered=destination.ordered)
     for key, value in destination.rows():
         oracle.read(key, value)
     return oracle

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import final
+from typing import Final, final
 
 import msgspec
 
-__all__ = ("CrashMoment", "Pipeline", "Sink", "Strike", "StrikeKind", "input_of", "output_of")
+__all__ = (
+    "SUFFIX",
+    "CrashMoment",
+    "Pipeline",
+    "Sink",
+    "Strike",
+    "StrikeKind",
+    "input_of",
+    "output_of",
+)
+
+SUFFIX: Final = b"!"
+"""What the job's transform appends to each value."""
 
 
 @final

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.provers.crash.oracle import OutputVerdict
-from tests.provers.crash.records import SUFFIX, read_number
+from fanout.testing.trials.oracle import OutputVerdict
+from fanout.testing.trials.records import read_number
+from tests.provers.crash.moments import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,7 +26,7 @@ def compare_newest(
     Args:
         pipeline: The pipeline.
         rows: The rows.
-        produced: How many records of each key were.
+        produced: The number of the newest record of each key.
 
     Returns:
         The counts of rows. Lost is the newest record of a key that is not there; altered is a row
@@ -35,8 +36,9 @@ def compare_newest(
     newest: Counter[str] = Counter()
     altered = 0
     for (key, value), count in found.items():
-        name, text = (key or b"").decode(errors="replace"), (value or b"").decode(errors="replace")
-        if read_number(pipeline, name, text, SUFFIX) == produced.get(name, 0) - 1:
+        name = (key or b"").decode(errors="replace")
+        number = read_number(pipeline, name, value or b"", SUFFIX)
+        if number is not None and number == produced.get(name):
             newest[name] = count
         else:
             altered += count

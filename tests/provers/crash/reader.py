@@ -18,7 +18,7 @@ from tests.provers.crash.plan import CampaignFailedError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from tests.provers.crash.oracle import OutputOracle
+    from fanout.testing.trials.oracle import OutputOracle
 
 __all__ = ("Reader", "end_offsets", "open_reader", "read_again")
 

@@ -11,8 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from fanout.testing.trials.oracle import OutputVerdict
 from tests.provers.crash.moments import CrashMoment, Pipeline, Sink, Strike, StrikeKind
-from tests.provers.crash.oracle import OutputVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.testing.kafka.broker import KafkaBroker
+    from fanout.testing.spark.driver_process import Message
+    from fanout.testing.trials.job import SparkJob
+    from fanout.testing.trials.oracle import OutputOracle
+    from fanout.testing.trials.records import RecordProducer
     from tests.provers.crash.control import Control
-    from tests.provers.crash.job import CrashJob
     from tests.provers.crash.kinesis_proxy import KinesisProxy
     from tests.provers.crash.moments import Pipeline, Strike
-    from tests.provers.crash.oracle import OutputOracle
     from tests.provers.crash.plan import Round
-    from tests.provers.crash.records import RecordProducer
     from tests.spark.cluster import StandaloneCluster
 
 __all__ = ("Rounds", "Services")
@@ -106,7 +107,7 @@ class Rounds:
 
     def __init__(
         self,
-        job: CrashJob,
+        job: SparkJob[Message],
         control: Control,
         services: Services,
         producers: Mapping[Pipeline, RecordProducer],
@@ -131,8 +132,8 @@ class Rounds:
         began = loop.time()
         alone = self._services.cluster is None and self._services.broker is not None
         patience = _TO_CATCH_UP if alone else _TO_CATCH_UP_WITH_MORE
-        produced = {name: dict(each.produced) for name, each in self._producers.items()}
-        while not all(self._oracles[name].has(counts) for name, counts in produced.items()):
+        newest = {name: dict(each.newest) for name, each in self._producers.items()}
+        while not all(self._oracles[name].has(numbers) for name, numbers in newest.items()):
             if loop.time() - began > patience or len(self.failures) > _MOST_FAILURES:
                 return None
             self._keep_running()
@@ -164,7 +165,7 @@ class Rounds:
                 # Those who came to a moment have killed it already.
                 self._job.kill()
                 await self._job.gone.wait()
-                self._job.forgive()
+                self._job.failure = None  # it did not end by itself
             case StrikeKind.KILL_WORKER | StrikeKind.KILL_LANDER | StrikeKind.KILL_EXECUTOR:
                 pass
             case _:

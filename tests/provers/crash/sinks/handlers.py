@@ -14,8 +14,7 @@ from fanout.spark import (
     ParquetSink,
     PostgresSink,
 )
-from tests.provers.crash.moments import Sink
-from tests.provers.crash.records import SUFFIX
+from tests.provers.crash.moments import SUFFIX, Sink
 from tests.provers.crash.sinks.destination import NEWEST, ROWS
 from tests.provers.crash.sinks.jdbc import DRIVER, PROPERTIES
 from tests.provers.crash.sinks.worker_rows import pass_rows
@@ -83,7 +82,7 @@ def transformed(column: str) -> Any:
     Args:
         column: Their column.
     """
-    return F.concat(F.col(column).cast("string"), F.lit(SUFFIX)).alias("value")
+    return F.concat(F.col(column).cast("string"), F.lit(SUFFIX.decode())).alias("value")
 
 
 def _both(

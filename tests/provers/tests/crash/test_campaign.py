@@ -87,7 +87,9 @@ def test_a_coordinator_that_checks_no_position_is_found_out() -> None:
 def test_a_job_that_never_starts_ends_the_campaign(
     monkeypatch: pytest.MonkeyPatch, temporary_files: Path
 ) -> None:
-    monkeypatch.setattr("tests.provers.crash.job._MODULE", "tests.provers.crash.no_such_module")
+    monkeypatch.setattr(
+        "tests.provers.crash.campaign._DRIVER", "tests.provers.crash.no_such_module"
+    )
     with pytest.raises(CampaignFailedError, match="never got under way") as caught:
         run_campaign(CrashOptions(rounds=1, pipelines=(Pipeline.KAFKA,)))
     [kept] = temporary_files.iterdir()

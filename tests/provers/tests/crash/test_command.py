@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.errors import SetupError
+from fanout.testing.trials.oracle import OutputVerdict
 from tests.provers.__main__ import app
 from tests.provers.crash.moments import Pipeline, Sink
-from tests.provers.crash.oracle import OutputVerdict
 from tests.provers.crash.plan import CampaignFailedError, CrashOptions
 from tests.provers.crash.report import CrashReport
 

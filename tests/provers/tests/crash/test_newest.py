@@ -2,21 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.provers.crash.moments import Pipeline
+from fanout.testing.trials.oracle import OutputVerdict
+from fanout.testing.trials.records import value_of
+from tests.provers.crash.moments import SUFFIX, Pipeline
 from tests.provers.crash.newest import compare_newest
-from tests.provers.crash.oracle import OutputVerdict
-from tests.provers.crash.records import SUFFIX, value_of
 from tests.provers.crash.sinks.destination import Row
 
 PIPELINE = Pipeline.KINESIS
-PRODUCED = {"a": 5, "b": 3}
+PRODUCED = {"a": 7, "b": 6}
 
 
 def row(key: str, number: int) -> Row:
-    return Row(key.encode(), (value_of(PIPELINE, key, number) + SUFFIX).encode())
+    return Row(key.encode(), value_of(PIPELINE, key, number) + SUFFIX)
 
 
-NEWEST = (row("a", 4), row("b", 2))
+NEWEST = (row("a", 7), row("b", 6))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from fanout.testing.trials.oracle import OutputVerdict
 from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
-from tests.provers.crash.oracle import OutputVerdict
 from tests.provers.crash.report import (
     CrashReport,
     RoundResult,
