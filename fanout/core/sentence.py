@@ -105,7 +105,7 @@ def in_brackets(hint: str) -> str:
 
 def _said(part: object) -> str:
     match part:
-        case BaseException(args=(Sentence() as sentence,)):
+        case BaseException(args=(Sentence() as sentence,)) if sentence == text_of(part):
             return sentence
         case BaseException():
             return text_of(part)

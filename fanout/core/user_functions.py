@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Final, ParamSpec
 
+from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError
 
 _P = ParamSpec("_P")
@@ -42,15 +43,16 @@ def check_function(
         OptionError: If it is nothing that can be called, a class, async, a generator, or a function
             of another number of arguments.
     """
-    wanted = f"{option} must be {kind}"
+    wanted = Sentence(Option(option), f" must be {kind}")
     if not callable(value):
-        raise OptionError(wanted if is_secret else f"{option}={value!r} must be {kind}")
+        raise OptionError(Option(option, ... if is_secret else value), f" must be {kind}")
     if isinstance(value, type):
-        raise OptionError(f"{wanted}, and is the class {value.__name__}: pass an instance of it")
+        raise OptionError(wanted, f", and is the class {value.__name__}: pass an instance of it")
     if (lazy := _lazy(value)) is not None:
         raise OptionError(
-            f"{wanted}, and is {lazy}, whose body would never run: pass a plain function that has "
-            f"done its work when it returns"
+            wanted,
+            f", and is {lazy}, whose body would never run: pass a plain function that has done its "
+            "work when it returns",
         )
     if arguments is None:
         return
@@ -58,7 +60,7 @@ def check_function(
         # What a decorator says of the function in it does not count.
         inspect.signature(value, follow_wrapped=False).bind(*range(arguments))
     except TypeError as error:
-        raise OptionError(f"{wanted}, and cannot be called so: {error}") from error
+        raise OptionError(wanted, f", and cannot be called so: {error}") from error
     except ValueError:  # one of C, which has no signature
         pass
 

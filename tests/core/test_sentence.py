@@ -74,6 +74,7 @@ def test_an_error_within_a_sentence_keeps_its_options() -> None:
         "it cannot go on: --start is not there; leave --start out (see --start)"
     )
     assert str(OptionError("it failed: ", TimeoutError())) == "it failed: TimeoutError"
+    assert str(OptionError("it failed: ", ServiceError(""))) == "it failed: ServiceError"
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy(START), pickle.loads(pickle.dumps(START))])  # noqa: S301 - our own

@@ -38,8 +38,8 @@ def _word(option: Option, words: Mapping[str, str]) -> str | None:
         return None  # Spark shows options to everybody
     if option.name.startswith(STORAGE):
         return f"the option {option.name}"
-    if option.name == "on_data_loss" and words:
-        return "failOnDataLoss=false"  # the only value that is a remedy
+    if words and option == "on_data_loss='earliest'":
+        return "failOnDataLoss=false"
     if name is None:
         return option
     return name if option.value is None else f"{name}={option.value}"
