@@ -39,9 +39,9 @@ from fanout.kafka.doctor.writing import (
     examine_transactional_id,
 )
 from fanout.kafka.partitions import Partition
+from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.first_contact import open_cluster
-from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.client import start_client
 from fanout.kafka.reading.offsets import next_offset

@@ -19,9 +19,9 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import whole
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.protocol.error_codes import raise_for_code, raise_if_refused
 from fanout.kafka.protocol.first_contact import open_cluster
-from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
 
 if TYPE_CHECKING:

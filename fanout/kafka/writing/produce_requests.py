@@ -207,7 +207,7 @@ class ProduceRequests:
             return dict.fromkeys(batches)
         self.throttled += response.throttle_time_ms > 0
         errors: dict[Partition, KafkaError | None] = {}
-        for partition, code, offset, *_ in partition_rows(response):
+        for partition, code, offset, *_ in partition_rows(response.topics):
             errors[partition] = error_of(code, partition)
             if errors[partition] is None and offset >= 0 and partition in batches:
                 batches[partition].first_offset = offset

@@ -30,11 +30,12 @@ from aiokafka.protocol.transaction import (
 
 from fanout.kafka.partitions import Partition, partition_rows
 from fanout.kafka.protocol.broker_connection import ResponseFrame, _UnloggedRequest
+from fanout.kafka.protocol.coordinators import codes_of
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
     DescribeTransactionsRequest,
 )
-from fanout.kafka.reading.client import has_moved, read_fetched
+from fanout.kafka.reading.client import read_fetched
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched
 
 # The versions of each call that Kafka 0.11 to 4.x and aiokafka have in common.
@@ -187,18 +188,19 @@ def test_a_partition_is_described_with_its_leader_in_third_place(version: int) -
     assert "cluster_id" in schema.names
 
 
-def test_a_coordinator_that_has_moved_says_so_in_rows_or_at_the_end() -> None:
+def test_the_codes_of_a_coordinator_are_in_rows_or_at_the_end() -> None:
     commit = prepared(OffsetCommitRequest, 3).RESPONSE_TYPE
     found = prepared(OffsetFetchRequest, 3).RESPONSE_TYPE
-    for code, moved in ((0, False), (14, False), (15, True), (16, True)):
-        assert has_moved(commit(0, [("orders", [(0, 0), (1, code)])])) is moved
-        assert has_moved(found(0, [("orders", [(0, 5, "", code)])], 0)) is moved
-        assert has_moved(found(0, [("orders", [(0, 16, "", 0)])], code)) is moved
+    stable = prepared(CommittedOffsetsRequest, 7).RESPONSE_TYPE
+    assert codes_of(commit(0, [("orders", [(0, 0), (1, 16)])])) == {0, 16}
+    assert codes_of(found(0, [("orders", [(0, 5, "", 15)])], 0)) == {0, 15}
+    assert codes_of(found(0, [("orders", [(0, 16, "", 0)])], 15)) == {0, 15}
+    assert codes_of(stable(0, [("orders", [(0, 5, 1, "", 88, {})], {})], 14, {})) == {14, 88}
 
 
 def test_the_rows_of_an_answer_are_its_partitions() -> None:
     answer = prepared(OffsetCommitRequest, 3).RESPONSE_TYPE(0, [("a", [(0, 1)]), ("b", [(2, 3)])])
-    assert list(partition_rows(answer)) == [(Partition("a", 0), 1), (Partition("b", 2), 3)]
+    assert list(partition_rows(answer.topics)) == [(Partition("a", 0), 1), (Partition("b", 2), 3)]
 
 
 @pytest.mark.parametrize("request_", [*REQUESTS.values(), SaslAuthenticateRequest(b"canary")])
