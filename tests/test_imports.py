@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "errors": {"errors"},
     "core": {"core", "errors"},
     "kinesis": {"kinesis", "_exports", "core", "errors"},
-    "kafka": {"kafka", "_exports", "landing", "core", "errors"},
+    "kafka": {"kafka", "_exports", "core", "errors"},
     "landing": {"landing", "_exports", "core", "errors"},
     "landers": {"landers", "_exports", "landing", "core", "errors"},
     "metrics": {"metrics", "_exports", "core", "errors"},
@@ -43,6 +43,18 @@ MAY_IMPORT = {
         "core",
         "errors",
     },
+}
+# The rooms inside a part, the lowest first: a room may import the rooms above it in this list. The
+# files beside the rooms are the room "".
+ROOMS = {
+    "kafka": [
+        {""},
+        {"protocol"},
+        {"reading", "transactions"},
+        {"writing"},
+        {"share", "shuffle"},
+        {"doctor"},
+    ],
 }
 MAY_IMPORT_EVERYTHING = {
     "testing",
@@ -75,6 +87,12 @@ def part_of(module: str) -> str:
     return [*module.split("."), ""][1]
 
 
+def room_of(module: str) -> str:
+    """The room of a part that a module belongs to, or "" for the files beside the rooms."""
+    room = [*module.split("."), "", ""][2]
+    return room if (PACKAGE / part_of(module) / room).is_dir() else ""
+
+
 def imports_of(path: Path) -> Iterator[str]:
     """Yield every module that a file imports, within functions and TYPE_CHECKING too."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -104,6 +122,21 @@ def test_imports_point_one_way() -> None:
             own = (name for name in imports_of(path) if name.split(".")[0] == "fanout")
             wrong[module] = {part_of(name) for name in own} - MAY_IMPORT[part]
     assert {module: parts for module, parts in wrong.items() if parts} == {}
+
+
+@pytest.mark.parametrize("part", ROOMS)
+def test_the_rooms_of_a_part_are_imported_one_way(part: str) -> None:
+    level = {room: height for height, rooms in enumerate(ROOMS[part]) for room in rooms}
+    assert {room_of(module_of(path)) for path in (PACKAGE / part).rglob("*.py")} == level.keys()
+    wrong = [
+        (module, name)
+        for path in (PACKAGE / part).rglob("*.py")
+        if (module := module_of(path)) != f"fanout.{part}"  # it names what users import
+        for name in imports_of(path)
+        if name.startswith(f"fanout.{part}.") and room_of(name) != room_of(module)
+        if level[room_of(name)] >= level[room_of(module)]
+    ]
+    assert wrong == []
 
 
 def test_no_module_imports_itself_through_others() -> None:

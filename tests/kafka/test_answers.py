@@ -33,13 +33,13 @@ from fanout.core.events import Split
 from fanout.core.policy import Fatal
 from fanout.core.positions import Committed
 from fanout.errors import ServiceError, UnwritableRecordError
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
-from fanout.kafka.policy import judge
 from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.error_codes import RETRIABLE, error_of
 from fanout.kafka.reading.client import start_client
+from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.offsets import OffsetResolver
+from fanout.kafka.reading.policy import judge
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
 from fanout.kafka.shuffle.topic import ShuffleTopic, _check, _configs
 from fanout.kafka.transactions.calls import TransactionCalls

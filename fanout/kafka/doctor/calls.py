@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -47,15 +46,6 @@ _REFUSED: Final = (
 )
 _FAILED: Final = "the call failed"
 _PASSING: Final = MOVED_COORDINATOR | {GroupLoadInProgressError.errno}
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class CallTimeouts:
-    """The timeouts of single calls, in seconds."""
-
-    request_timeout: float
-    connections_max_idle: float = 540.0
 
 
 @final

@@ -7,6 +7,7 @@ import math
 import ssl
 from collections import defaultdict
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol, final
 
@@ -43,6 +44,15 @@ class Timeouts(Protocol):
     @property
     def connections_max_idle(self) -> float:
         """After how long an idle connection is closed."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CallTimeouts:
+    """The timeouts of connections that neither read nor write records, in seconds."""
+
+    request_timeout: float
+    connections_max_idle: float = 540.0
 
 
 @asynccontextmanager

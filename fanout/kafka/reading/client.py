@@ -25,9 +25,9 @@ from fanout.kafka.reading.transport import AbortedTransaction, Fetched, FetchRef
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from fanout.kafka.consumer_options import ConsumerOptions
     from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
+    from fanout.kafka.reading.consumer_options import ConsumerOptions
     from fanout.kafka.reading.transport import (
         FetchAnswer,
         KafkaTransport,

@@ -20,7 +20,7 @@ from fanout.core.error_text import text_of
 from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor
 from fanout.kafka.intervals import KAFKA_INTERVALS
-from fanout.kafka.policy import Remedy, judge
+from fanout.kafka.reading.policy import Remedy, judge
 from fanout.kafka.reading.transport import OffsetSpec
 
 if TYPE_CHECKING:
