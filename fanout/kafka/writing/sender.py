@@ -16,8 +16,12 @@ from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.delivery import Part
 from fanout.kafka.writing.policy import TOO_LARGE, final_error
-from fanout.kafka.writing.produce_requests import PartitionQueue, ProduceBatch
-from fanout.kafka.writing.write_buffers import IdleMemory, WriteBuffers
+from fanout.kafka.writing.produce_requests import (
+    IdleMemory,
+    PartitionQueue,
+    ProduceBatch,
+    WriteBuffers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
