@@ -23,8 +23,8 @@ from benchmarks.kafka_topic import PARTITIONS, TOPIC, filled_broker
 from benchmarks.turns import take_turns
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.reading.columns import SCHEMA
+from fanout.kafka.reading.consumer_options import ConsumerOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

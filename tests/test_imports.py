@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "errors": {"core", "errors"},
     "core": {"core", "errors"},
     "kinesis": {"kinesis", "_exports", "core", "errors"},
-    "kafka": {"kafka", "_exports", "_kafka_secrets", "landing", "core", "errors"},
+    "kafka": {"kafka", "_exports", "core", "errors"},
     "landing": {"landing", "_exports", "core", "errors"},
     "landers": {"landers", "_exports", "landing", "core", "errors"},
     "metrics": {"metrics", "_exports", "core", "errors"},
@@ -60,6 +60,17 @@ ROWS_OF_ROOM = {
         {"reading", "writing"},
         {"options", "stream_positions", "chosen_shards", "closed_shards", "takeovers"},
         {"connection", "streams_connection", "source", "writer", "consumers"},
+        {"doctor"},
+    ),
+    "kafka": (
+        {"intervals", "partitions", "dotted_options", "security", "msk_iam", "client_properties"}
+        | {"cluster"},
+        {"protocol"},
+        {"reading"},
+        {"transactions"},
+        {"writing"},
+        {"share"},
+        {"shuffle"},
         {"doctor"},
     ),
 }

@@ -252,7 +252,7 @@ def _kinesis(stream: str, consumer: str | None, start: str | None, aws: AwsOptio
 
 
 def _kafka(topics: str, kafka: ClusterOptions, start: str | None, group: str | None) -> Source:
-    from fanout.kafka.source import KafkaSource  # noqa: PLC0415 - for help
+    from fanout.kafka.reading.kafka_source import KafkaSource  # noqa: PLC0415 - for help
 
     return KafkaSource(
         cluster=kafka.cluster(),

@@ -234,7 +234,7 @@ def _kinesis(
 def _kafka(
     topics: str, start: datetime | str, partitions: Sequence[str], kafka: ClusterOptions
 ) -> Source:
-    from fanout.kafka.source import KafkaSource  # noqa: PLC0415 - for help
+    from fanout.kafka.reading.kafka_source import KafkaSource  # noqa: PLC0415 - for help
 
     names = topics.split(",")
     chosen = {name for one in partitions for name in _partitions(one, names)}

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from fanout.kafka.cluster import Cluster
-    from fanout.kafka.transactions.finish_transactions import FinishResult, SinkToken
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.landing.local_storage import LocalStorage
+    from fanout.spark.sink.finish_transactions import FinishResult, SinkToken
 
 Answer = TypeVar("Answer")
 
@@ -99,10 +99,10 @@ def list_(
     A sink is listed from its first token on. The exit code is 1 if a transaction is open or being
     ended, or its outcome is unknown.
     """
-    from fanout.kafka.transactions.finish_transactions import (  # noqa: PLC0415 - the same
+    from fanout.landing.owner import is_claimed  # noqa: PLC0415 - for help
+    from fanout.spark.sink.finish_transactions import (  # noqa: PLC0415 - the same
         describe_transactions,
     )
-    from fanout.landing.owner import is_claimed  # noqa: PLC0415 - for help
 
     job = _Job(checkpoint, sink, kafka)
     storage, cluster = job.storage(), job.kafka.cluster()
@@ -175,7 +175,7 @@ class _Job:
         return LocalStorage(root)
 
     def stored(self, storage: LocalStorage) -> list[SinkToken]:
-        from fanout.kafka.transactions.finish_transactions import stored_tokens  # noqa: PLC0415 - see above
+        from fanout.spark.sink.finish_transactions import stored_tokens  # noqa: PLC0415 - see above
 
         stored = stored_tokens(storage)
         names = sorted({each.sink for each in stored})
@@ -186,12 +186,12 @@ class _Job:
 
 
 def _change(verb: str, job: _Job, *, yes: bool, force: bool, json: bool) -> None:
-    from fanout.kafka.transactions.finish_transactions import (  # noqa: PLC0415 - the same
+    from fanout.landing.ownership import claim_stopped  # noqa: PLC0415 - for help
+    from fanout.spark.sink.finish_transactions import (  # noqa: PLC0415 - the same
         FinishAction,
         finish_transactions,
         record_result,
     )
-    from fanout.landing.ownership import claim_stopped  # noqa: PLC0415 - for help
 
     storage, cluster = job.storage(), job.kafka.cluster()
     with ExitStack() as resources:

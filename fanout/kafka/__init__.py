@@ -13,6 +13,7 @@ from fanout._exports import lazy_exports
 if TYPE_CHECKING:
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.partitions import Partition
+    from fanout.kafka.reading.kafka_source import KafkaSource
     from fanout.kafka.security import Security
     from fanout.kafka.share.source import KafkaShareSource
     from fanout.kafka.shuffle.producers import Activity, Producers, ProducerState
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from fanout.kafka.shuffle.source import ShuffleSource
     from fanout.kafka.shuffle.writer import ShuffleWriter, open_shuffle_writer
     from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
-    from fanout.kafka.source import KafkaSource
-    from fanout.kafka.writer import TopicWriter, open_writer
     from fanout.kafka.writing.delivery import Delivery, Placed
+    from fanout.kafka.writing.topic_writer import TopicWriter, open_writer
 
 __all__ = (
     "Activity",
@@ -51,7 +51,7 @@ __getattr__, __dir__ = lazy_exports(
         "Cluster": "fanout.kafka.cluster",
         "Delivery": "fanout.kafka.writing.delivery",
         "KafkaShareSource": "fanout.kafka.share.source",
-        "KafkaSource": "fanout.kafka.source",
+        "KafkaSource": "fanout.kafka.reading.kafka_source",
         "Partition": "fanout.kafka.partitions",
         "Placed": "fanout.kafka.writing.delivery",
         "ProducerState": "fanout.kafka.shuffle.producers",
@@ -60,9 +60,9 @@ __getattr__, __dir__ = lazy_exports(
         "ShuffleSource": "fanout.kafka.shuffle.source",
         "ShuffleWriter": "fanout.kafka.shuffle.writer",
         "ShuffleWriterOptions": "fanout.kafka.shuffle.writer_options",
-        "TopicWriter": "fanout.kafka.writer",
+        "TopicWriter": "fanout.kafka.writing.topic_writer",
         "open_shuffle_writer": "fanout.kafka.shuffle.writer",
-        "open_writer": "fanout.kafka.writer",
+        "open_writer": "fanout.kafka.writing.topic_writer",
         "producers_at": "fanout.kafka.shuffle.reader",
     },
 )

@@ -64,8 +64,8 @@ def numbers_by_topic(partitions: Iterable[Partition]) -> list[tuple[str, list[in
     return list(topics.items())
 
 
-def partition_rows(response: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield each partition of an answer, with its fields after it."""
-    for topic, partitions in response.topics:
+def partition_rows(topics: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Yield each partition in the topics of an answer, with its fields after it."""
+    for topic, partitions, *_ in topics:
         for number, *fields in partitions:
             yield Partition(topic, number), *fields

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.kafka.transactions.outcome import TransactionState
-from fanout.kafka.transactions.stored_tokens import SinkState
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import Ownership, PosixLock
+from fanout.spark.sink.stored_tokens import SinkState
 from tests.kafka.transactions.transacting import ended, new_sink, transactions
 
 if TYPE_CHECKING:

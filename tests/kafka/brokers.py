@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.reading.client import start_client
+from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.transport import Fetched, OffsetSpec, PartitionFetch
 from fanout.kafka.security import Security
 

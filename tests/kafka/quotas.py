@@ -8,8 +8,8 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Float64, Int16, Int32, Schema, String
 
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.reading.consumer_options import ConsumerOptions
 from tests.kafka.brokers import HERE
 
 if TYPE_CHECKING:

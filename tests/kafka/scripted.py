@@ -18,14 +18,14 @@ from aiokafka.errors import (
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
+from fanout.kafka.reading.kafka_source import open_kafka_connection
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, Throttled
-from fanout.kafka.source import open_kafka_connection
 from tests.provers.record_batches import batch, marker, rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from fanout.kafka.connection import KafkaConnection
+    from fanout.kafka.reading.kafka_connection import KafkaConnection
     from fanout.kafka.reading.transport import AbortedTransaction, FetchAnswer, PartitionFetch
 
 __all__ = ("Log", "Request", "ScriptedCluster", "ScriptedSource")

@@ -33,12 +33,13 @@ from fanout.core.events import Split
 from fanout.core.policy import Fatal
 from fanout.core.positions import Committed
 from fanout.errors import ServiceError, UnwritableRecordError
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
-from fanout.kafka.policy import judge
+from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.error_codes import RETRIABLE, error_of
 from fanout.kafka.reading.client import start_client
+from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.offsets import OffsetResolver
+from fanout.kafka.reading.policy import judge
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
 from fanout.kafka.shuffle.topic import ShuffleTopic, _check, _configs
 from fanout.kafka.transactions.calls import TransactionCalls
@@ -55,7 +56,6 @@ from fanout.kafka.writing.producer_id import (
 )
 from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.row_batches import COLUMNS, prepare_rows
-from fanout.kafka.writing.topic_metadata import TopicMetadata
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ async def test_a_broker_that_does_not_name_its_cluster_is_not_another_cluster() 
 
 async def test_a_writer_knows_its_cluster_though_a_broker_does_not_name_it() -> None:
     connections: Any = Answering(Metadata=[metadata(), metadata(cluster=None), metadata()])
-    topics = TopicMetadata(connections)
+    topics = ClusterMetadata(connections)
     for _ in range(3):
         await topics.refresh(["t"])
         assert topics.cluster_id == "one"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from aiokafka.errors import (
@@ -208,10 +208,9 @@ async def test_a_connection_that_is_idle_for_as_long_as_the_options_say_is_close
     kafka_broker: KafkaBroker,
 ) -> None:
     async with connect(kafka_broker, connections_max_idle=0.05) as transport:
-        others = asyncio.all_tasks() - {asyncio.current_task()}  # the reader of the connection
-        assert len(others) == 1
+        (connection,) = cast("Any", transport)._connections._open.values()
         async with asyncio.timeout(10):
-            await asyncio.wait(others)
+            await connection._closed
         assert (await transport.describe(["nowhere"])).keys() == {"nowhere"}
 
 

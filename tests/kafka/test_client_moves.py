@@ -18,9 +18,9 @@ from aiokafka.protocol.metadata import MetadataResponse_v5
 from aiokafka.protocol.offset import OffsetResponse_v3
 
 from fanout.errors import ServiceError
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.client import _Client
+from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.transport import FetchRefused, OffsetSpec, PartitionFetch
 
 FIRST = Partition("orders", 0)

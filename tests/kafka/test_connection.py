@@ -10,7 +10,7 @@ from fanout.core.policy import Fatal, Phase, Retry
 from fanout.core.positions import Cursor
 from fanout.kafka import KafkaSource, Partition
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.source import open_kafka_connection
+from fanout.kafka.reading.kafka_source import open_kafka_connection
 from tests.kafka.scripted import Log, ScriptedCluster
 from tests.kafka.topics import PLAINTEXT
 from tests.virtual_time import in_virtual_time

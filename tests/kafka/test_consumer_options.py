@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fanout.errors import OptionError
-from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.reading.consumer_options import ConsumerOptions
 
 LARGEST = 2**31 - 1
 

@@ -12,8 +12,8 @@ from aiokafka.errors import (
 
 from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor, Horizon
-from fanout.kafka.policy import Remedy
 from fanout.kafka.reading.data_loss import DataLossCheck
+from fanout.kafka.reading.policy import Remedy
 from fanout.testing.virtual_time.loop import running_loop
 from tests.kafka.scripted import ScriptedCluster
 from tests.virtual_time import in_virtual_time

@@ -8,7 +8,7 @@ import pytest
 from fanout.core.event_time import EventTime
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.options import KafkaOptions
+from fanout.kafka.reading.kafka_options import KafkaOptions
 from fanout.kafka.security import Security
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import pytest
 
 from fanout.errors import ServiceError
 from fanout.kafka.cluster import Cluster
+from fanout.kafka.reading.kafka_source import KafkaSource
 from fanout.kafka.security import Security
 from fanout.kafka.share.group_admin import describe_group
 from fanout.kafka.share.source import KafkaShareSource
 from fanout.kafka.shuffle.source import ShuffleSource
 from fanout.kafka.shuffle.topic import ShuffleTopic, ensure_topic
-from fanout.kafka.source import KafkaSource
 from fanout.kafka.transactions.transactions import open_transactions
 from tests.kafka.protocol.listeners import listening, silent
 from tests.kafka.secured import PASSWORD, WRONG

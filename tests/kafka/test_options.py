@@ -14,7 +14,7 @@ from fanout.core.starts import PerSplit
 from fanout.errors import OptionError
 from fanout.kafka import KafkaSource, Partition, Security
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.options import KafkaOptions
+from fanout.kafka.reading.kafka_options import KafkaOptions
 from tests.kafka.topics import PLAINTEXT
 
 

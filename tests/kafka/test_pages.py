@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from fanout.core.backoff import Backoff
 from fanout.core.positions import Horizon
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.consumer_options import _NUMBERS, ConsumerOptions
-from fanout.kafka.options import KafkaOptions
 from fanout.kafka.reading.columns import SCHEMA
+from fanout.kafka.reading.consumer_options import _NUMBERS, ConsumerOptions
+from fanout.kafka.reading.kafka_options import KafkaOptions
 from fanout.kafka.security import Security
 from tests.kafka.msk import KEYS, REGION, is_signed, run_msk
 from tests.kafka.topics import Topic, committed, new_topic

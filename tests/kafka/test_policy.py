@@ -17,7 +17,7 @@ from fanout.errors import (
     SubscriptionEndedError,
     SubscriptionSilentError,
 )
-from fanout.kafka.policy import Remedy, Treatment, judge
+from fanout.kafka.reading.policy import Remedy, Treatment, judge
 
 # What each error means before anything of its phase has worked, and later, written down a second
 # time. An error that aiokafka gains fails a test until the policy has a row for it.

@@ -16,11 +16,11 @@ from fanout.core.opening import open_stream
 from fanout.core.statistics import SplitState
 from fanout.kafka import open_writer
 from fanout.kafka.cluster import Cluster, Server
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.doctor.lag import read_partition_backlogs
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.connections import Connections, Lane, open_connections
 from fanout.kafka.reading.client import start_client
+from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.transport import Fetched, PartitionFetch, Throttled
 from fanout.testing.virtual_time.loop import running_loop, simulate

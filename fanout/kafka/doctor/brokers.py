@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.findings import Finding, fine, problem, unknown, warning
-from fanout.kafka.doctor.calls import CALL_ERRORS, CallTimeouts, reason
-from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.doctor.calls import CALL_ERRORS, reason
+from fanout.kafka.protocol.cluster_metadata import fetch_metadata
+from fanout.kafka.protocol.connections import CallTimeouts, open_connections
 from fanout.kafka.protocol.diagnosis import diagnose
 from fanout.kafka.protocol.messages.cluster_state import (
     FeaturesRequest,
     QuorumRequest,
     finalized_features,
 )
-from fanout.kafka.protocol.metadata import fetch_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -19,7 +18,7 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.findings import Finding, fine, problem, unknown
 from fanout.errors import FanOutError, ServiceError
-from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
+from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType, codes_of
 from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, raise_for_code
 from fanout.kafka.protocol.retries import with_retries
 
@@ -50,15 +49,6 @@ _PASSING: Final = MOVED_COORDINATOR | {GroupLoadInProgressError.errno}
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class CallTimeouts:
-    """The timeouts of single calls, in seconds."""
-
-    request_timeout: float
-    connections_max_idle: float = 540.0
-
-
-@final
 class DoctorCalls:
     """Calls to one cluster.
 
@@ -70,9 +60,7 @@ class DoctorCalls:
     def __init__(self, connections: Connections, patience: float) -> None:
         self.connections = connections
         self._patience = patience
-        self._coordinators = {
-            kind: Coordinators(connections, kind, _has_moved) for kind in CoordinatorType
-        }
+        self._coordinators = {kind: Coordinators(connections, kind) for kind in CoordinatorType}
 
     async def send(self, request: Any, broker: int | None = None) -> Any:
         """Send a request to a broker, or to any, and return the answer.
@@ -93,7 +81,7 @@ class DoctorCalls:
 
         async def call() -> Any:
             response = await self._coordinators[kind].send(key, request)
-            for code in _codes(response) & _PASSING:
+            for code in codes_of(response) & _PASSING:
                 raise_for_code(code, key)
             return response
 
@@ -167,14 +155,3 @@ def permissions(resource: str, operations: int, *needed: str) -> Finding:
         advice = f"grant the principal {what} on the {resource}"
         return problem(check, f"{what} is not granted", advice)
     return fine(check, f"{' and '.join(needed)} granted")
-
-
-def _has_moved(response: Any) -> bool:
-    return not MOVED_COORDINATOR.isdisjoint(_codes(response))
-
-
-def _codes(response: Any) -> set[int]:
-    groups = getattr(response, "groups", ())
-    # In a list of groups the rows begin with their names.
-    rows = {row[0] for row in groups if isinstance(row[0], int)}
-    return {getattr(response, "error_code", 0), *rows}

@@ -16,7 +16,6 @@ from fanout.core.lander_plan import lander_cores, lander_count
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Server
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.doctor.brokers import (
     examine_advertised,
     examine_bootstrap,
@@ -24,7 +23,7 @@ from fanout.kafka.doctor.brokers import (
     examine_features,
     probe_servers,
 )
-from fanout.kafka.doctor.calls import CALL_ERRORS, CallTimeouts, DoctorCalls, reason
+from fanout.kafka.doctor.calls import CALL_ERRORS, DoctorCalls, reason
 from fanout.kafka.doctor.lag import examine_partitions, read_partition_backlogs
 from fanout.kafka.doctor.reading import (
     examine_group,
@@ -39,11 +38,12 @@ from fanout.kafka.doctor.writing import (
     examine_transactional_id,
 )
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.connections import open_connections
+from fanout.kafka.protocol.cluster_metadata import fetch_metadata
+from fanout.kafka.protocol.connections import CallTimeouts, open_connections
 from fanout.kafka.protocol.first_contact import open_cluster
-from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.client import start_client
+from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.offsets import next_offset
 from fanout.kafka.share.group_admin import ShareGroupAdmin
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, final
 
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from fanout.kafka.cluster import Server
-from fanout.kafka.protocol.error_codes import raise_if_refused
+from fanout.kafka.partitions import partition_rows
+from fanout.kafka.protocol.error_codes import MOVED_COORDINATOR, raise_if_refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from fanout.kafka.protocol.connections import Connections
+
+_LEADER_EPOCHS: Final = 5  # the version of OffsetFetch since which the rows have one
 
 
 @final
@@ -32,15 +36,11 @@ class Coordinators:
     Args:
         connections: Connections to the cluster.
         kind: The type of the coordinators.
-        has_moved: Returns whether an answer says that another broker coordinates now.
     """
 
-    def __init__(
-        self, connections: Connections, kind: CoordinatorType, has_moved: Callable[[Any], bool]
-    ) -> None:
+    def __init__(self, connections: Connections, kind: CoordinatorType) -> None:
         self._connections = connections
         self._kind = kind
-        self._has_moved = has_moved
         self._found: dict[str, int] = {}
 
     async def send(self, key: str, request: Any) -> Any:
@@ -63,7 +63,7 @@ class Coordinators:
                 if not error.retriable:
                     raise
             else:
-                if not self._has_moved(response):
+                if not _has_moved(response):
                     return response
         return await self.send_once(key, request)
 
@@ -82,7 +82,7 @@ class Coordinators:
         except KafkaError:
             self._found.pop(key, None)
             raise
-        if self._has_moved(response):
+        if _has_moved(response):
             self._found.pop(key, None)
         else:
             self._found[key] = coordinator
@@ -95,3 +95,48 @@ class Coordinators:
         coordinator: int = found.coordinator_id
         self._connections.add_broker(coordinator, Server(found.host, found.port))
         return coordinator
+
+
+def codes_of(answer: Any) -> set[int]:
+    """Return all error codes in the answer of a coordinator."""
+    return {*_CODES[answer.API_KEY](answer)}
+
+
+def _of_answer(answer: Any) -> Iterable[int]:
+    return [answer.error_code]
+
+
+def _of_groups(answer: Any) -> Iterable[int]:
+    return (code for code, *_ in answer.groups)
+
+
+def _of_errors(answer: Any) -> Iterable[int]:
+    return (code for _, code in partition_rows(answer.errors))
+
+
+def _of_offsets(answer: Any) -> Iterable[int]:
+    at = 3 if answer.API_VERSION < _LEADER_EPOCHS else 4
+    return [answer.error_code, *(row[at] for row in partition_rows(answer.topics))]
+
+
+# Where the answer to each request has its codes, by the number of the request.
+_CODES: Final[Mapping[int, Callable[[Any], Iterable[int]]]] = MappingProxyType(
+    {
+        8: lambda answer: (code for _, code in partition_rows(answer.topics)),  # OffsetCommit
+        9: _of_offsets,  # OffsetFetch
+        15: _of_groups,  # DescribeGroups
+        16: _of_answer,  # ListGroups
+        22: _of_answer,  # InitProducerId
+        24: _of_errors,  # AddPartitionsToTxn
+        25: _of_answer,  # AddOffsetsToTxn
+        26: _of_answer,  # EndTxn
+        28: _of_errors,  # TxnOffsetCommit
+        65: lambda answer: (code for code, *_ in answer.states),  # DescribeTransactions
+        77: _of_groups,  # ShareGroupDescribe
+        90: lambda answer: (code for _, _, code, *_ in answer.groups),  # DescribeShareGroupOffsets
+    }
+)
+
+
+def _has_moved(answer: Any) -> bool:
+    return not MOVED_COORDINATOR.isdisjoint(codes_of(answer))

@@ -1,7 +1,7 @@
 """Turn the error codes of Kafka's answers into aiokafka's errors.
 
-The meaning of an error is decided elsewhere: for reading in `fanout.kafka.policy`, for writing in
-`fanout.kafka.writing.policy`.
+The meaning of an error is decided elsewhere: for reading in `fanout.kafka.reading.policy`, for
+writing in `fanout.kafka.writing.policy`.
 """
 
 from __future__ import annotations

@@ -70,12 +70,7 @@ async def make_contact(connections: Connections, seconds: float) -> None:
 
 @final
 class _FirstContact:
-    """Try all servers side by side until one has answered, and then its brokers.
-
-    Args:
-        connections: The connections to the cluster.
-        seconds: How long it may take.
-    """
+    """Try all servers side by side until one has answered, and then its brokers."""
 
     def __init__(self, connections: Connections, seconds: float) -> None:
         self._connections = connections

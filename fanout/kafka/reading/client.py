@@ -10,40 +10,24 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
-from aiokafka.errors import (
-    KafkaError,
-    LeaderNotAvailableError,
-    NotLeaderForPartitionError,
-    OffsetOutOfRangeError,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka.errors import KafkaError, NotLeaderForPartitionError, OffsetOutOfRangeError
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from fanout.kafka.partitions import by_topic, numbers_by_topic, partition_rows
+from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import (
-    MOVED_COORDINATOR,
-    check_complete,
-    error_of,
-    raise_for_code,
-)
-from fanout.kafka.protocol.metadata import fetch_metadata
-from fanout.kafka.reading.transport import (
-    AbortedTransaction,
-    Fetched,
-    FetchRefused,
-    Throttled,
-)
+from fanout.kafka.protocol.error_codes import check_complete, error_of, raise_for_code
+from fanout.kafka.reading.transport import AbortedTransaction, Fetched, FetchRefused, Throttled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from fanout.kafka.consumer_options import ConsumerOptions
     from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
+    from fanout.kafka.reading.consumer_options import ConsumerOptions
     from fanout.kafka.reading.transport import (
         FetchAnswer,
         KafkaTransport,
@@ -106,33 +90,32 @@ class _Client:
         self._client_rack = client_rack
         self._isolation_level = isolation_level
         self._options = options
-        self._cluster_id = ""
-        self._leaders: dict[str, dict[int, int]] = {}
+        self._metadata = ClusterMetadata(connections)
         self._replicas: dict[Partition, tuple[int, float]] = {}
-        self._groups = Coordinators(connections, CoordinatorType.GROUP, has_moved)
+        self._groups = Coordinators(connections, CoordinatorType.GROUP)
 
     async def start(self) -> None:
-        await self._metadata([])
+        await self._metadata.refresh([])
 
     @property
     def cluster_id(self) -> str:
-        return self._cluster_id
+        return self._metadata.cluster_id
 
     @property
     def throttled(self) -> int:
         return self._connections.throttled
 
     async def topics(self) -> Mapping[str, Sequence[int] | Exception]:
-        return await self._metadata(None)
+        return await self._metadata.refresh(None)
 
     async def describe(self, topics: Sequence[str]) -> Mapping[str, Sequence[int] | Exception]:
-        return await self._metadata(list(topics))
+        return await self._metadata.refresh(topics)
 
     def leader(self, partition: Partition) -> int | None:
         replica, until = self._replicas.get(partition, (None, 0.0))
         if replica is not None and asyncio.get_running_loop().time() < until:
             return replica
-        return self._leader(partition)
+        return self._metadata.leader(partition)
 
     async def offsets(
         self, specs: Mapping[Partition, OffsetSpec | int]
@@ -144,14 +127,14 @@ class _Client:
             request = OffsetRequest(_CONSUMER, self._isolation_level, topics)
             try:
                 response = await self._connections.send(leader, request)
-                for partition, code, _, offset in partition_rows(response):
+                for partition, code, _, offset in partition_rows(response.topics):
                     raise_for_code(code, partition)
                     found[partition] = offset if offset >= 0 else None
                 check_complete(partitions, found, "a look-up of offsets")
             except KafkaError:
                 # The next attempt refreshes the leaders first.
                 for partition in partitions:
-                    self._leaders.get(partition.topic, {}).pop(partition.number, None)
+                    self._metadata.forget_leader(partition)
                 raise
         return found
 
@@ -162,7 +145,7 @@ class _Client:
         response = await self._groups.send(group_id, request)
         raise_for_code(response.error_code, group_id)
         found: dict[Partition, int | None] = {}
-        for partition, offset, _, code in partition_rows(response):
+        for partition, offset, _, code in partition_rows(response.topics):
             raise_for_code(code, partition)
             found[partition] = offset if offset >= 0 else None
         # A partition that is missing must not count as one without a committed offset.
@@ -175,9 +158,8 @@ class _Client:
         topics = by_topic({partition: (offset, "") for partition, offset in offsets.items()})
         request = OffsetCommitRequest(group_id, *_NO_MEMBER, topics)
         response = await self._groups.send(group_id, request)
-        errors = {
-            partition: error_of(code, partition) for partition, code in partition_rows(response)
-        }
+        rows = partition_rows(response.topics)
+        errors = {partition: error_of(code, partition) for partition, code in rows}
         check_complete(offsets, errors, "a commit")
         return {partition: error for partition, error in errors.items() if error is not None}
 
@@ -207,7 +189,8 @@ class _Client:
             # An answer to a fetch beyond a quota has no topics (KIP-219).
             throttled = Throttled(response.throttle_time_ms / 1000)
             answers.update(dict.fromkeys(fetches, throttled))
-        answers.update((row[0], self._answer(broker, *row)) for row in partition_rows(response))
+        rows = partition_rows(response.topics)
+        answers.update((row[0], self._answer(broker, *row)) for row in rows)
         return answers
 
     def _answer(self, broker: int, partition: Partition, code: int, *fields: Any) -> FetchAnswer:
@@ -219,44 +202,25 @@ class _Client:
                 self._replicas[partition] = (replica, until)
             return answer
         self._leave_replicas([partition])
-        if isinstance(error, OffsetOutOfRangeError) and broker != self._leader(partition):
+        if isinstance(error, OffsetOutOfRangeError) and broker != self._metadata.leader(partition):
             # A replica lags behind its leader; only the leader knows whether records are lost.
             error = NotLeaderForPartitionError(f"{partition} has no such offset on broker {broker}")
         return FetchRefused(error)
-
-    async def _metadata(self, topics: list[str] | None) -> dict[str, Sequence[int] | Exception]:
-        response = await fetch_metadata(self._connections, topics, cluster_id=self._cluster_id)
-        self._cluster_id = response.cluster_id or self._cluster_id
-        if topics is None:
-            self._leaders.clear()
-        topic_numbers: dict[str, Sequence[int] | Exception] = {}
-        for code, topic, _, partitions in response.topics:
-            leaders = {number: leader for _, number, leader, *_ in partitions}
-            self._leaders[topic] = {n: leader for n, leader in leaders.items() if leader >= 0}
-            topic_numbers[topic] = error_of(code, topic) or sorted(leaders)
-        return topic_numbers
 
     async def _by_leader(
         self, partitions: Collection[Partition]
     ) -> Mapping[int, Sequence[Partition]]:
         """Group partitions by their leaders; leaders that are not known are requested once."""
-        topics = {partition.topic for partition in partitions if self._leader(partition) is None}
-        described = await self.describe(sorted(topics)) if topics else {}
+        metadata = self._metadata
+        if unknown := {each.topic for each in partitions if metadata.leader(each) is None}:
+            await metadata.refresh(unknown)
         leaders: defaultdict[int, list[Partition]] = defaultdict(list)
         for partition in partitions:
-            numbers = described.get(partition.topic, [partition.number])
-            if isinstance(numbers, Exception):
-                raise numbers
-            if partition.number not in numbers:
-                raise UnknownTopicOrPartitionError(f"{partition} does not exist")
-            leader = self._leader(partition)
+            leader = metadata.leader(partition)
             if leader is None:
-                raise LeaderNotAvailableError(f"{partition} has no leader at the moment")
+                raise metadata.error(partition)
             leaders[leader].append(partition)
         return leaders
-
-    def _leader(self, partition: Partition) -> int | None:
-        return self._leaders.get(partition.topic, {}).get(partition.number)
 
     def _leave_replicas(self, partitions: Iterable[Partition]) -> None:
         """Fetch from the leaders again, because a replica failed."""
@@ -291,9 +255,3 @@ def read_fetched(
         batches=batches or b"",
     )
     return answer, replica if replica >= 0 else None
-
-
-def has_moved(response: Any) -> bool:
-    """Return whether an answer about a group's offsets comes from a former coordinator."""
-    codes = {getattr(response, "error_code", 0), *(row[-1] for row in partition_rows(response))}
-    return not codes.isdisjoint(MOVED_COORDINATOR)

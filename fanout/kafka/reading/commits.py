@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager, suppress
+from operator import not_
 from typing import TYPE_CHECKING, Final, final
+
+from tenacity import AsyncRetrying, retry_if_result
 
 from fanout.core.cancellation import prefer_cancellation
 from fanout.core.error_text import text_of
@@ -109,13 +112,9 @@ class Committer:
 
     async def _commit_all(self) -> None:
         """Commit until no offset is pending."""
-        failures = 0
+        attempts = AsyncRetrying(wait=self._jitter, retry=retry_if_result(not_))
         while self._pending:
-            if await self._attempt():
-                failures = 0
-            else:
-                await asyncio.sleep(self._jitter.delay(failures))
-                failures += 1
+            await attempts(self._attempt)
 
     async def _attempt(self) -> bool:
         """Commit what is pending now; return whether all of it succeeded."""

@@ -21,7 +21,7 @@ from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor
 from fanout.core.sentence import Sentence
 from fanout.kafka.intervals import KAFKA_INTERVALS
-from fanout.kafka.policy import Remedy, judge
+from fanout.kafka.reading.policy import Remedy, judge
 from fanout.kafka.reading.transport import OffsetSpec
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import FullJitter
     from fanout.core.events import Split
+    from fanout.kafka.reading.selection import Selection
     from fanout.kafka.reading.transport import KafkaTransport
-    from fanout.kafka.selection import Selection
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """The calls for reading from Kafka, as a protocol, and their requests and answers.
 
 `fanout.kafka.reading.client` makes these calls to real brokers. Errors pass unchanged, as the
-`aiokafka.errors.KafkaError` of their code; the table in `fanout.kafka.policy` decides what they
-mean. Answers hold record batches as the bytes that were received.
+`aiokafka.errors.KafkaError` of their code; the table in `fanout.kafka.reading.policy` decides what
+they mean. Answers hold record batches as the bytes that were received.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, final
 import pyarrow as pa
 
 from fanout.errors import ServiceError
+from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.protocol.error_codes import raise_if_refused
-from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.writer import open_writer
 

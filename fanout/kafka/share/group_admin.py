@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
-    GroupCoordinatorNotAvailableError,
     IncompatibleBrokerVersion,
     InvalidConfigurationError,
-    NotCoordinatorForGroupError,
     StaleMetadata,
     UnsupportedVersionError,
 )
@@ -51,8 +49,6 @@ _GROUP: Final = 32  # the type of the resource in requests about configurations
 _PREFIX: Final = "share."
 
 _NOT_FOUND: Final = 69
-
-_MOVED: Final = {GroupCoordinatorNotAvailableError.errno, NotCoordinatorForGroupError.errno}
 
 NO_SHARE_GROUPS: Final = (
     "the brokers offer no share groups: those need Kafka 4.2 or later, with share.version=1 or "
@@ -106,7 +102,7 @@ class ShareGroupAdmin:
     def __init__(self, connections: Connections, group: str) -> None:
         self._connections = connections
         self._group = group
-        self._coordinators = Coordinators(connections, CoordinatorType.GROUP, _has_moved)
+        self._coordinators = Coordinators(connections, CoordinatorType.GROUP)
 
     async def start_offsets(self) -> Mapping[Partition, StartOffset]:
         """Return the start offsets (DescribeShareGroupOffsets); none of an unknown group."""
@@ -195,13 +191,6 @@ class ShareGroupAdmin:
 
 def _or_none(number: int) -> int | None:
     return number if number >= 0 else None
-
-
-def _has_moved(response: Any) -> bool:
-    """Return whether a response reports that another broker coordinates the group now."""
-    # The code comes first in one of the two responses, and after the topics in the other.
-    codes = {group[0] if isinstance(group[0], int) else group[2] for group in response.groups}
-    return not codes.isdisjoint(_MOVED)
 
 
 @final

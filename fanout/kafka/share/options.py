@@ -10,10 +10,10 @@ from fanout.core.option_checks import at_least_one, check_text, one_of, whole
 from fanout.core.user_decode import UserDecode
 from fanout.errors import OptionError
 from fanout.kafka.intervals import KAFKA_INTERVALS
-from fanout.kafka.read_options import KafkaReadOptions
 from fanout.kafka.reading.columns import PLACES
+from fanout.kafka.reading.read_options import KafkaReadOptions
+from fanout.kafka.reading.selection import select
 from fanout.kafka.security import Security
-from fanout.kafka.selection import select
 from fanout.kafka.share.client_options import ClientOptions, security_properties
 from fanout.kafka.share.poll_columns import NO_RECORDS
 

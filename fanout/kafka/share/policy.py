@@ -16,8 +16,8 @@ from confluent_kafka import (
 )
 
 from fanout.core.policy import Fatal, Phase, PolicyTable, Retry
-from fanout.kafka import policy
-from fanout.kafka.policy import ROWS, ErrorKind, Remedy
+from fanout.kafka.reading import policy
+from fanout.kafka.reading.policy import ROWS, ErrorKind, Remedy
 from fanout.kafka.share.client_tokens import RefusedTokenError
 from fanout.kafka.share.group_admin import NO_SHARE_GROUPS
 

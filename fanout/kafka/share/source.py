@@ -14,9 +14,9 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 from fanout.core.backoff import FullJitter
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError, ServiceError
+from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.protocol.error_codes import raise_if_refused
 from fanout.kafka.protocol.first_contact import open_cluster
-from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.columns import arrival
 from fanout.kafka.share.acknowledgements import SharedState

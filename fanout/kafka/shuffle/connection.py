@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fanout.core.policy import Phase, Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Capabilities, Reserve
-    from fanout.kafka.connection import KafkaConnection
+    from fanout.kafka.reading.kafka_connection import KafkaConnection
     from fanout.kafka.shuffle.topic import PartitionCounts
 
 

@@ -13,12 +13,16 @@ from fanout.core.opening import open_stream
 from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError
+from fanout.kafka.reading.kafka_source import (
+    KafkaSource,
+    open_kafka_connection,
+    open_kafka_transport,
+)
 from fanout.kafka.reading.subscription import HEARTBEAT
 from fanout.kafka.shuffle.connection import ShuffleConnection
 from fanout.kafka.shuffle.frame_columns import FRAMED, SCHEMA
 from fanout.kafka.shuffle.reader import producers_at
 from fanout.kafka.shuffle.topic import PartitionCounts
-from fanout.kafka.source import KafkaSource, open_kafka_connection, open_kafka_transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

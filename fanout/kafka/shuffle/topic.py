@@ -18,10 +18,10 @@ from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import at_least_one
 from fanout.errors import OptionError, ServiceError
-from fanout.kafka.consumer_options import ConsumerOptions
+from fanout.kafka.protocol.cluster_metadata import fetch_metadata
+from fanout.kafka.protocol.connections import CallTimeouts
 from fanout.kafka.protocol.error_codes import raise_for_code, raise_if_refused
 from fanout.kafka.protocol.first_contact import open_cluster
-from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.protocol.retries import with_retries
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ async def ensure_topic(cluster: Cluster, topic: ShuffleTopic) -> None:
             or no broker responds.
     """
     jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
-    timeouts = ConsumerOptions(request_timeout=_REQUEST_SECONDS)
+    timeouts = CallTimeouts(_REQUEST_SECONDS)
     async with open_cluster(cluster.named("shuffle"), timeouts) as connections:
         doing = f"the topic {topic.name!r} can be neither found nor created"
         replicas = await with_retries(doing, lambda: _find_or_create(connections, topic), jitter)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import (
     ConcurrentTransactions,
@@ -48,19 +48,14 @@ from aiokafka.protocol.transaction import (
     TxnOffsetCommitRequest,
 )
 
-from fanout.kafka.partitions import Partition, by_topic
+from fanout.kafka.partitions import Partition, by_topic, partition_rows
+from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import (
-    MOVED_COORDINATOR,
-    check_complete,
-    raise_for_code,
-    raise_if_refused,
-)
+from fanout.kafka.protocol.error_codes import check_complete, raise_for_code, raise_if_refused
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
     DescribeTransactionsRequest,
 )
-from fanout.kafka.protocol.metadata import fetch_metadata
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.transactions.outcome import TransactionDescription, TransactionState
 
@@ -115,8 +110,8 @@ class TransactionCalls:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._ids = Coordinators(connections, CoordinatorType.TRANSACTION, _has_moved)
-        self._groups = Coordinators(connections, CoordinatorType.GROUP, _has_moved)
+        self._ids = Coordinators(connections, CoordinatorType.TRANSACTION)
+        self._groups = Coordinators(connections, CoordinatorType.GROUP)
 
     async def begin(self, transactional_id: str, seconds: float) -> Incarnation | None:
         """Begin a new run of a transactional id (InitProducerId).
@@ -191,17 +186,12 @@ class TransactionCalls:
             by_topic({partition: (offset, metadata) for partition, offset in offsets.items()}),
         )
         response = await self._groups.send(group, request)
-        for topic, partitions in response.errors:
-            for _, code in partitions:
-                if code in _NOT_OPEN:
-                    return False
-                _check(code, transactional_id, group, topic)
-        answered = (
-            Partition(topic, number)
-            for topic, partitions in response.errors
-            for number, _ in partitions
-        )
-        check_complete(offsets, answered, f"setting offsets of {group}")
+        codes = dict(partition_rows(response.errors))
+        for partition, code in codes.items():
+            if code in _NOT_OPEN:
+                return False
+            _check(code, transactional_id, group, partition.topic)
+        check_complete(offsets, codes, f"setting offsets of {group}")
         return True
 
     async def offsets(self, group: str) -> dict[Partition, int]:
@@ -213,13 +203,12 @@ class TransactionCalls:
         response = await self._groups.send(group, CommittedOffsetsRequest(group, None, stable=True))
         raise_if_refused(response.error_code, group, group=group)
         found: dict[Partition, int] = {}
-        for topic, partitions, _ in response.topics:
-            for number, offset, _, _, code, _ in partitions:
-                if code == _UNSTABLE_OFFSET:
-                    raise NotYetError(f"a transaction with offsets of {group} is still open")
-                raise_if_refused(code, group, topic=topic, operation="DESCRIBE")
-                if offset >= 0:
-                    found[Partition(topic, number)] = offset
+        for partition, offset, _, _, code, _ in partition_rows(response.topics):
+            if code == _UNSTABLE_OFFSET:
+                raise NotYetError(f"a transaction with offsets of {group} is still open")
+            raise_if_refused(code, group, topic=partition.topic, operation="DESCRIBE")
+            if offset >= 0:
+                found[partition] = offset
         return found
 
     async def end(self, transactional_id: str, incarnation: Incarnation, *, commit: bool) -> bool:
@@ -263,13 +252,12 @@ class TransactionCalls:
             ) from error
         raise_if_refused(response.error_code, group, group=group)
         newest, content, pending = -1, "", False
-        for topic, partitions, _ in response.topics:
-            for _, offset, _, metadata, code, _ in partitions:
-                if code == _UNSTABLE_OFFSET:
-                    pending = True
-                else:
-                    raise_if_refused(code, group, topic=topic, operation="DESCRIBE")
-                    newest, content = max((newest, content), (offset, metadata or ""))
+        for partition, offset, _, metadata, code, _ in partition_rows(response.topics):
+            if code == _UNSTABLE_OFFSET:
+                pending = True
+            else:
+                raise_if_refused(code, group, topic=partition.topic, operation="DESCRIBE")
+                newest, content = max((newest, content), (offset, metadata or ""))
         return Markers(newest if newest >= 0 else None, pending, content)
 
     async def describe(self, transactional_id: str) -> TransactionDescription | None:
@@ -318,16 +306,6 @@ class TransactionCalls:
         raise_for_code(code, _MAX_TIMEOUT)
         values = [value for name, value, *_ in entries if name == _MAX_TIMEOUT]
         return int(values[0]) / 1000 if values and values[0] else None
-
-
-def _has_moved(response: Any) -> bool:
-    """Return whether an answer of any of these calls comes from a former coordinator."""
-    codes = {getattr(response, "error_code", 0)}
-    if hasattr(response, "errors"):
-        codes |= {code for _, partitions in response.errors for _, code in partitions}
-    if hasattr(response, "states"):
-        codes |= {one[0] for one in response.states}
-    return not codes.isdisjoint(MOVED_COORDINATOR)
 
 
 def _check(code: int, transactional_id: str, group: str, topic: str = "") -> None:

@@ -19,8 +19,8 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.option_checks import number
 from fanout.core.sentence import Option
 from fanout.errors import OptionError, ServiceError
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.intervals import KAFKA_INTERVALS
+from fanout.kafka.protocol.connections import CallTimeouts
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.transactions.calls import Markers, NotYetError, TransactionCalls
@@ -69,7 +69,7 @@ async def open_transactions(
         ServiceError: No broker answers within the cluster's `connect_timeout`.
     """
     jitter = FullJitter(_WAITS, random or Random())  # noqa: S311 - jitter, no secret
-    timeouts = ConsumerOptions(request_timeout=request_timeout)
+    timeouts = CallTimeouts(request_timeout)
     async with open_cluster(cluster, timeouts) as connections:
         yield Transactions(TransactionCalls(connections), jitter=jitter, patience=patience)
 

@@ -156,11 +156,7 @@ def _content(column: pa.BinaryArray) -> memoryview:
 
 @final
 class _Varints:
-    """Numbers as Kafka's variable-length integers: zigzag, seven bits a byte, lowest first.
-
-    Args:
-        numbers: The numbers.
-    """
+    """Numbers as Kafka's variable-length integers: zigzag, seven bits a byte, lowest first."""
 
     def __init__(self, numbers: _Numbers) -> None:
         left = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)

@@ -32,11 +32,59 @@ if TYPE_CHECKING:
     from fanout.kafka.writing.delivery import Part
     from fanout.kafka.writing.producer_id import OpenTransaction, ProducerId
     from fanout.kafka.writing.producer_options import ProducerOptions
-    from fanout.kafka.writing.write_buffers import WriteBuffers
 
 _ALL_REPLICAS: Final = -1
 
 _SEQUENCES: Final = 2**31
+
+
+@final
+@dataclass(slots=True, eq=False)
+class IdleMemory:
+    """About the bytes of confirmed rows that are still in memory.
+
+    Args:
+        nbytes: Their number.
+    """
+
+    nbytes: int = 0
+
+
+@final
+@dataclass(slots=True, eq=False)
+class WriteBuffers:
+    """The buffers of one write, which are in memory until none of its slices is queued.
+
+    The batches of a write are slices of the same buffers. A small one that waits for the leader of
+    its partition keeps all of them.
+
+    Args:
+        total: The idle memory of all writes.
+        size: The bytes of the buffers.
+        encoded: The bytes of all slices, as they are queued.
+        slices: The slices that are queued, and one more while the write adds some.
+        idle: About the bytes of the others.
+    """
+
+    total: IdleMemory
+    size: int
+    encoded: int
+    slices: int = 1
+    idle: int = 0
+
+    def release(self, encoded: int) -> None:
+        """Count a slice that is queued no more.
+
+        Args:
+            encoded: Its bytes, as it was queued.
+        """
+        share = self.size * encoded // self.encoded
+        self.slices -= 1
+        self.idle += share
+        self.total.nbytes += share
+        if not self.slices:
+            self.total.nbytes -= self.idle
+            self.idle = 0
 
 
 @final
@@ -207,7 +255,7 @@ class ProduceRequests:
             return dict.fromkeys(batches)
         self.throttled += response.throttle_time_ms > 0
         errors: dict[Partition, KafkaError | None] = {}
-        for partition, code, offset, *_ in partition_rows(response):
+        for partition, code, offset, *_ in partition_rows(response.topics):
             errors[partition] = error_of(code, partition)
             if errors[partition] is None and offset >= 0 and partition in batches:
                 batches[partition].first_offset = offset

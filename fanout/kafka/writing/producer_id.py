@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    OperationNotAttempted,
-)
+from aiokafka.errors import ClusterAuthorizationFailedError, OperationNotAttempted
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, InitProducerIdRequest
 
-from fanout.kafka.partitions import Partition, numbers_by_topic
+from fanout.kafka.partitions import numbers_by_topic, partition_rows
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import (
-    MOVED_COORDINATOR,
-    check_complete,
-    error_of,
-    raise_for_code,
-)
+from fanout.kafka.protocol.error_codes import check_complete, error_of, raise_for_code
 from fanout.kafka.transactions.commit_token import Incarnation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
+    from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
 
 _GRANT: Final = (
@@ -111,7 +104,7 @@ class OpenTransaction:
 
     def __init__(self, connections: Connections, mode: Transactional) -> None:
         self._mode = mode
-        self._coordinators = Coordinators(connections, CoordinatorType.TRANSACTION, _has_moved)
+        self._coordinators = Coordinators(connections, CoordinatorType.TRANSACTION)
 
     @property
     def name(self) -> str:
@@ -132,7 +125,7 @@ class OpenTransaction:
             numbers_by_topic(partitions),
         )
         response = await self._coordinators.send(mode.transactional_id, request)
-        rows = dict(_rows(response))
+        rows = dict(partition_rows(response.errors))
         check_complete(partitions, rows, "adding partitions to a transaction")
         errors = [error_of(code, partition) for partition, code in rows.items()]
         # If one partition fails, none is added, and the errors of the others say only that.
@@ -140,13 +133,3 @@ class OpenTransaction:
         for error in errors:
             if error is not None:
                 raise error
-
-
-def _has_moved(response: Any) -> bool:
-    return not MOVED_COORDINATOR.isdisjoint(code for _, code in _rows(response))
-
-
-def _rows(response: Any) -> Iterator[tuple[Partition, int]]:
-    for topic, partitions in response.errors:
-        for number, code in partitions:
-            yield Partition(topic, number), code

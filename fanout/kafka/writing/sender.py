@@ -8,29 +8,32 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from aiokafka.errors import LeaderNotAvailableError
+from aiokafka.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError
 
 from fanout.core.task_scope import TaskScope
 from fanout.core.write_statistics import WriterStatistics
-from fanout.errors import StreamStateError
+from fanout.errors import ServiceError, StreamStateError, WriteTimeoutError
+from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.delivery import Part
 from fanout.kafka.writing.policy import TOO_LARGE, final_error
-from fanout.kafka.writing.produce_requests import PartitionQueue, ProduceBatch
-from fanout.kafka.writing.topic_metadata import wait_for_leaders, write_timeout
-from fanout.kafka.writing.write_buffers import IdleMemory, WriteBuffers
+from fanout.kafka.writing.produce_requests import (
+    IdleMemory,
+    PartitionQueue,
+    ProduceBatch,
+    WriteBuffers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     import pyarrow as pa
-    from aiokafka.errors import KafkaError
 
     from fanout.core.backoff import FullJitter
+    from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
     from fanout.kafka.writing.delivery import Delivery
     from fanout.kafka.writing.produce_requests import ProduceRequests
     from fanout.kafka.writing.producer_options import ProducerOptions
-    from fanout.kafka.writing.topic_metadata import TopicMetadata
 
 # Requests to one broker at a time, for different partitions: while the broker handles one, the next
 # is sent.
@@ -55,7 +58,7 @@ class Sender:
     def __init__(
         self,
         requests: ProduceRequests,
-        metadata: TopicMetadata,
+        metadata: ClusterMetadata,
         *,
         options: ProducerOptions,
         jitter: FullJitter,
@@ -98,9 +101,7 @@ class Sender:
         self._check()
         new = [each for each in partitions if each not in self._queues]
         if any(self._metadata.leader(each) is None for each in new):
-            await wait_for_leaders(
-                self._metadata, new, deadline=self._deadline(), jitter=self._jitter
-            )
+            await self._wait_for_leaders(new, self._deadline())
         for each in new:
             self._queues[each] = PartitionQueue(each)
 
@@ -291,13 +292,48 @@ class Sender:
         """Refresh the leaders of partitions, after a pause that grows with their failures."""
         deadline = min(queue.batches[0].deadline for queue in queues)
         if asyncio.get_running_loop().time() >= deadline:
-            raise write_timeout(error) from error
+            raise _timed_out(error) from error
         await asyncio.sleep(self._jitter.delay(max(queue.failures for queue in queues)))
         for queue in queues:
             queue.failures += 1
         partitions = [queue.partition for queue in queues]
-        await wait_for_leaders(self._metadata, partitions, deadline=deadline, jitter=self._jitter)
+        await self._wait_for_leaders(partitions, deadline)
         self._ready.update(dict.fromkeys(queues))
+
+    async def _wait_for_leaders(self, partitions: Collection[Partition], deadline: float) -> None:
+        """Refresh the metadata until every partition has a leader, or until a deadline.
+
+        A broker that has just started may report topics as unknown for a while.
+        """
+        clock = asyncio.get_running_loop().time
+        unknown_since = None
+        attempts = 0
+        while (error := await self._refresh(partitions)) is not None:
+            if (final := final_error(error)) is not None:
+                raise final from error
+            if not isinstance(error, UnknownTopicOrPartitionError):
+                unknown_since = None
+            elif unknown_since is None:
+                unknown_since = clock()
+            elif clock() - unknown_since >= KAFKA_INTERVALS.current.topic_missing_after:
+                raise ServiceError(
+                    f"the cluster has no such topic or partition: {error}; create it before it is "
+                    "written to"
+                ) from error
+            if clock() >= deadline:
+                raise _timed_out(error) from error
+            await asyncio.sleep(self._jitter.delay(attempts))
+            attempts += 1
+
+    async def _refresh(self, partitions: Collection[Partition]) -> KafkaError | None:
+        """Refresh the metadata; return why a partition has no leader, a final error first."""
+        try:
+            await self._metadata.refresh(partition.topic for partition in partitions)
+        except KafkaError as error:
+            return error
+        metadata = self._metadata
+        errors = [metadata.error(each) for each in partitions if metadata.leader(each) is None]
+        return min(errors, key=lambda error: bool(error.retriable), default=None)
 
     def _fail_deliveries(self, error: Exception) -> None:
         for queue in self._queues.values():
@@ -307,3 +343,10 @@ class Sender:
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._options.delivery_timeout
+
+
+def _timed_out(error: Exception) -> WriteTimeoutError:
+    return WriteTimeoutError(
+        "the cluster did not confirm records within delivery.timeout.ms; the error of the last "
+        f"attempt: {error}; check that its brokers are up, or raise the timeout"
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import UnwritableRecordError
+from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.writing.produce_requests import ProduceRequests
@@ -17,7 +18,6 @@ from fanout.kafka.writing.producer_id import OpenTransaction, Transactional, obt
 from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.row_batches import cut_batches, prepare_rows, split_by_partition
 from fanout.kafka.writing.sender import Sender
-from fanout.kafka.writing.topic_metadata import TopicMetadata
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -183,7 +183,7 @@ async def open_writer(
     jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
     patience = min(_PATIENCE, options.delivery_timeout)
     async with open_connections(cluster, options) as connections:
-        metadata = TopicMetadata(connections)
+        metadata = ClusterMetadata(connections)
         await with_retries(
             "the cluster cannot be reached",
             lambda: metadata.refresh([]),

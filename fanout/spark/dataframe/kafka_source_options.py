@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.kafka.cluster import Cluster
-    from fanout.kafka.source import KafkaSource
+    from fanout.kafka.reading.kafka_source import KafkaSource
     from fanout.spark.dataframe.given_options import GivenOptions
 
 _PREFIX: Final = "kafka."
@@ -151,7 +151,7 @@ def kafka_source(given: GivenOptions, fields: dict[str, Any]) -> KafkaSource:
         OptionError: An option is missing or malformed, or two contradict each other. It may name
             keywords of Python; see `KAFKA_WORDS`.
     """
-    from fanout.kafka.source import KafkaSource  # noqa: PLC0415 - an optional extra
+    from fanout.kafka.reading.kafka_source import KafkaSource  # noqa: PLC0415 - an optional extra
 
     if given.flag("includeHeaders") is False:
         raise OptionError(

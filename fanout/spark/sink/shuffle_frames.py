@@ -14,8 +14,8 @@ from fanout.kafka.shuffle.announcements import announcement_rows
 from fanout.kafka.shuffle.frame_columns import encode, latest_millis
 from fanout.kafka.shuffle.frames import HelloFrame, IdleFrame, WatermarkFrame
 from fanout.kafka.shuffle.topic import check_partition_count
-from fanout.kafka.transactions.stored_tokens import SinkState
 from fanout.kafka.writing.writer import open_writer
+from fanout.spark.sink.stored_tokens import SinkState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

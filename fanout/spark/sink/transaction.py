@@ -21,13 +21,13 @@ from fanout.errors import (
 )
 from fanout.kafka.transactions.commit_token import MARKERS_LAST, CommitToken, numbers_of
 from fanout.kafka.transactions.outcome import TransactionOutcome
-from fanout.kafka.transactions.stored_tokens import SinkState
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
 from fanout.spark.current_batch import batch_of_sink
 from fanout.spark.sink.arrow_transform import transform_rows, transformed_schema
 from fanout.spark.sink.connection import connect
 from fanout.spark.sink.job import AttemptFailedError, SinkJob
 from fanout.spark.sink.partitioned_rows import check_columns
+from fanout.spark.sink.stored_tokens import SinkState
 from fanout.spark.sink.worker_check import check_workers
 from fanout.spark.sink_batch import WrittenBatch, batch_for
 

@@ -19,7 +19,7 @@ from fanout.kafka.cluster import Cluster, Server
 from fanout.kafka.doctor.diagnose import KafkaNeeds, diagnose_cluster, read_lag
 from fanout.kafka.doctor.reading import examine_share_group
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.metadata import fetch_metadata
+from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.security import Security
 from tests.kafka.brokers import HERE, connect, create, persist, produce
 from tests.kafka.permissions import grant, permission

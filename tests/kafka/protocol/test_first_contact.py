@@ -14,10 +14,10 @@ from aiokafka.errors import KafkaConnectionError
 
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.cluster import Cluster, Server
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.protocol.diagnosis import diagnose
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.peer_probe import Peer, PeerKind, probe
+from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.security import Security
 from tests.kafka.certificates import make_certificates
 from tests.kafka.protocol.listeners import (

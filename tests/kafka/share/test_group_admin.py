@@ -45,9 +45,9 @@ async def test_a_missing_permission_is_named() -> None:
     with pytest.raises(GroupAuthorizationFailedError, match="ALTER_CONFIGS on the group billing"):
         await calls(resources=[(30, "", 32, "billing")]).alter({"share.isolation.level": "x"})
     with pytest.raises(GroupAuthorizationFailedError, match=r"grant .* DESCRIBE on the group bil"):
-        await calls(groups=[("billing", [], 30, None, {})]).start_offsets()
+        await calls(API_KEY=90, groups=[("billing", [], 30, None, {})]).start_offsets()
     with pytest.raises(GroupAuthorizationFailedError, match=r"grant .* DESCRIBE on the group bil"):
-        await calls(groups=[(30, "", "billing", "", 0, 0, "", [], 0, {})]).members()
+        await calls(API_KEY=77, groups=[(30, "", "billing", "", 0, 0, "", [], 0, {})]).members()
 
 
 async def test_brokers_of_before_share_groups_say_what_they_need() -> None:
@@ -70,9 +70,9 @@ async def test_where_a_group_begins_is_read_with_the_lag_and_without(
     refused = (1, 5, 0, *fields[3:], 3, "", {})
     partitions: list[Any] = [(*fields, 0, None, {}), refused]
     topics: list[Any] = [("orders", bytes(16), partitions, {})]
-    found = await calls(groups=[("billing", topics, 0, None, {})]).start_offsets()
+    found = await calls(API_KEY=90, groups=[("billing", topics, 0, None, {})]).start_offsets()
     assert found == {Partition("orders", 0): StartOffset("00" * 16, *beginning)}
 
 
 async def test_a_group_that_nobody_has_joined_begins_nowhere() -> None:
-    assert await calls(groups=[("billing", [], 69, "", {})]).start_offsets() == {}
+    assert await calls(API_KEY=90, groups=[("billing", [], 69, "", {})]).start_offsets() == {}

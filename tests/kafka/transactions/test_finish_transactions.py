@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
-from fanout.kafka.transactions.stored_tokens import SinkState, StoredTokens
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.ownership import claim_stopped
+from fanout.spark.sink.stored_tokens import SinkState, StoredTokens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +33,12 @@ from pathlib import Path
 sys.modules["pyspark"] = sys.modules["py4j"] = None
 
 import fanout.cli.transactions, fanout.landing
-from fanout.kafka.transactions import finish_transactions as finishing
 from fanout.kafka.transactions.status import TransactionStatus
 from fanout.landing.ledger import BatchLedger
 from fanout.landing.local_storage import LocalStorage
 from fanout.landing.owner import is_claimed
 from fanout.landing.ownership import claim_stopped
+from fanout.spark.sink import finish_transactions as finishing
 
 for module in pkgutil.iter_modules(fanout.landing.__path__, "fanout.landing."):
     importlib.import_module(module.name)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.transaction import EndTxnRequest
 from confluent_kafka.admin import AclOperation, ResourceType
 
@@ -72,7 +73,7 @@ async def test_a_commit_that_a_killed_broker_never_answered_has_a_known_outcome(
         killed.set()
         if lost == "request":
             await answer
-        raise ConnectionResetError
+        raise KafkaConnectionError("the connection was closed")
 
     async with transactions(mortal_broker, request_timeout=5.0) as connection:
         token = await sink.open(connection)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
 
+from fanout.kafka.protocol import cluster_metadata
+from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.protocol.connections import Connections, Lane
-from fanout.kafka.protocol.metadata import fetch_metadata
-from fanout.kafka.writing import topic_metadata
 from tests.kafka.topics import new_topic
 from tests.kafka.writer.writers import writing
 from tests.kafka.writing.writing import read
@@ -72,7 +72,7 @@ async def test_a_broker_that_does_not_know_the_topic_yet_moves_no_key(
         await writer.write(KEYED)
         await writer.flush()
         refuse_first_write(monkeypatch)
-        monkeypatch.setattr(topic_metadata, "fetch_metadata", forgetful)
+        monkeypatch.setattr(cluster_metadata, "fetch_metadata", forgetful)
         await writer.write(KEYED)
         await forgotten.wait()
         await writer.write(KEYED)

@@ -8,9 +8,13 @@ import pytest
 
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.encoding import record_sizes
-from fanout.kafka.writing.produce_requests import PartitionQueue, ProduceBatch
+from fanout.kafka.writing.produce_requests import (
+    IdleMemory,
+    PartitionQueue,
+    ProduceBatch,
+    WriteBuffers,
+)
 from fanout.kafka.writing.row_batches import prepare_rows
-from fanout.kafka.writing.write_buffers import IdleMemory, WriteBuffers
 from tests.kafka.writing.writing import records
 
 RECORD = 39

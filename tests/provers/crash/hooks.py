@@ -36,12 +36,12 @@ def install_in_driver(control: Control) -> None:
     Args:
         control: Where strikes are taken from.
     """
-    from fanout.kafka.transactions.stored_tokens import SINKS, SinkState  # noqa: PLC0415 - the same
     from fanout.kafka.transactions.transactions import Transactions  # noqa: PLC0415 - not for Python workers
     from fanout.landing.ledger import BatchLedger  # noqa: PLC0415 - the same
     from fanout.landing.local_storage import LocalStorage  # noqa: PLC0415 - the same
     from fanout.spark.batch_runner import BatchRunner  # noqa: PLC0415 - the same
     from fanout.spark.sink.kafka_sink import KafkaSink  # noqa: PLC0415 - the same
+    from fanout.spark.sink.stored_tokens import SINKS, SinkState  # noqa: PLC0415 - the same
 
     reach = functools.partial(_reach, control)
     # Spark commits a batch when its function has returned, and then asks for the next one.

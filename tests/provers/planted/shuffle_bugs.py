@@ -10,7 +10,7 @@ from fanout.core.events import Batch
 from fanout.core.opening import _resumed
 from fanout.core.positions import Cursor
 from fanout.core.watermarks import Watermarks
-from fanout.kafka.connection import KafkaConnection
+from fanout.kafka.reading.kafka_connection import KafkaConnection
 from fanout.kafka.shuffle.batch_cutter import BatchCutter
 from fanout.kafka.shuffle.frames import EndFrame, IdleFrame
 from fanout.kafka.shuffle.producers import Activity, Producers

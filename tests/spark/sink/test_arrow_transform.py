@@ -237,7 +237,7 @@ def test_a_query_lets_tasks_read_what_it_reads_over_restarts(
     source.put(b"0", b"1", b"2")
     with monkeypatch.context() as patch:
         # The records are in an open transaction.
-        patch.setattr("fanout.kafka.transactions.stored_tokens.SinkState.record", fail)
+        patch.setattr("fanout.spark.sink.stored_tokens.SinkState.record", fail)
         with pytest.raises(BatchFailedError):
             start(source, sink, available_now=True).await_termination(60)
     # No row comes from Spark.

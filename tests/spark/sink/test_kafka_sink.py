@@ -223,7 +223,7 @@ def test_a_query_writes_what_it_reads_once_over_restarts(
     source.put(b"0", b"1", b"2")
     with monkeypatch.context() as patch:
         # All is committed but what Spark remembers.
-        patch.setattr("fanout.kafka.transactions.stored_tokens.SinkState.record_committed", fail)
+        patch.setattr("fanout.spark.sink.stored_tokens.SinkState.record_committed", fail)
         with pytest.raises(BatchFailedError):
             start(source, sink, available_now=True).await_termination(60)
     source.put(b"3", b"4")

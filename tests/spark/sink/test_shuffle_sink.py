@@ -10,10 +10,10 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import BadFrameError, OptionError, ServiceError, UnwritableRecordError
 from fanout.kafka import Activity, Cluster
-from fanout.kafka.transactions.stored_tokens import SinkState
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.spark import ShuffleSink
 from fanout.spark.sink import job, shuffle_frames
+from fanout.spark.sink.stored_tokens import SinkState
 from fanout.spark.sink.transaction import ExactlyOnce
 from tests.kafka.shuffle.reading import Drained, drain
 from tests.kafka.topics import PLAINTEXT, Topic

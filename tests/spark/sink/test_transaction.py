@@ -24,12 +24,12 @@ from fanout.errors import (
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
 from fanout.kafka.transactions.outcome import TransactionState
-from fanout.kafka.transactions.stored_tokens import SinkState
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.kafka.writing.writer import open_writer
 from fanout.spark import KafkaSink
 from fanout.spark.sink.connection import connect
 from fanout.spark.sink.job import AttemptFailedError, JobResult
+from fanout.spark.sink.stored_tokens import SinkState
 from fanout.spark.sink.transaction import ExactlyOnce
 from tests.kafka.topics import PLAINTEXT
 from tests.spark.sink.harness import Output, Run, run

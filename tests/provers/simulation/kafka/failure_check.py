@@ -25,7 +25,7 @@ from tests.provers.simulation.errors import OracleError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fanout.kafka.options import KafkaOptions
+    from fanout.kafka.reading.kafka_options import KafkaOptions
     from tests.provers.simulation.job.process_run import ProcessRun
     from tests.provers.simulation.kafka.sent_responses import SentResponses
     from tests.provers.simulation.kafka.service import KafkaSimService

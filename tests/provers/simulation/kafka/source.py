@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.kafka.cluster import Cluster
+from fanout.kafka.reading.kafka_source import KafkaSource, open_kafka_connection
 from fanout.kafka.security import Security
 from fanout.kafka.shuffle.source import open_shuffle
-from fanout.kafka.source import KafkaSource, open_kafka_connection
 from tests.provers.simulation.service_clock import EPOCH_MILLIS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fanout.core.event_time import CarriedWatermarks, EventTime
     from fanout.core.events import Batch
     from fanout.core.positions import Cursor
-    from fanout.kafka.connection import KafkaConnection
+    from fanout.kafka.reading.kafka_connection import KafkaConnection
     from fanout.kafka.reading.transport import KafkaTransport
     from fanout.kafka.shuffle.connection import ShuffleConnection
     from fanout.kafka.shuffle.source import ShuffleSource

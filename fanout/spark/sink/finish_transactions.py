@@ -19,7 +19,7 @@ from fanout.kafka.transactions.status import (
     TransactionVerdict,
     transaction_status,
 )
-from fanout.kafka.transactions.stored_tokens import SINKS, SinkState, StoredTokens
+from fanout.spark.sink.stored_tokens import SINKS, SinkState, StoredTokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,8 +17,8 @@ from fanout.core.user_functions import check_function
 from fanout.errors import OptionError, PositionError, StreamStateError
 from fanout.kafka.cluster import check_cluster
 from fanout.kafka.partitions import Partition
+from fanout.kafka.reading.kafka_source import KafkaSource
 from fanout.kafka.reading.offsets import cursor_before, next_offset
-from fanout.kafka.source import KafkaSource
 from fanout.kafka.transactions.transactions import open_transactions
 from fanout.kafka.writing import writer as partition_writer
 from fanout.kafka.writing.delivery import Delivery

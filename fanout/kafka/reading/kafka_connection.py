@@ -11,9 +11,9 @@ from fanout.core.source import Capabilities, Terms
 from fanout.core.statistics import Origin
 from fanout.core.subscription import Tap
 from fanout.kafka.partitions import Partition
-from fanout.kafka.policy import Remedy, judge
 from fanout.kafka.reading.data_loss import DataLossCheck
 from fanout.kafka.reading.offsets import cursor_before, describe_position
+from fanout.kafka.reading.policy import Remedy, judge
 from fanout.kafka.reading.subscription import PartitionReader
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
-    from fanout.kafka.options import KafkaOptions
     from fanout.kafka.reading.columns import Layout
     from fanout.kafka.reading.commits import Committer
     from fanout.kafka.reading.fetcher import Fetcher
+    from fanout.kafka.reading.kafka_options import KafkaOptions
     from fanout.kafka.reading.offsets import OffsetResolver
     from fanout.kafka.reading.partition_catalog import PartitionCatalog
     from fanout.kafka.reading.transport import KafkaTransport
@@ -155,7 +155,7 @@ class KafkaConnection:
         split: Split | None = None,
         position: Position | None = None,
     ) -> Verdict:
-        """Return what an error means, by the table in `fanout.kafka.policy`.
+        """Return what an error means, by the table in `fanout.kafka.reading.policy`.
 
         Where the table calls for it, the cluster is asked whether the partition has lost data.
         """

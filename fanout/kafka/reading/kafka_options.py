@@ -14,13 +14,13 @@ from fanout.core.sentence import Option, Sentence
 from fanout.core.starts import Chooser, PerSplit, parse_start
 from fanout.core.user_decode import UserDecode
 from fanout.errors import OptionError
-from fanout.kafka.consumer_options import ConsumerOptions
 from fanout.kafka.intervals import KAFKA_INTERVALS
-from fanout.kafka.read_options import KafkaReadOptions
 from fanout.kafka.reading.columns import NO_RECORDS, PLACES, SCHEMA, cursor_after
+from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.offsets import DIALECT
+from fanout.kafka.reading.read_options import KafkaReadOptions
+from fanout.kafka.reading.selection import Selection, select
 from fanout.kafka.reading.subscription import HEARTBEAT
-from fanout.kafka.selection import Selection, select
 
 if TYPE_CHECKING:
     import re
@@ -97,7 +97,7 @@ class KafkaOptions(KafkaReadOptions):
             2 GiB.
         max_bytes_in_flight: The bytes of all partitions together that may wait for the consumer.
         consumer_options: Options of Kafka's consumer by the names that Kafka users know, such as
-            `{"fetch.max.bytes": 1 << 20}`; see `fanout.kafka.consumer_options`.
+            `{"fetch.max.bytes": 1 << 20}`; see `fanout.kafka.reading.consumer_options`.
 
     Raises:
         OptionError: If an option is malformed or out of range, or two contradict each other.

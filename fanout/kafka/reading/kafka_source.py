@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.backoff import FullJitter
 from fanout.core.positions import Cursor, Latest
-from fanout.kafka.connection import KafkaConnection
-from fanout.kafka.options import KafkaOptions
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.client import start_client
 from fanout.kafka.reading.columns import KAFKA_LAYOUT, SCHEMA, arrival, cursor_after
 from fanout.kafka.reading.commits import open_committer
 from fanout.kafka.reading.fetcher import Fetcher
+from fanout.kafka.reading.kafka_connection import KafkaConnection
+from fanout.kafka.reading.kafka_options import KafkaOptions
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.partition_catalog import PartitionCatalog
 

@@ -1,0 +1,141 @@
+"""The metadata of a cluster: its brokers, its topics, and the leaders of their partitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaError,
+    LeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka.protocol.metadata import MetadataRequest
+
+from fanout.errors import ServiceError
+from fanout.kafka.cluster import Server
+from fanout.kafka.protocol.error_codes import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from fanout.kafka.partitions import Partition
+    from fanout.kafka.protocol.connections import Connections
+
+_VERSION: Final = 4  # that of Kafka 0.11
+
+
+@final
+class ClusterMetadata:
+    """The topics of a cluster and the leaders of their partitions, as the cluster last told them.
+
+    Args:
+        connections: Connections to the cluster.
+
+    Attributes:
+        cluster_id: The id of the cluster; empty before the first answer.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self.cluster_id = ""
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._counts: dict[str, int] = {}
+        self._errors: dict[str, KafkaError] = {}
+
+    async def refresh(
+        self, topics: Iterable[str] | None
+    ) -> Mapping[str, Sequence[int] | KafkaError]:
+        """Request topics and their leaders; None requests all topics.
+
+        Returns:
+            The partitions of each topic; the error of a topic that fails.
+
+        Raises:
+            KafkaError: If the request fails.
+            ServiceError: If the answer comes from another cluster than before.
+        """
+        names = None if topics is None else sorted(set(topics))
+        response = await fetch_metadata(self._connections, names, cluster_id=self.cluster_id)
+        self.cluster_id = response.cluster_id or self.cluster_id
+        if topics is None:
+            self._leaders.clear()
+            self._errors.clear()
+        for code, topic, _, partitions in response.topics:
+            self._leaders[topic] = {number: leader for _, number, leader, *_ in partitions}
+            if partitions:
+                self._counts.setdefault(topic, len(partitions))
+            self._errors.pop(topic, None)
+            if (error := error_of(code, topic)) is not None:
+                self._errors[topic] = error
+        return {
+            topic: self._errors.get(topic) or sorted(self._leaders[topic])
+            for _, topic, *_ in response.topics
+        }
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic had when the cluster first reported any.
+
+        A later answer does not change it. Otherwise a key would move to another partition, in which
+        its records may overtake earlier ones.
+
+        Raises:
+            KeyError: If the cluster has reported none yet.
+        """
+        return self._counts[topic]
+
+    def leader(self, partition: Partition) -> int | None:
+        """Return the broker that leads a partition; None where it is not known."""
+        leader = self._leaders.get(partition.topic, {}).get(partition.number, -1)
+        return leader if leader >= 0 else None
+
+    def forget_leader(self, partition: Partition) -> None:
+        """Take the leader of a partition for unknown, because it may have changed."""
+        self._leaders.get(partition.topic, {}).pop(partition.number, None)
+
+    def error(self, partition: Partition) -> KafkaError:
+        """Return why a partition has no leader, by the last answer."""
+        numbers = self._leaders.get(partition.topic, {})
+        if (error := self._errors.get(partition.topic)) is not None:
+            return error
+        if numbers and partition.number not in numbers:
+            what = f"{partition} does not exist; the topic has {len(numbers)} partitions"
+            unknown: KafkaError = UnknownTopicOrPartitionError(what)
+            return unknown
+        leaderless: KafkaError = LeaderNotAvailableError(f"{partition} has no leader at the moment")
+        return leaderless
+
+
+async def fetch_metadata(
+    connections: Connections, topics: list[str] | None, *, cluster_id: str = ""
+) -> Any:
+    """Request metadata; the connections use the addresses of brokers in the answer.
+
+    Args:
+        connections: Connections to the cluster.
+        topics: The topics to describe; None for all.
+        cluster_id: The expected id of the cluster; empty for any.
+
+    Returns:
+        The answer, of version 4 or 5.
+
+    Raises:
+        KafkaError: If no broker answers, or they are older than Kafka 0.11.
+        ServiceError: If it is another cluster.
+    """
+    request = MetadataRequest(topics, allow_auto_topic_creation=False)
+    response = await connections.send_to_any(request)
+    if response.API_VERSION < _VERSION:
+        raise IncompatibleBrokerVersion("the brokers are older than Kafka 0.11")
+    if cluster_id and response.cluster_id not in {None, "", cluster_id}:
+        # For example after a DNS name was switched in a disaster: the same offsets are other
+        # records in another cluster, or none.
+        raise ServiceError(
+            f"the brokers belong to the cluster {response.cluster_id} now, not to "
+            f"{cluster_id} as before: open the stream anew, without stored positions"
+        )
+    if response.brokers:  # a broker that is just starting may list none
+        connections.set_brokers(
+            {broker: Server(host, port) for broker, host, port, _ in response.brokers}
+        )
+    return response
