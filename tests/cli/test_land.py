@@ -404,7 +404,7 @@ def refused(command: list[str], sentence: str) -> None:
             ["{stream}", "{here}", "--keep-for-readers", "0d"],
             "--keep-for-readers=0:00:00 must be longer than nothing; 7 days",
         ),
-        (["{stream}", "{here}", "--max-wait", "-1"], "--max-wait -1.0 must not be negative"),
+        (["{stream}", "{here}", "--max-wait", "-1"], "--max-wait -1 must not be negative"),
         (["{stream}", "{here}", "--max-records", "0"], "--max-records 0 must be at least 1"),
         (
             ["{stream}", "{here}", "--compression", "tar"],
