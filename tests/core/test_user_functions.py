@@ -26,7 +26,7 @@ from fanout.errors import (
     UnwritableRecordError,
 )
 from fanout.kafka import Cluster, KafkaShareSource, KafkaSource, Security, open_writer
-from fanout.kafka.protocol.sasl import get_token
+from fanout.kafka.protocol.broker_connection import TokenProvider
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.writing.partitioner import checked
 from fanout.kinesis import KinesisSource
@@ -200,7 +200,7 @@ def test_a_coroutine_that_comes_back_is_an_error_that_names_it() -> None:
 async def test_a_token_that_is_not_awaited_is_an_error_that_is_not_tried_again() -> None:
     token: Any = lambda: "secret"  # noqa: E731 - a person may write so
     with pytest.raises(OptionError, match="token must be an async function") as caught:
-        await get_token(token)
+        await TokenProvider(token).token()
     assert "secret" not in str(caught.value)
 
 

@@ -1,189 +1,75 @@
-"""One connection to a broker: authenticate, send requests, and match answers with requests."""
+"""One connection to a broker: send requests, receive answers without copies, authenticate.
+
+An answer is received into the memory in which it is decoded. Its frame begins with 32 bits for the
+number of bytes that follow: https://kafka.apache.org/protocol.html#protocol_common
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
+import functools
+import inspect
+import time
 from typing import TYPE_CHECKING, Any, Final, final
 
+import numpy as np
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.conn import AIOKafkaConnection, CloseReason
 from aiokafka.errors import (
     CorrelationIdError,
     IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
     KafkaProtocolError,
-    UnsupportedSaslMechanismError,
 )
-from aiokafka.protocol.admin import ApiVersionRequest, SaslAuthenticateRequest, SaslHandShakeRequest
 
-from fanout.kafka.protocol.error_codes import raise_for_code
-from fanout.kafka.protocol.response_frames import ResponseReceiver
-from fanout.kafka.protocol.sasl import authenticate
+from fanout.core.user_functions import is_interrupt
+from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from fanout.kafka.cluster import Server
-    from fanout.kafka.protocol.response_frames import ResponseFrame
-    from fanout.kafka.security import Security
+_LENGTH_BYTES: Final = 4
+_LEAST: Final = 4  # every answer begins with the number of its request
+# A longer frame gets more memory when this much has come: the length that a broken peer announces
+# is not trusted.
+_AT_ONCE: Final = 16 * 1024 * 1024
+# Shorter pieces are copied: only record batches are long.
+_COPIED: Final = 32 * 1024
+# A block of 32 MiB would have no effect, see DEFAULT_MMAP_THRESHOLD_MAX in glibc's malloc.c.
+_KEPT: Final = 31 * 1024 * 1024
 
-log = logging.getLogger(__name__)
 
-_WHOLE: Final = 2**31  # no frame has as many bytes
-
-
-@final
-class BrokerConnection:
+class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is untyped
     """A connection to one broker; it answers requests in their order.
 
-    The answer to a cancelled call is skipped when it comes. Nothing logs what a request or an
-    answer holds.
-
-    Args:
-        server: The broker.
-        security: How to authenticate.
-        context: The TLS context; None without TLS.
-        client_id: The name of this client in the broker's logs and quotas.
-        request_timeout: Seconds that the broker may take to answer.
-        max_idle: Seconds after which a connection without requests is closed.
+    The answer to a cancelled call is skipped when it comes.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        security: Security,
-        context: ssl.SSLContext | None,
-        *,
-        client_id: str,
-        request_timeout: float,
-        max_idle: float,
-    ) -> None:
-        self._server = server
-        self._security = security
-        self._context = context
-        self._client_id = client_id
-        self._request_timeout = request_timeout
-        self._max_idle = max_idle
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._versions: dict[int, tuple[int, int]] = {}
-        # The requests that wait for answers: their numbers, the requests, and the futures of the
-        # answers. A token of SASL has no number.
-        self._requests: deque[tuple[int | None, Any, asyncio.Future[Any]]] = deque()
-        self._number = 0
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._closed = self._loop.create_future()
-        self._last_action = self._loop.time()
-        self._idle_check: asyncio.TimerHandle | None = None
+    async def connect(self) -> Any:
+        """Connect as aiokafka does, then receive answers with ResponseReceiver."""
+        streams = await super().connect()
+        if self._writer is not None:  # the broker may have closed the connection already
+            # aiokafka's reader goes on, and reads only the end of the stream.
+            frames = ResponseReceiver(self._protocol, self._take, self._break_off)
+            self._writer.transport.set_protocol(frames)
+        return streams
 
-    async def connect(self) -> None:
-        """Connect, learn what the broker supports, and authenticate.
+    def send(self, request: Any, expect_response: bool = True) -> Awaitable[Any]:  # noqa: FBT001, FBT002 - the base's signature
+        """Send a request now, and return an awaitable for its answer."""
+        answer: Awaitable[Any] = super().send(_UnloggedRequest(request), expect_response)
+        return answer
 
-        Raises:
-            KafkaError: If the broker refuses the client, or breaks the connection.
-            OSError: If it cannot be reached.
-            ValueError: If the broker does not know the password.
-        """
-        receiver = ResponseReceiver(self._take, self._break_off, self._lost, self._writable)
-        self._transport, _ = await self._loop.create_connection(
-            lambda: receiver, self._server.host, self._server.port, ssl=self._context
-        )
-        self._idle_check = self._loop.call_later(self._max_idle, self._close_if_idle)
-        try:
-            await self._look_up_versions()
-            if self._security.sasl is not None:
-                await self._authenticate(self._security.sasl)
-        except BaseException:
-            self.close()
-            raise
+    def close(self, reason: Any = None, exc: BaseException | None = None) -> Awaitable[None]:
+        """Close at once, without waiting for unsent bytes or the close of TLS."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+        closed: Awaitable[None] = super().close(reason, exc)
+        return closed
 
-    def connected(self) -> bool:
-        """Return whether requests can be sent."""
-        return self._transport is not None and not self._transport.is_closing()
-
-    def send(self, request: Any, *, expect_response: bool = True) -> Awaitable[Any]:
-        """Send a request now, and return an awaitable for its answer.
-
-        Raises:
-            KafkaError: If the connection is closed, or the broker does not support the request.
-        """
-        try:
-            struct = request.prepare(self._versions)
-        except NotImplementedError as error:
-            raise IncompatibleBrokerVersion(str(error)) from error
-        self._number = (self._number + 1) % 2**31
-        header = struct.build_request_header(self._number, self._client_id)
-        log.debug("%s is asked %d by %s", self._server, self._number, type(struct).__name__)
-        self._write(header.encode(), struct.encode())
-        return self._answer(self._number, struct) if expect_response else self._written()
-
-    def close(self, error: Exception | None = None) -> asyncio.Future[None]:
-        """Close at once, without waiting for unsent bytes or the close of TLS.
-
-        Args:
-            error: The reason, for the calls that wait.
-
-        Returns:
-            A future that is done when the connection is closed.
-        """
-        if self._transport is None:
-            self._lost(error)
-        else:
-            self._transport.abort()
-            self._fail(error)
-        return self._closed
-
-    async def _look_up_versions(self) -> None:
-        answer = await self.send(ApiVersionRequest())
-        self._versions = {key: (least, most) for key, least, most in answer.api_versions}
-
-    async def _authenticate(self, mechanism: str) -> None:
-        answer = await self.send(SaslHandShakeRequest(mechanism))
-        taken = answer.enabled_mechanisms
-        code = 0 if mechanism in taken else UnsupportedSaslMechanismError.errno
-        what = f"{self._server} takes {', '.join(taken) or 'no mechanism'}, not {mechanism}"
-        raise_for_code(answer.error_code or code, what)
-        exchange = self._exchange if answer.API_VERSION > 0 else self._exchange_bare
-        await authenticate(self._security, exchange)
-
-    async def _exchange(self, token: bytes) -> bytes:
-        answer = await self.send(SaslAuthenticateRequest(token))
-        raise_for_code(answer.error_code, answer.error_message)
-        return bytes(answer.sasl_auth_bytes or b"")
-
-    async def _exchange_bare(self, token: bytes) -> bytes:
-        """Exchange tokens without a header, as brokers before Kafka 1.0 do."""
-        assert self._transport is not None
-        receiver = self._transport.get_protocol()
-        assert isinstance(receiver, ResponseReceiver)
-        receiver.least, least = 0, receiver.least
-        self._write(token)
-        frame: ResponseFrame = await self._answer(None, None)
-        receiver.least = least
-        return bytes(frame.read(_WHOLE))
-
-    def _write(self, *parts: bytes) -> None:
-        if self._transport is None or not self.connected():
-            raise KafkaConnectionError(f"the connection to {self._server} is closed")
-        self._transport.write(b"".join((sum(map(len, parts)).to_bytes(4), *parts)))
-
-    def _answer(self, number: int | None, request: Any) -> Awaitable[Any]:
-        answer = self._loop.create_future()
-        self._requests.append((number, request, answer))
-        return self._in_time(answer)
-
-    async def _in_time(self, answer: asyncio.Future[Any]) -> Any:
-        async with asyncio.timeout(self._request_timeout):
-            return await answer
-
-    async def _written(self) -> None:
-        """Wait until the write buffer has room again."""
-        await self._writable.wait()
-        if not self.connected():
-            raise KafkaConnectionError(f"the connection to {self._server} broke")
+    def authenticator_oauth(self) -> _TokenAuthenticator:
+        """Return the authenticator for OAUTHBEARER."""
+        return _TokenAuthenticator(super().authenticator_oauth())
 
     def _take(self, frame: ResponseFrame) -> None:
         """Decode an answer for the call that waits for it, unless that was cancelled."""
@@ -192,49 +78,207 @@ class BrokerConnection:
             return
         number, request, answer = self._requests[0]
         try:
-            if number is not None:
-                answered = request.parse_response_header(frame).correlation_id
-                if answered != number:
-                    self._break_off(f"request {number} has answer {answered}", CorrelationIdError)
-                    return
+            answered = request.parse_response_header(frame).correlation_id
+            if answered != number:
+                self._break_off(f"request {number} has answer {answered}", CorrelationIdError)
+                return
             if not answer.done():
-                response = frame if number is None else request.RESPONSE_TYPE.decode(frame)
-                log.debug("%s answers %s by %s", self._server, number, type(response).__name__)
-                answer.set_result(response)
+                answer.set_result(request.RESPONSE_TYPE.decode(frame))
         except ValueError:  # it may quote the answer, so it is not chained
-            self._break_off(f"the answer to {type(request).__name__} cannot be read")
+            self._break_off(f"the answer to {request} cannot be read")
             return
         self._requests.popleft()
-        self._last_action = self._loop.time()
+        self._last_action = time.monotonic()
 
     def _break_off(self, why: str, kind: type[KafkaError] = KafkaProtocolError) -> None:
         """Close because later answers cannot be matched with requests."""
-        error = kind(f"{self._server} breaks Kafka's protocol: {why}")
+        error = kind(f"{self.host}:{self.port} breaks Kafka's protocol: {why}")
         if self._requests and not (answer := self._requests[0][-1]).done():
             answer.set_exception(error)
-        self.close(error)
+        self.close(CloseReason.OUT_OF_SYNC, error)
 
-    def _lost(self, error: Exception | None) -> None:
-        """Note that the connection is closed, by either side."""
-        self._fail(error)
-        if not self._closed.done():
-            self._closed.set_result(None)
 
-    def _fail(self, cause: Exception | None) -> None:
-        """Fail the calls that wait; no other can follow."""
-        for *_, answer in self._requests:
-            if not answer.done():
-                error = KafkaConnectionError(f"the connection to {self._server} was closed")
-                error.__cause__ = cause
-                answer.set_exception(error)
-        self._requests.clear()
-        if self._idle_check is not None:
-            self._idle_check.cancel()
+@final
+class ResponseFrame:
+    """A received answer as a file, from which aiokafka's types read.
 
-    def _close_if_idle(self) -> None:
-        left = self._last_action + self._max_idle - self._loop.time()
-        if left <= 0 and not self._requests:
-            self.close()
+    Args:
+        data: Its bytes, which must not change any more.
+    """
+
+    def __init__(self, data: bytearray | memoryview) -> None:
+        self._data = memoryview(data).toreadonly()
+        self._at = 0
+
+    def read(self, nbytes: int) -> bytes | memoryview:
+        """Return the next bytes; a large piece is a view, not a copy."""
+        piece = self._data[self._at : self._at + nbytes]
+        self._at += nbytes
+        return piece if nbytes > _COPIED else bytes(piece)
+
+
+@final
+class ResponseReceiver(asyncio.BufferedProtocol):
+    """Receive answers in place of aiokafka's protocol, which would copy them.
+
+    Args:
+        replaced: That protocol, which still gets all events except the bytes.
+        take: Called with each answer.
+        fail: Called once with the reason if no answer can follow.
+    """
+
+    def __init__(
+        self,
+        replaced: asyncio.Protocol,
+        take: Callable[[ResponseFrame], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._replaced = replaced
+        self._take = take
+        self._fail = fail
+        self._length: int | None = None  # None while the length itself is received
+        self._buffer = _memory(_LENGTH_BYTES)
+        self._received = 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base's signature
+        """Return the memory for the rest of the frame, without room for the next frame."""
+        return self._buffer[self._received :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle received bytes."""
+        self._received += nbytes
+        if self._received < len(self._buffer):
             return
-        wait = left if left > 0 else self._max_idle
-        self._idle_check = self._loop.call_later(wait, self._close_if_idle)
+        received, length = self._buffer, self._length
+        if length is None:
+            self._expect(int.from_bytes(received, signed=True))
+        elif len(received) < length:
+            self._buffer = _memory(min(length, 2 * len(received)))
+            self._buffer[: len(received)] = received
+        else:
+            self._length, self._buffer, self._received = None, _memory(_LENGTH_BYTES), 0
+            self._take(ResponseFrame(received))
+
+    def _expect(self, length: int) -> None:
+        if length < _LEAST:
+            self._fail(f"an answer cannot have {length} bytes")
+        else:
+            self._length, self._buffer, self._received = length, _memory(min(length, _AT_ONCE)), 0
+
+    def eof_received(self) -> bool | None:
+        """Pass on the end of the stream."""
+        return self._replaced.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass on the end of the connection."""
+        self._replaced.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Pass on that the write buffer is full."""
+        self._replaced.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on that the write buffer has room again."""
+        self._replaced.resume_writing()
+
+
+@final
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is untyped
+    """A user's token function as aiokafka's token provider.
+
+    Args:
+        token: The function.
+    """
+
+    def __init__(self, token: Callable[[], Awaitable[str]]) -> None:
+        self._token = token
+
+    async def token(self) -> str:
+        """Return a token.
+
+        Raises:
+            KafkaConnectionError: If the function raises; it is called again later.
+            OptionError: If it is not async, or returns no string.
+        """
+        try:
+            returned = self._token()
+            token = await returned if inspect.isawaitable(returned) else returned
+        except (KafkaError, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise KafkaConnectionError(
+                f"the function that returns a token raised {type(error).__name__}"
+            ) from error
+        if not inspect.isawaitable(returned):
+            raise OptionError(
+                f"token must be an async function that returns a token; what was passed returns "
+                f"{type(returned).__name__} without being awaited"
+            )
+        if not isinstance(token, str):
+            raise OptionError(f"the token must be a string, not {type(token).__name__}")
+        return token
+
+
+@final
+class _TokenAuthenticator:
+    """OAUTHBEARER that notices a refusal; aiokafka takes every answer for success.
+
+    A broker that refuses a token sends the reason, and fails the exchange when the client has
+    confirmed that with one byte (RFC 7628, section 3.2.3).
+    """
+
+    def __init__(self, authenticator: Any) -> None:
+        self._authenticator = authenticator
+
+    async def step(self, answer: bytes | None) -> tuple[bytes, bool] | None:
+        if answer:
+            return b"\x01", True
+        step: tuple[bytes, bool] | None = await self._authenticator.step(answer)
+        return step
+
+
+@final
+class _UnloggedRequest:
+    """A request that appears in aiokafka's debug log, like its answer, by name only.
+
+    aiokafka would log passwords and records.
+    """
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Any:
+        """Return the request in the newest version that the broker supports."""
+        try:
+            struct = self._request.prepare(versions)
+        except NotImplementedError as error:
+            raise IncompatibleBrokerVersion(str(error)) from error
+        struct.__class__ = _unlogged(struct.__class__)
+        return struct
+
+
+@functools.cache
+def _unlogged(kind: Any) -> type[Any]:
+    members: dict[str, Any] = {"__repr__": lambda _: kind.__name__}
+    response = getattr(kind, "RESPONSE_TYPE", None)
+    if response is not None:
+        members["RESPONSE_TYPE"] = _unlogged(response)
+    return type(kind.__name__, (kind,), members)
+
+
+def _memory(nbytes: int) -> memoryview:
+    """Return memory that is written before it is read; a bytearray would be filled with zeros."""
+    return np.empty(nbytes, np.uint8).data
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep the freed memory of answers for later answers.
+
+    Otherwise it returns most of that memory to the kernel each time, and new pages for an answer
+    take three times as long as everything else to receive it. glibc keeps twice the size of the
+    largest block that it has mapped and freed, see M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in
+    mallopt(3); a block without a write takes no memory.
+    """
+    bytes(_KEPT)

@@ -21,8 +21,11 @@ from aiokafka.errors import (
 
 from fanout.core.error_text import text_of
 from fanout.errors import FanOutError
-from fanout.kafka.protocol.broker_connection import BrokerConnection
-from fanout.kafka.protocol.response_frames import keep_freed_memory
+from fanout.kafka.protocol.broker_connection import (
+    BrokerConnection,
+    TokenProvider,
+    keep_freed_memory,
+)
 from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
@@ -219,6 +222,8 @@ class Connections:
                 return response
             async with asyncio.timeout(self._options.request_timeout):
                 return await connection.send(request, expect_response=False)
+        except ConnectionError as error:
+            raise KafkaConnectionError(f"the connection to {server} broke") from error
         except TimeoutError as error:
             # Every later answer on this connection would come after the missing one.
             connection.close()
@@ -268,13 +273,19 @@ class Connections:
             return connection
 
     async def _connect(self, server: Server) -> BrokerConnection:
+        security = self._security
         connection = BrokerConnection(
-            server,
-            self._security,
-            self._context,
+            server.host,
+            server.port,
             client_id=self._client_id,
-            request_timeout=self._options.request_timeout,
-            max_idle=self._options.connections_max_idle,
+            request_timeout_ms=self._options.request_timeout * 1000,
+            max_idle_ms=self._options.connections_max_idle * 1000,
+            ssl_context=self._context,
+            security_protocol=security.protocol,
+            sasl_mechanism=security.sasl,
+            sasl_plain_username=security.username,
+            sasl_plain_password=security.password,
+            sasl_oauth_token_provider=security.token and TokenProvider(security.token),
         )
         try:
             async with asyncio.timeout(self._options.request_timeout):
@@ -288,7 +299,7 @@ class Connections:
         except FanOutError:  # an OptionError is a ValueError
             raise
         except (OSError, ValueError) as error:
-            # A ValueError says that the broker does not know the password, by SCRAM.
+            # aiokafka raises ValueError for a broker that does not know the SCRAM password either.
             if isinstance(error, ValueError) or _is_tls_refusal(error):
                 raise _refused(server, error) from error
             raise KafkaConnectionError(f"cannot connect to {server}: {text_of(error)}") from error

@@ -19,7 +19,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from fanout.core.error_text import text_of
 from fanout.errors import ServiceError
-from fanout.kafka.protocol.sasl import get_token
+from fanout.kafka.protocol.broker_connection import TokenProvider
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -46,7 +46,7 @@ class ClientTokens:
     """
 
     def __init__(self, token: Callable[[], Awaitable[str]], *, timeout: float) -> None:
-        self._token = token
+        self._provider = TokenProvider(token)
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._first: tuple[str, float] | None = None
@@ -115,7 +115,7 @@ class ClientTokens:
     async def _get(self) -> tuple[str, float]:
         try:
             async with asyncio.timeout(self._timeout):
-                token = await get_token(self._token)
+                token = await self._provider.token()
         except TimeoutError as error:
             raise KafkaConnectionError(
                 f"the function that returns a token took more than {self._timeout:g} seconds"

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from aiokafka.protocol.admin import ApiVersionResponse_v0
 from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
 
-from fanout.kafka.cluster import Server
 from fanout.kafka.protocol.broker_connection import BrokerConnection
-from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-PLAIN = Security(protocol="PLAINTEXT")
 REQUEST = FetchRequest(10, 1, 1000, 1, [("orders", [(0, 0, 1000)])], "")
 VERSIONS = ApiVersionResponse_v0(0, [(FetchRequest.API_KEY, 4, 11)]).encode()
 
@@ -78,8 +75,9 @@ async def connected(
     theirs, ours = tls or (None, None)
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=theirs) as server:
         port = server.sockets[0].getsockname()[1]
-        options = {"client_id": "test", "request_timeout": 40.0, "max_idle": 60.0, **options}
-        connection = BrokerConnection(Server("127.0.0.1", port), PLAIN, ours, **options)
+        protocol = "PLAINTEXT" if ours is None else "SSL"
+        options = {"security_protocol": protocol, "ssl_context": ours, **options}
+        connection = BrokerConnection("127.0.0.1", port, **options)
         await connection.connect()
         try:
             yield connection

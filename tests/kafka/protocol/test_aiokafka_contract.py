@@ -1,16 +1,21 @@
 """Check what fanout uses of aiokafka beyond its documented API, version by version.
 
 When a new aiokafka fails one of these, read what has changed there before the test is changed: the
-connection, the messages and what reads them in `fanout/kafka` go by it.
+files `client.py`, `connections.py`, `frames.py`, `layouts.py` and `wire.py` of `fanout/kafka` go
+by it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from typing import Any
 
 import pytest
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, CloseReason
 from aiokafka.errors import BrokerResponseError, KafkaError, UnknownError, for_code
-from aiokafka.protocol.admin import DescribeConfigsRequest
+from aiokafka.protocol.admin import DescribeConfigsRequest, SaslAuthenticateRequest
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.fetch import FetchRequest
@@ -24,12 +29,12 @@ from aiokafka.protocol.transaction import (
 )
 
 from fanout.kafka.partitions import Partition, partition_rows
+from fanout.kafka.protocol.broker_connection import ResponseFrame, _UnloggedRequest
 from fanout.kafka.protocol.coordinators import codes_of
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
     DescribeTransactionsRequest,
 )
-from fanout.kafka.protocol.response_frames import ResponseFrame
 from fanout.kafka.reading.client import read_fetched
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched
 
@@ -198,12 +203,80 @@ def test_the_rows_of_an_answer_are_its_partitions() -> None:
     assert list(partition_rows(answer.topics)) == [(Partition("a", 0), 1), (Partition("b", 2), 3)]
 
 
+@pytest.mark.parametrize("request_", [*REQUESTS.values(), SaslAuthenticateRequest(b"canary")])
+def test_a_request_and_its_answer_are_shown_by_their_names_alone(request_: Any) -> None:
+    struct = _UnloggedRequest(request_).prepare({request_.API_KEY: (0, 99)})
+    plain = request_.prepare({request_.API_KEY: (0, 99)})
+    assert struct.encode() == plain.encode()
+    assert repr(struct) == str(struct) == type(plain).__name__
+    answer = struct.RESPONSE_TYPE
+    assert issubclass(answer, plain.RESPONSE_TYPE)
+    assert repr(answer.__new__(answer)) == plain.RESPONSE_TYPE.__name__
+    header = struct.build_request_header(correlation_id=7, client_id="me")
+    assert header.encode() == plain.build_request_header(7, "me").encode()
+
+
+def test_a_connection_takes_what_it_is_given() -> None:
+    taken = inspect.signature(AIOKafkaConnection).parameters
+    assert {
+        "host",
+        "port",
+        "client_id",
+        "request_timeout_ms",
+        "max_idle_ms",
+        "ssl_context",
+        "security_protocol",
+        "sasl_mechanism",
+        "sasl_plain_username",
+        "sasl_plain_password",
+        "sasl_oauth_token_provider",
+    } <= set(taken)
+    assert list(inspect.signature(AIOKafkaConnection.send).parameters) == [
+        "self",
+        "request",
+        "expect_response",
+    ]
+    assert list(inspect.signature(AIOKafkaConnection.close).parameters) == ["self", "reason", "exc"]
+
+
+def test_a_connection_prepares_its_requests_by_the_brokers_versions() -> None:
+    # And it closes by its own method, which is where ours breaks the transport off first.
+    source = inspect.getsource(AIOKafkaConnection)
+    assert "request.prepare(self._versions)" in source
+    assert "self._writer.close()" in source
+    assert "if not fut.done()" in inspect.getsource(AIOKafkaConnection._handle_frame)
+
+
+def test_a_token_comes_from_one_method() -> None:
+    assert AbstractTokenProvider.__abstractmethods__ == {"token"}
+
+
 def test_an_error_has_its_code_and_says_whether_it_may_pass() -> None:
     assert for_code(12345) is UnknownError
     assert issubclass(BrokerResponseError, KafkaError)
     transient = {code for code in range(1, 80) if for_code(code).retriable}
     assert {3, 5, 6, 7, 14, 15, 16} <= transient
     assert transient.isdisjoint({1, 2, 17, 29, 30, 58})
+
+
+def test_a_connection_can_be_given_another_way_to_receive() -> None:
+    # What is in these places: the protocol and its transport once connected, and the requests
+    # that wait, each with its number and what waits for the answer. aiokafka's own reader waits
+    # for bytes alone, and for the end of them.
+    read = inspect.getsource(AIOKafkaConnection._read)
+    assert read.count("await") == read.count("await reader.readexactly(") == 2
+    source = inspect.getsource(AIOKafkaConnection)
+    for used in (
+        "self._reader, self._writer, self._protocol = reader, writer, protocol",
+        "(correlation_id, request_struct, fut),",
+        "correlation_id, request, fut = self._requests[0]",
+        "request.parse_response_header(resp)",
+        "self._last_action = time.monotonic()",
+        "self._requests.popleft()",
+    ):
+        assert used in source, used
+    assert issubclass(AIOKafkaProtocol, asyncio.StreamReaderProtocol)
+    assert CloseReason.OUT_OF_SYNC
 
 
 @pytest.mark.parametrize("version", VERSIONS[FetchRequest])

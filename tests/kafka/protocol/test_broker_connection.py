@@ -15,8 +15,7 @@ from aiokafka.errors import (
     KafkaProtocolError,
 )
 
-from fanout.kafka.protocol.broker_connection import BrokerConnection
-from fanout.kafka.protocol.response_frames import ResponseReceiver
+from fanout.kafka.protocol.broker_connection import BrokerConnection, ResponseReceiver
 from tests.kafka.certificates import make_certificates
 from tests.kafka.protocol.peer import REQUEST, ask, batches_of, connected, fetched, frame
 
@@ -185,7 +184,7 @@ async def test_an_answer_that_nobody_asked_for_closes(caplog: pytest.LogCaptureF
 
     async with connected(twice) as connection:
         assert batches_of(await connection.send(REQUEST)) == [b"x"]
-        closed = connection._closed
+        closed = connection._closed_fut
         async with asyncio.timeout(SOON):
             await closed
         with pytest.raises(KafkaConnectionError):
@@ -216,7 +215,7 @@ async def test_an_answer_that_is_not_waited_for_is_skipped() -> None:
 
 
 async def test_an_answer_that_does_not_come_in_time_is_a_timeout() -> None:
-    async with connected(hang, request_timeout=0.05) as connection:
+    async with connected(hang, request_timeout_ms=50) as connection:
         with pytest.raises(TimeoutError):
             await connection.send(REQUEST)
 
@@ -226,12 +225,12 @@ async def test_a_connection_that_is_idle_closes_and_one_that_waits_does_not() ->
         await asyncio.sleep(0.2)  # longer than the connection may be idle
         writer.write(frame(number, fetched(b"late")))
 
-    async with connected(late, max_idle=0.1) as connection:
+    async with connected(late, max_idle_ms=100) as connection:
         asked_at = time.monotonic()
         assert batches_of(await connection.send(REQUEST)) == [b"late"]
         assert connection._last_action >= asked_at
         async with asyncio.timeout(SOON):
-            await connection._closed
+            await connection._closed_fut
         assert not connection.connected()
 
 
@@ -245,8 +244,7 @@ async def test_closing_within_an_answer_is_at_once_and_keeps_none_of_it() -> Non
     async with connected(endless) as connection:
         waiting = ask(connection)
         await begun.wait()
-        assert connection._transport is not None
-        frames = connection._transport.get_protocol()
+        frames = connection._writer.transport.get_protocol()
         assert isinstance(frames, ResponseReceiver)
         gone = weakref.ref(frames)
         del frames
@@ -261,13 +259,13 @@ async def test_closing_within_an_answer_is_at_once_and_keeps_none_of_it() -> Non
 async def test_a_connection_that_is_gone_when_it_is_made_is_an_error_of_the_first_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    look_up = BrokerConnection._look_up_versions
+    look_up = BrokerConnection._do_version_lookup
 
     async def then_break(connection: BrokerConnection) -> None:
         await look_up(connection)
         connection.close()
 
-    monkeypatch.setattr(BrokerConnection, "_look_up_versions", then_break)
+    monkeypatch.setattr(BrokerConnection, "_do_version_lookup", then_break)
     async with connected(hang) as connection:
         assert not connection.connected()
         with pytest.raises(KafkaConnectionError):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fanout.kafka.protocol.response_frames import ResponseFrame, ResponseReceiver
+from fanout.kafka.protocol.broker_connection import ResponseFrame, ResponseReceiver
 
 MIB = 1 << 20
 
@@ -15,9 +15,7 @@ class Receiver:
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.failures: list[str] = []
-        self.frames = ResponseReceiver(
-            self._take, self.failures.append, lambda _: None, asyncio.Event()
-        )
+        self.frames = ResponseReceiver(asyncio.Protocol(), self._take, self.failures.append)
         self.largest = 0
 
     def _take(self, frame: ResponseFrame) -> None:
@@ -81,16 +79,26 @@ def test_many_bytes_of_a_frame_are_not_copied_and_cannot_be_changed() -> None:
     assert frame.read(4) == b""
 
 
-def test_a_full_write_buffer_and_the_end_of_a_connection_are_noted() -> None:
-    lost: list[Exception | None] = []
-    writable = asyncio.Event()
-    frames = ResponseReceiver(lambda _: None, lambda _: None, lost.append, writable)
-    frames.resume_writing()
-    assert writable.is_set()
+def test_what_a_frame_does_not_receive_is_passed_on() -> None:
+    reported = []
+
+    class Replaced(asyncio.Protocol):
+        def eof_received(self) -> bool:
+            reported.append("eof")
+            return True
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            reported.append(repr(exc))
+
+        def pause_writing(self) -> None:
+            reported.append("pause")
+
+        def resume_writing(self) -> None:
+            reported.append("resume")
+
+    frames = ResponseReceiver(Replaced(), lambda _: None, lambda _: None)
     frames.pause_writing()
-    assert not writable.is_set()
-    assert frames.eof_received() is None  # the transport closes itself
-    broken = OSError()
-    frames.connection_lost(broken)
-    assert lost == [broken]
-    assert writable.is_set()
+    frames.resume_writing()
+    assert frames.eof_received() is True
+    frames.connection_lost(OSError())
+    assert reported == ["pause", "resume", "eof", "OSError()"]

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.transaction import EndTxnRequest
 from confluent_kafka.admin import AclOperation, ResourceType
 
@@ -73,7 +72,7 @@ async def test_a_commit_that_a_killed_broker_never_answered_has_a_known_outcome(
         killed.set()
         if lost == "request":
             await answer
-        raise KafkaConnectionError("the connection was closed")
+        raise ConnectionResetError
 
     async with transactions(mortal_broker, request_timeout=5.0) as connection:
         token = await sink.open(connection)
