@@ -17,6 +17,7 @@ import pytest
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from fanout.core.sentence import Sentence
 from fanout.errors import (
     CheckpointError,
     FanOutError,
@@ -179,7 +180,8 @@ def test_the_error_of_the_source_has_the_words_of_the_user(
     reader = SourceStreamReader(landed.reading, SCHEMA, landed.landing, lambda: source)
     with stopped(reader):
         start = reader.initialOffset()
-        source.fail(ServiceError("check endpoint_url, or on_data_loss='earliest' goes on"))
+        said = Sentence.of("check {endpoint_url}, or {on_data_loss='earliest'} goes on")
+        source.fail(ServiceError(said))
         eventually(lambda: fails(lambda: reader.latestOffset(start, ALL)), "the error")
         with pytest.raises(SplitFailedError) as raised:
             reader.commit(start)

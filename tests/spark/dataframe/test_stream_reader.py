@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 import fanout
+from fanout.core.sentence import Option
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing import landed_log
 from fanout.landing.entries import entry_name
@@ -404,7 +405,9 @@ def test_an_error_of_the_storage_names_options(
     landing.put(5)
 
     def refuses(*_: object, **__: object) -> None:
-        raise CheckpointError("cannot read: give the storage option region")
+        raise CheckpointError(
+            "cannot read: give ", Option("storage.region", text="the storage option region")
+        )
 
     monkeypatch.setattr(LocalFiles, "read", refuses)
     monkeypatch.setattr(LocalFiles, "open", refuses)
