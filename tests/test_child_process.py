@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout._child_process import run_command
-from fanout.testing import ivy
+from fanout.testing import jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ def endless(tmp_path: Path) -> tuple[list[str], Path]:
 
 
 def run_java(command: list[str]) -> None:
-    ivy.run(command, Path.cwd(), "it failed")
+    jars.run(command, Path.cwd(), "it failed")
 
 
 @pytest.mark.parametrize("run", [run_command, run_java])

@@ -11,8 +11,8 @@ from fanout.core.fan_out import FanOut
 from fanout.core.lineage import Lineage
 from fanout.core.positions import WHOLE_RECORD, Cursor
 from fanout.core.statistics import SplitState
-from fanout.core.subscribers import Subscribers
 from fanout.core.supervisor import Supervisor
+from fanout.core.task_scope import TaskScope
 from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, around, before, together
 from tests.provers.simulation.moments.observers.connections import run_of
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fanout.core.events import Split
     from fanout.core.positions import Position
     from fanout.core.subscriber import Subscriber
+    from fanout.core.subscribers import Subscribers
     from tests.provers.simulation.kinesis.service.stream_log import SourceLog
     from tests.provers.simulation.moments.observers.connections import ConnectionObservers
 
@@ -62,7 +63,7 @@ class StreamObservers:
             after(Supervisor, "__init__", self._opens),
             before(Lineage, "_learn", self._learns),
             before(Supervisor, "_finish", self._finishes),
-            before(Subscribers, "_stop", self._stops),
+            before(TaskScope, "cancel", self._stops),
             around(FanOut, "_fill_until", self._collects),
             around(FanOut, "drain", self._drains),
             after(FanOut, "drain", self._has_drained),
@@ -97,9 +98,10 @@ class StreamObservers:
         self._moments[KinesisSometimes.RESUMED_INSIDE_AGGREGATE] += inside
         self._moments[KinesisSometimes.RESTARTED_AMONG_CHILDREN] += among_children
 
-    def _stops(self, subscribers: Subscribers) -> None:
+    def _stops(self, tasks: TaskScope) -> None:
         """Look at a stream that is closed by its user, and has not failed."""
-        if not subscribers._closed or subscribers not in self._open:
+        subscribers = next((one for one in self._open if one._tasks is tasks), None)
+        if subscribers is None or not subscribers._closed:
             return
         self._open.remove(subscribers)
         connection = subscribers._connection
