@@ -74,7 +74,7 @@ clients: $(VENV)/ready java kinesis-sdk-java kcl flink
 # Delta and Iceberg have no jars for the newest pyspark.
 prove-oldest: $(OLDEST)/ready java spark-classes-oldest lakehouse-oldest
 	$(OLDEST)/bin/python -m pytest -m prove tests/examples/test_kinesis_to_delta.py \
-	  tests/examples/test_kinesis_to_iceberg.py tests/spark/tables/test_killed.py tests/spark/tables/test_lakehouse_values.py \
+	  tests/examples/test_kinesis_to_iceberg.py tests/spark/sinks/tables/test_killed.py tests/spark/sinks/tables/test_lakehouse_values.py \
 	  tests/provers/tests/crash/test_sinks.py -k 'delta or iceberg or test_killed'
 
 prove-4.0: $(FIRST_4)/ready java
@@ -120,7 +120,7 @@ site: $(VENV)/ready
 # Delta and Iceberg have no jars for the newest pyspark; their pages are skipped there.
 docs: site java kafka spark-classes $(OLDEST)/ready spark-classes-oldest lakehouse-oldest
 	$(BIN)/python -m pytest $(PARALLEL) tests/docs $(shell $(BIN)/python -m tests.docs.examples)
-	$(OLDEST)/bin/python -m pytest tests/spark/tables/test_pages.py
+	$(OLDEST)/bin/python -m pytest tests/spark/sinks/tables/test_pages.py
 
 release: $(RELEASE)/ready
 	$(RELEASE)/bin/python -m tests.packaging.release $(PYTHONS)

@@ -25,7 +25,7 @@ import fanout
 from benchmarks.harness import Measurement, Report, measure, median_row, run_apart
 from benchmarks.turns import take_turns
 from fanout.kinesis import KinesisSource
-from fanout.spark.session_checks import require_java
+from fanout.spark.hadoop.session_checks import require_java
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.kinesis.rules import KinesisRules
 from tests.jars.fetch import jar_set

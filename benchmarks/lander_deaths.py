@@ -27,10 +27,10 @@ from fanout.landers.control_handshake import SECRET_BYTES
 from fanout.landers.control_server import ControlServer
 from fanout.landers.coordinator import Coordinator
 from fanout.landers.task import LanderTask
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.reading import BatchLimits
-from fanout.landing.segment_filler import NoRecords
-from fanout.landing.segments import LandedBatch
+from fanout.landing.log.reading import BatchLimits
+from fanout.landing.segments.segment_filler import NoRecords
+from fanout.landing.segments.segments import LandedBatch
+from fanout.landing.storage.local_storage import LocalStorage
 from fanout.testing.kinesis.process import KinesisProcess
 
 if TYPE_CHECKING:

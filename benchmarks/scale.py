@@ -36,20 +36,20 @@ from fanout.landers.control_handshake import SECRET_BYTES
 from fanout.landers.control_server import ControlServer
 from fanout.landers.coordinator import Coordinator
 from fanout.landers.task import LanderTask
-from fanout.landing.entries import BatchEntry
-from fanout.landing.ledger import BatchLedger
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.ownership import ThisProcess, claim
-from fanout.landing.reading import BatchLimits
-from fanout.landing.segment_filler import SegmentFiller
-from fanout.landing.segments import Filled, LandedBatch, SegmentLog, publish
+from fanout.landing.claims.ownership import ThisProcess, claim
+from fanout.landing.log.entries import BatchEntry
+from fanout.landing.log.ledger import BatchLedger
+from fanout.landing.log.reading import BatchLimits
+from fanout.landing.segments.segment_filler import SegmentFiller
+from fanout.landing.segments.segments import Filled, LandedBatch, SegmentLog, publish
+from fanout.landing.storage.local_storage import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.kinesis import KinesisSource
-    from fanout.landing.entries import SegmentFile
+    from fanout.landing.segments.segment_file import SegmentFile
 
 __all__ = ("compare", "run", "stops")
 

@@ -24,12 +24,12 @@ from benchmarks.sink import AT_LEAST_ONCE, EXACTLY_ONCE, PEER, TOPICS, TRANSFORM
 from benchmarks.spark_contender import answer, cpu_seconds, session, warm_up_batches
 from fanout.kafka import Security
 from fanout.kafka.cluster import Cluster
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.ownership import claim
+from fanout.landing.claims.ownership import claim
+from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark import KafkaSink
-from fanout.spark.current_batch import BatchContext, handling
 from fanout.spark.hadoop.jvm_lock import JvmProcess
-from fanout.spark.loop_thread import LoopThread
+from fanout.spark.query.current_batch import BatchContext, handling
+from fanout.spark.workers.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -32,7 +32,7 @@ from benchmarks.harness import Measurement, own_peak_rss_bytes
 from benchmarks.kafka_topic import TOPIC
 from benchmarks.spark_contender import answer, cpu_seconds, session, warm_up_batches
 from fanout.spark import foreach_batch, read_stream
-from fanout.spark.loop_thread import LoopThread
+from fanout.spark.workers.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -73,9 +73,9 @@ from fanout.errors import (
 )
 
 if TYPE_CHECKING:
-    from fanout.landing.followed import followed
-    from fanout.landing.landed_entry import LandedEntry
     from fanout.landing.lander import Landing, land
+    from fanout.landing.log.followed import followed
+    from fanout.landing.log.landed_entry import LandedEntry
 
 __all__ = (
     "AcknowledgementError",
@@ -146,9 +146,9 @@ __all__ = (
 __getattr__, _ = lazy_exports(
     __name__,
     {
-        "LandedEntry": "fanout.landing.landed_entry",
+        "LandedEntry": "fanout.landing.log.landed_entry",
         "Landing": "fanout.landing.lander",
-        "followed": "fanout.landing.followed",
+        "followed": "fanout.landing.log.followed",
         "land": "fanout.landing.lander",
     },
 )

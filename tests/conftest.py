@@ -42,7 +42,7 @@ hypothesis.settings.load_profile("fanout")
 _PROVE = (
     "tests/benchmarks/",
     "tests/provers/",
-    "tests/spark/sink/test_benchmark.py",
+    "tests/spark/sinks/kafka/test_benchmark.py",
     "tests/test_live.py",
 )
 # `make test` runs these too, as they are quick: plans that once showed a defect, and whether the

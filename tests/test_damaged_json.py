@@ -24,16 +24,16 @@ from fanout.errors import (
     PositionError,
 )
 from fanout.kinesis.reading.decode import decode_event, decode_records
-from fanout.landing.entries import (
+from fanout.landing.claims.ownership import Ownership
+from fanout.landing.log.entries import (
     BatchEntry,
-    SegmentFile,
     decode_entry,
     decode_origin,
     encode_entry,
     encode_origin,
 )
-from fanout.landing.ownership import Ownership
-from fanout.landing.stored_positions import read_positions
+from fanout.landing.log.stored_positions import read_positions
+from fanout.landing.segments.segment_file import SegmentFile
 from fanout.testing.faults import EndEarly, RefuseCall, Stall, fault_from_json, fault_to_json
 from fanout.testing.kinesis.list_shards import ListShardsError, decode_token
 from fanout.testing.kinesis.polling import ShardIterator

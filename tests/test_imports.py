@@ -73,6 +73,21 @@ ROWS_OF_ROOM = {
         {"shuffle"},
         {"doctor"},
     ),
+    "landing": (
+        {"storage"},
+        {"segments"},
+        {"claims"},
+        {"log"},
+        {"projections", "retention"},
+        {"lander"},
+    ),
+    "spark": (
+        {"hadoop"},
+        {"workers"},
+        {"landers"},
+        {"query", "dataframe"},
+        {"sinks"},
+    ),
 }
 HEAVY = [
     "pyspark",

@@ -32,7 +32,7 @@ from fanout.errors import FanOutError, MalformedEventError, OptionError
 from fanout.kinesis.reading.decode import decode_event, decode_records
 from fanout.kinesis.reading.event_stream import FrameDecoder
 from fanout.kinesis.writing.kpl_format import encode_aggregate, seal_aggregate
-from fanout.landing.segments import SegmentLog
+from fanout.landing.segments.segments import SegmentLog
 from fanout.testing.fast_mode import fast
 from fanout.testing.faults import (
     CorruptFrame,

@@ -223,7 +223,7 @@ def _unasked(stored: Checkpoint) -> Finding:
 def _place_of_landers(location: str | None) -> Finding:
     """Check whether executors on other machines can reach a checkpoint, and without a JVM."""
     from fanout.core.findings import fine, problem, unknown, warning  # noqa: PLC0415 - for help
-    from fanout.landing.object_location import is_object_location  # noqa: PLC0415 - for help
+    from fanout.landing.storage.object_location import is_object_location  # noqa: PLC0415 - for help
 
     check = "checkpoint of landers"
     move = (

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fanout.core.source import Source
-    from fanout.landing.landed_entry import LandedEntry
     from fanout.landing.lander import Landing
+    from fanout.landing.log.landed_entry import LandedEntry
 
 # An option would show in the list of processes.
 _SECRET: Final = re.compile(

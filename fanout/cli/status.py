@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fanout.core.backlog import Backlog
     from fanout.core.checkpoint import Checkpoint, SplitPosition
-    from fanout.landing.checkpoint_status import CheckpointStatus
+    from fanout.landing.log.checkpoint_status import CheckpointStatus
 
 # Of a batch that was set aside so many splits are named; --json has more.
 _NAMED_PLACES = 5
@@ -62,7 +62,7 @@ def status(
     expired. It is 2 if there is neither a checkpoint of fanout nor a landing, or it is damaged, or
     a newer version wrote it.
     """
-    from fanout.landing.checkpoint_status import read_status  # noqa: PLC0415 - for help
+    from fanout.landing.log.checkpoint_status import read_status  # noqa: PLC0415 - for help
 
     with checkpoint_files(checkpoint) as files:
         found = read_status(files)

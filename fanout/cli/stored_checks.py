@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.findings import Finding
-    from fanout.landing.storage import StoredFiles
+    from fanout.landing.storage.storage import StoredFiles
 
 _DAMAGE: Final = "do not start a reader on it as it is"
 # A segment has 128 MiB of records by default, and one is filled while another is published.
@@ -49,7 +49,7 @@ def examine_stored(location: str) -> tuple[Checkpoint | None, list[Finding]]:
 
 
 def _examine_files(files: StoredFiles) -> tuple[Checkpoint | None, list[Finding]]:
-    from fanout.landing.checkpoint_status import read_status  # noqa: PLC0415 - for help
+    from fanout.landing.log.checkpoint_status import read_status  # noqa: PLC0415 - for help
 
     try:
         status = read_status(files)
@@ -60,8 +60,8 @@ def _examine_files(files: StoredFiles) -> tuple[Checkpoint | None, list[Finding]
 
 
 def _examine_local(location: str) -> tuple[Checkpoint | None, list[Finding]]:
-    from fanout.landing.owner import read_owner  # noqa: PLC0415 - for help
-    from fanout.landing.stored_positions import local_path, read_positions  # noqa: PLC0415 - for help
+    from fanout.landing.claims.owner import read_owner  # noqa: PLC0415 - for help
+    from fanout.landing.log.stored_positions import local_path, read_positions  # noqa: PLC0415 - for help
 
     path = local_path(location, "positions")
     try:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.transactions.transactions import Transactions
-    from fanout.landing.local_storage import LocalStorage
-    from fanout.spark.sink.finish_transactions import FinishResult, SinkToken
+    from fanout.landing.storage.local_storage import LocalStorage
+    from fanout.spark.sinks.kafka.finish_transactions import FinishResult, SinkToken
 
 Answer = TypeVar("Answer")
 
@@ -99,8 +99,8 @@ def list_(
     A sink is listed from its first token on. The exit code is 1 if a transaction is open or being
     ended, or its outcome is unknown.
     """
-    from fanout.landing.owner import is_claimed  # noqa: PLC0415 - for help
-    from fanout.spark.sink.finish_transactions import (  # noqa: PLC0415 - the same
+    from fanout.landing.claims.owner import is_claimed  # noqa: PLC0415 - for help
+    from fanout.spark.sinks.kafka.finish_transactions import (  # noqa: PLC0415 - the same
         describe_transactions,
     )
 
@@ -162,9 +162,9 @@ class _Job:
     kafka: ClusterOptions
 
     def storage(self) -> LocalStorage:
-        from fanout.landing.entries import DIRECTORY  # noqa: PLC0415 - see above
-        from fanout.landing.local_storage import LocalStorage  # noqa: PLC0415 - see above
-        from fanout.landing.stored_positions import local_path  # noqa: PLC0415 - see above
+        from fanout.landing.log.entries import DIRECTORY  # noqa: PLC0415 - see above
+        from fanout.landing.log.stored_positions import local_path  # noqa: PLC0415 - see above
+        from fanout.landing.storage.local_storage import LocalStorage  # noqa: PLC0415 - see above
 
         root = local_path(self.checkpoint, "commit tokens") / DIRECTORY
         if not root.is_dir():
@@ -175,7 +175,7 @@ class _Job:
         return LocalStorage(root)
 
     def stored(self, storage: LocalStorage) -> list[SinkToken]:
-        from fanout.spark.sink.finish_transactions import stored_tokens  # noqa: PLC0415 - see above
+        from fanout.spark.sinks.kafka.finish_transactions import stored_tokens  # noqa: PLC0415 - see above
 
         stored = stored_tokens(storage)
         names = sorted({each.sink for each in stored})
@@ -186,8 +186,8 @@ class _Job:
 
 
 def _change(verb: str, job: _Job, *, yes: bool, force: bool, json: bool) -> None:
-    from fanout.landing.ownership import claim_stopped  # noqa: PLC0415 - for help
-    from fanout.spark.sink.finish_transactions import (  # noqa: PLC0415 - the same
+    from fanout.landing.claims.ownership import claim_stopped  # noqa: PLC0415 - for help
+    from fanout.spark.sinks.kafka.finish_transactions import (  # noqa: PLC0415 - the same
         FinishAction,
         finish_transactions,
         record_result,

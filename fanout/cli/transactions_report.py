@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from fanout.spark.sink.finish_transactions import FinishResult, SinkTransaction
+    from fanout.spark.sinks.kafka.finish_transactions import FinishResult, SinkTransaction
 
 _COLUMNS = (
     "sink",

@@ -173,6 +173,6 @@ def check_environment(
             )
         )
     # It imports pyspark, so it comes after the check.
-    from fanout.spark.session_checks import require_java  # noqa: PLC0415
+    from fanout.spark.hadoop.session_checks import require_java  # noqa: PLC0415
 
     require_java()

@@ -23,9 +23,9 @@ from fanout.demo.queries import (
 )
 from fanout.demo.sources import make_shuffle_sink, make_source
 from fanout.spark import OnExecutors, foreach_batch
-from fanout.spark.current_batch import current_batch
 from fanout.spark.dataframe.read_stream import read_stream
 from fanout.spark.hadoop.jvm import jvm
+from fanout.spark.query.current_batch import current_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

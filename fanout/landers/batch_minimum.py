@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from fanout.landers.session import LanderSession
-    from fanout.landing.entries import SegmentFile
+    from fanout.landing.segments.segment_file import SegmentFile
 
 
 @final

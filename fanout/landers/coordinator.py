@@ -42,8 +42,8 @@ from fanout.landers.messages import (
     from_lander,
 )
 from fanout.landers.session import SILENCE, LanderSession
-from fanout.landing.segment_filler import NoRecords, Stopped
-from fanout.landing.segments import LandedBatch
+from fanout.landing.segments.segment_filler import NoRecords, Stopped
+from fanout.landing.segments.segments import LandedBatch
 
 if TYPE_CHECKING:
     from fanout.core.lifecycle_log import LifecycleLog
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fanout.landers.assignment import Assignment
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, Piece, Resubscription
-    from fanout.landing.entries import SegmentFile
+    from fanout.landing.segments.segment_file import SegmentFile
 
 log = logging.getLogger(__name__)
 

@@ -44,8 +44,8 @@ from fanout.landers.messages import (
     encode,
     from_coordinator,
 )
-from fanout.landing.segment_filler import NoRecords, SegmentFiller
-from fanout.landing.segments import Filled, publish
+from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller
+from fanout.landing.segments.segments import Filled, publish
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from fanout.core.statistics import SplitStatistics
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, FromLander
-    from fanout.landing.entries import SegmentFile
-    from fanout.landing.segments import SegmentLog, SplitPart
-    from fanout.landing.storage import Storage
+    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import SegmentLog, SplitPart
+    from fanout.landing.storage.storage import Storage
 
 log = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from fanout.landing.entries import SEGMENTS
-from fanout.landing.segments import session_of
+from fanout.landing.segments.segment_file import SEGMENTS
+from fanout.landing.segments.segments import session_of
 
 if TYPE_CHECKING:
-    from fanout.landing.storage import Storage
+    from fanout.landing.storage.storage import Storage
 
 
 @final

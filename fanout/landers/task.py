@@ -30,15 +30,15 @@ from fanout.landers.messages import (
     encode,
     from_coordinator,
 )
-from fanout.landing.places import open_storage
-from fanout.landing.segments import SegmentLog
+from fanout.landing.segments.segments import SegmentLog
+from fanout.landing.storage.places import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.core.source import Connection, Source
-    from fanout.landing.reading import BatchLimits
-    from fanout.landing.storage import Storage
+    from fanout.landing.log.reading import BatchLimits
+    from fanout.landing.storage.storage import Storage
 
 Serve: TypeAlias = Callable[[Channel, int], Awaitable[bool]]
 """Serves a session on its channel, with its epoch; returns whether the coordinator said stop."""

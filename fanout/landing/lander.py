@@ -17,24 +17,24 @@ from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option
 from fanout.core.task_scope import TaskScope
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
-from fanout.landing.by_date import check_date_column, publish_by_date
-from fanout.landing.columns import continued, keep_columns
-from fanout.landing.entries import BatchEntry
-from fanout.landing.entry_log import EntryLog
-from fanout.landing.identity import give_identity
-from fanout.landing.landed_entry import LandedEntry
-from fanout.landing.ownership import ThisProcess, claim
-from fanout.landing.places import open_storage
-from fanout.landing.reading import LandingPlace
-from fanout.landing.retention import (
+from fanout.landing.claims.ownership import ThisProcess, claim
+from fanout.landing.log.columns import continued, keep_columns
+from fanout.landing.log.entries import BatchEntry
+from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.log.identity import give_identity
+from fanout.landing.log.landed_entry import LandedEntry
+from fanout.landing.log.reading import LandingPlace
+from fanout.landing.projections.spark_log import SparkLog
+from fanout.landing.retention.retention import (
     Retention,
     check_no_files,
     sweep_files_of_landers,
     sweep_orphans,
 )
-from fanout.landing.segment_filler import NoRecords, SegmentFiller
-from fanout.landing.segments import Filled, LandedBatch, SegmentLog, publish
-from fanout.landing.spark_log import SparkLog
+from fanout.landing.segments.by_date import check_date_column, publish_by_date
+from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller
+from fanout.landing.segments.segments import Filled, LandedBatch, SegmentLog, publish
+from fanout.landing.storage.places import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe, Statistics
-    from fanout.landing.ownership import Ownership
-    from fanout.landing.reading import LandedSegments, LandedStream, Reading
-    from fanout.landing.storage import Storage
+    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
+    from fanout.landing.storage.storage import Storage
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -145,7 +145,7 @@ def java_and_ivy() -> tuple[str, str]:
             "jars are downloaded by the Ivy in pyspark; pip install 'fanout-streams[spark]'"
         )
     # It imports pyspark, which is known to be there only now.
-    from fanout.spark.session_checks import require_java  # noqa: PLC0415
+    from fanout.spark.hadoop.session_checks import require_java  # noqa: PLC0415
 
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
     if not found:

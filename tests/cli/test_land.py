@@ -22,8 +22,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.landing import object_clients
-from fanout.landing.retention import Retention
+from fanout.landing.retention.retention import Retention
+from fanout.landing.storage import object_clients
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.s3_clients import BUCKET

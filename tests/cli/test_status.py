@@ -22,19 +22,19 @@ from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition
 from fanout.kinesis import KinesisSource
-from fanout.landing.entries import (
+from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.log.entries import (
     BatchEntry,
-    SegmentFile,
     TakenSegments,
     decode_entry,
     encode_entry,
     encode_origin,
     entry_name,
 )
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.ownership import claim_stopped
-from fanout.landing.pending import Pending, encode_pending, pending_name
-from fanout.landing.set_aside import SetAsideLog
+from fanout.landing.log.pending import Pending, encode_pending, pending_name
+from fanout.landing.log.set_aside import SetAsideLog
+from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.storage.local_storage import LocalStorage
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
 from tests.kafka.brokers import connect, create, produce

@@ -7,8 +7,8 @@ import pytest
 
 from fanout.cli.stored_checks import examine_stored
 from fanout.core.checkpoint import Checkpoint
-from fanout.landing.entries import encode_origin
-from fanout.landing.local_storage import LocalStorage
+from fanout.landing.log.entries import encode_origin
+from fanout.landing.storage.local_storage import LocalStorage
 
 if TYPE_CHECKING:
     from pathlib import Path

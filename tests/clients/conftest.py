@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from fanout.spark.session_checks import require_java
+from fanout.spark.hadoop.session_checks import require_java
 
 
 @pytest.fixture(scope="session")

@@ -33,13 +33,13 @@ RUN_BY: Final = {
     "spark.md": ("spark/dataframe/test_page.py", "spark/dataframe/test_source_options.py"),
     "testing.md": ("docs/test_examples.py",),
     "tutorial.md": ("docs/test_tutorial.py", "spark/test_pages.py"),
-    "writing-to-delta.md": ("spark/tables/test_pages.py",),
-    "writing-to-iceberg.md": ("spark/tables/test_pages.py",),
-    "writing-to-jdbc.md": ("spark/tables/test_pages.py",),
-    "writing-to-kafka.md": ("spark/sink/test_page.py",),
-    "writing-to-kinesis.md": ("spark/kinesis_sink/test_page.py",),
-    "writing-to-parquet.md": ("spark/tables/test_pages.py",),
-    "writing-to-postgres.md": ("spark/tables/test_pages.py",),
+    "writing-to-delta.md": ("spark/sinks/tables/test_pages.py",),
+    "writing-to-iceberg.md": ("spark/sinks/tables/test_pages.py",),
+    "writing-to-jdbc.md": ("spark/sinks/tables/test_pages.py",),
+    "writing-to-kafka.md": ("spark/sinks/kafka/test_page.py",),
+    "writing-to-kinesis.md": ("spark/sinks/kinesis/test_page.py",),
+    "writing-to-parquet.md": ("spark/sinks/tables/test_pages.py",),
+    "writing-to-postgres.md": ("spark/sinks/tables/test_pages.py",),
 }
 
 if __name__ == "__main__":

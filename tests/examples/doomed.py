@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from fanout.spark.batch_runner import Handler
+    from fanout.spark.query.batch_runner import Handler
 
 __all__ = ("Kill", "SqliteConnection", "main")
 

@@ -26,8 +26,8 @@ EXAMPLES = ROOT / "docs" / "examples"
 # Longer than anything takes on a busy machine; it passes only if a test fails.
 PATIENCE = 180.0
 
-IN_HANDLER = "fanout.spark.batch_runner:BatchRunner._handle"
-AFTER_HANDLER = "fanout.spark.batch_runner:BatchRunner._finish"
+IN_HANDLER = "fanout.spark.query.batch_runner:BatchRunner._handle"
+AFTER_HANDLER = "fanout.spark.query.batch_runner:BatchRunner._finish"
 
 
 @final

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(1200)]
 
 # The rows are committed, and Spark does not know it.
-KILL = Kill("fanout.spark.tables.postgres_sink:PostgresSink._take_over", "after")
+KILL = Kill("fanout.spark.sinks.tables.postgres_sink:PostgresSink._take_over", "after")
 
 
 def stored(url: str) -> list[bytes]:

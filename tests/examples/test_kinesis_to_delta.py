@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(1200)]
 
 # Delta has committed, and Spark does not know it.
-KILL = Kill("fanout.spark.tables.delta_sink:DeltaSink._write", "after")
+KILL = Kill("fanout.spark.sinks.tables.delta_sink:DeltaSink._write", "after")
 
 
 def committed(table: Path) -> list[bytes]:

@@ -16,7 +16,7 @@ from tests.examples.doomed import Kill
 from tests.examples.harness import Example
 from tests.examples.waves import put_wave, sent
 from tests.jars.fetch import iceberg_set, spark_jars
-from tests.spark.tables.formats import format_settings, require
+from tests.spark.sinks.tables.formats import format_settings, require
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 # Iceberg has committed, and Spark does not know it.
-KILL = Kill("fanout.spark.tables.iceberg_sink:IcebergSink._commit", "after")
+KILL = Kill("fanout.spark.sinks.tables.iceberg_sink:IcebergSink._commit", "after")
 
 
 def count(warehouse: Path) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(1200)]
 
 # All is written, and Spark does not know it.
-KILL = Kill("fanout.spark.kinesis_sink.sink:KinesisSink._run", "after")
+KILL = Kill("fanout.spark.sinks.kinesis.sink:KinesisSink._run", "after")
 
 
 def test_a_kill_loses_nothing_and_repeats_are_found_by_their_id(

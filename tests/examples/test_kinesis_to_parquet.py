@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(1200)]
 
 # The marker is there, and Spark does not know it.
-KILL = Kill("fanout.spark.tables.parquet_sink:ParquetSink._write", "after")
+KILL = Kill("fanout.spark.sinks.tables.parquet_sink:ParquetSink._write", "after")
 
 
 def written(output: Path) -> list[bytes]:

@@ -327,7 +327,7 @@ TRANSACTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/transactions/test_transaction_calls.py::test_a_broker_that_cannot_tell_an_open_marker_is_refused",
     ),
     "A dead job cannot be started for now: a person sees what it left open, and finishes it.": (
-        "tests/spark/sink/test_finish_transactions.py::test_a_killed_driver",
+        "tests/spark/sinks/kafka/test_finish_transactions.py::test_a_killed_driver",
         "tests/cli/test_transactions.py::test_what_brokers_have_forgotten_is_decided_by_who_has_looked",
         "tests/cli/test_transactions.py::test_nothing_is_changed_while_the_job_runs",
         "tests/cli/test_transactions.py::test_a_batch_that_is_committed_while_it_is_being_aborted_stays_so",
@@ -356,7 +356,7 @@ WRITING: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/writing/test_writer_memory.py::test_what_waits_keeps_no_memory_of_what_was_confirmed",
     ),
     "A topic that earlier batches of a sink named is deleted: other batches are written.": (
-        "tests/spark/sink/test_connection.py::test_a_topic_of_an_earlier_batch_that_was_deleted_fails_no_batch_that_does_not_name_it",
+        "tests/spark/sinks/kafka/test_connection.py::test_a_topic_of_an_earlier_batch_that_was_deleted_fails_no_batch_that_does_not_name_it",
     ),
     "A job that reads, processes and writes is killed at any moment: each record counts once.": (
         "tests/kafka/writer/test_failures.py::test_a_job_that_is_killed_counts_each_record_once",

@@ -15,8 +15,8 @@ from fanout.landers.channel import ChannelClosedError
 from fanout.landers.coordinator import Coordinator
 from fanout.landers.lander import Lander
 from fanout.landers.messages import Hello, Welcome, encode, from_coordinator
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.segments import LandedBatch, SegmentLog
+from fanout.landing.segments.segments import LandedBatch, SegmentLog
+from fanout.landing.storage.local_storage import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -16,7 +16,7 @@ from fanout.errors import (
 )
 from fanout.landers.messages import Failed, encode, from_lander
 from fanout.landers.task import LanderTask
-from fanout.landing.reading import BatchLimits
+from fanout.landing.log.reading import BatchLimits
 from tests.spark.manual import ManualSource
 
 

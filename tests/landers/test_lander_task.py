@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fanout.landers import task as task_module
 from fanout.landers.messages import Hello, encode
 from fanout.landers.task import LanderTask
-from fanout.landing.reading import BatchLimits
+from fanout.landing.log.reading import BatchLimits
 from tests.landers.rig import MemoryChannel, Rig, until
 from tests.spark.manual import ManualSource
 

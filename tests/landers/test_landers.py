@@ -13,17 +13,17 @@ from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import LanderStatistics
 from fanout.errors import ServiceError, SplitFailedError
 from fanout.landers.messages import Hello, Landed, Piece, Release, SplitWire, encode
-from fanout.landing.segment_filler import NoRecords, Stopped
-from fanout.landing.segments import publish
+from fanout.landing.segments.segment_filler import NoRecords, Stopped
+from fanout.landing.segments.segments import publish
 from tests.landers.rig import MemoryChannel, Rig, until
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.entries import SegmentFile
-    from fanout.landing.segments import OpenSegment
-    from fanout.landing.storage import Storage
+    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import OpenSegment
+    from fanout.landing.storage.storage import Storage
 
 
 def numbered(count: int) -> list[bytes]:

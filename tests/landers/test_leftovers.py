@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.landers.leftovers import Leftovers
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.segments import publish
+from fanout.landing.segments.segments import publish
+from fanout.landing.storage.local_storage import LocalStorage
 from tests.landers.rig import Rig
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.entries import SegmentFile
-    from fanout.landing.segments import OpenSegment
-    from fanout.landing.storage import Storage
+    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import OpenSegment
+    from fanout.landing.storage.storage import Storage
 
 RUN = 7
 

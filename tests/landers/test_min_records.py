@@ -8,8 +8,8 @@ import pytest
 from fanout.landers.batch_minimum import BatchMinimum
 from fanout.landers.messages import Hello
 from fanout.landers.session import LanderSession
-from fanout.landing.entries import SegmentFile
-from fanout.landing.segment_filler import NoRecords, Stopped
+from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from tests.landers.rig import MemoryChannel, Rig, until
 from tests.spark.manual import ManualSource
 

@@ -11,7 +11,7 @@ from fanout.core.event_time import EventTime
 from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor, Horizon
 from fanout.landers.messages import Release
-from fanout.landing.segments import LandedBatch
+from fanout.landing.segments.segments import LandedBatch
 from tests.landers.rig import Rig, until
 from tests.spark.manual import ManualSource
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fanout.landing.local_storage import LocalStorage
+from fanout.landing.storage.local_storage import LocalStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.storage import FileInfo, Storage
+    from fanout.landing.storage.storage import FileInfo, Storage
 
 
 class LaggingLists:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from fanout.errors import SetupError
-from fanout.spark.session_checks import require_java
+from fanout.spark.hadoop.session_checks import require_java
 from fanout.testing.kafka.server_process import KeptServer
 from fanout.testing.s3_clients import BUCKET, s3_files
 

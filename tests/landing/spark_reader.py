@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fanout.landing.storage import StoredFiles
+    from fanout.landing.storage.storage import StoredFiles
 
 LOG = "segments/_spark_metadata"
 

@@ -12,19 +12,19 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.checkpoint_status import read_status
-from fanout.landing.entries import (
+from fanout.landing.claims.owner import is_claimed, read_owner
+from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.log.checkpoint_status import read_status
+from fanout.landing.log.entries import (
     BatchEntry,
-    SegmentFile,
     TakenSegments,
     encode_entry,
     encode_origin,
     entry_name,
 )
-from fanout.landing.local_storage import LocalFiles, LocalStorage
-from fanout.landing.owner import is_claimed, read_owner
-from fanout.landing.ownership import claim_stopped
-from fanout.landing.pending import Pending, encode_pending, pending_name
+from fanout.landing.log.pending import Pending, encode_pending, pending_name
+from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 HOLD = """
 import sys
 from pathlib import Path
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.ownership import claim_stopped
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.landing.claims.ownership import claim_stopped
 with claim_stopped(LocalStorage(Path(sys.argv[1])), "holder"):
     print("held", flush=True)
     sys.stdin.read()

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.errors import CheckpointError, FanOutError, OptionError
-from fanout.landing.columns import landed_schema
-from fanout.landing.followed import followed
-from fanout.landing.identity import IDENTITY
 from fanout.landing.lander import land
-from fanout.landing.local_storage import LocalStorage
+from fanout.landing.log.columns import landed_schema
+from fanout.landing.log.followed import followed
+from fanout.landing.log.identity import IDENTITY
+from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.shaped_source import ShapedSource
 from tests.spark.manual import SCHEMA
 
@@ -237,7 +237,7 @@ def test_a_landing_that_is_mixed_already_goes_on_with_a_warning(
     shutil.copytree(hidden[1], hidden[0], dirs_exist_ok=True, ignore=lambda *_: ["_spark_metadata"])
     place.age()
     (place.path / IDENTITY).write_bytes(identity)
-    with caplog.at_level("WARNING", "fanout.landing.columns"):
+    with caplog.at_level("WARNING", "fanout.landing.log.columns"):
         place.run(second[0], **second[1])
         place.run(second[0], **second[1])
     (record,) = caplog.records

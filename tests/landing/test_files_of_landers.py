@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.core.checkpoint import Checkpoint
-from fanout.landing.entries import BatchEntry, SegmentFile, entry_name
-from fanout.landing.entry_log import EntryLog
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.ownership import ThisProcess, claim
-from fanout.landing.retention import sweep_files_of_landers, sweep_orphans
-from fanout.landing.spark_log import SparkLog
+from fanout.landing.claims.ownership import ThisProcess, claim
+from fanout.landing.log.entries import BatchEntry, entry_name
+from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.projections.spark_log import SparkLog
+from fanout.landing.retention.retention import sweep_files_of_landers, sweep_orphans
+from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.spark_reader import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from fanout.landing.ownership import Ownership
+    from fanout.landing.claims.ownership import Ownership
 
 # The names end with the sessions of landers and the numbers of their files, or with the latter
 # where the run itself has filled it.

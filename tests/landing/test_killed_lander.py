@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fanout.landing.entries import batch_ids
-from fanout.landing.entry_log import read_entry
-from fanout.landing.places import open_storage
+from fanout.landing.log.entries import batch_ids
+from fanout.landing.log.entry_log import read_entry
+from fanout.landing.storage.places import open_storage
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.s3_clients import BUCKET
@@ -33,7 +33,7 @@ from tests.landing.spark_reader import read_log
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fanout.landing.storage import Storage
+    from fanout.landing.storage.storage import Storage
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(600)]
 
@@ -42,8 +42,8 @@ COMMAND = Path(__file__).with_name("doomed_command.py")
 # Records in a wave, of which a file has at most 7.
 WAVE = 10
 STORAGES = {
-    "disk": "fanout.landing.local_storage:LocalStorage",
-    "s3": "fanout.landing.object_storage:ObjectStorage",
+    "disk": "fanout.landing.storage.local_storage:LocalStorage",
+    "s3": "fanout.landing.storage.object_storage:ObjectStorage",
 }
 
 

@@ -16,10 +16,10 @@ import pytest
 from fanout.errors import CheckpointError
 from fanout.kinesis import KinesisSource
 from fanout.landing import lander
-from fanout.landing.followed import followed
 from fanout.landing.lander import land
-from fanout.landing.places import open_storage
-from fanout.landing.retention import Retention
+from fanout.landing.log.followed import followed
+from fanout.landing.retention.retention import Retention
+from fanout.landing.storage.places import open_storage
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.s3 import s3_options
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from fanout.landing.landed_entry import LandedEntry
     from fanout.landing.lander import Landing
+    from fanout.landing.log.landed_entry import LandedEntry
     from fanout.testing.kinesis.server import KinesisServer
 
 

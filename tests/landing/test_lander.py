@@ -16,12 +16,12 @@ from fanout.core.checkpoint import Checkpoint
 from fanout.core.events import Batch, End
 from fanout.errors import CheckpointError, OptionError, SplitFailedError
 from fanout.landing import lander
-from fanout.landing.entries import BatchEntry, SegmentFile, encode_entry, entry_name
-from fanout.landing.entry_log import EntryLog
-from fanout.landing.followed import followed
 from fanout.landing.lander import land
-from fanout.landing.places import open_storage
-from fanout.landing.retention import Retention
+from fanout.landing.log.entries import BatchEntry, encode_entry, entry_name
+from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.log.followed import followed
+from fanout.landing.retention.retention import Retention
+from fanout.landing.storage.places import open_storage
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.s3 import S3_SERVERS, s3_options
 from tests.spark.manual import SCHEMA, Acknowledged, ManualSource, Subscribed
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
     from fanout.core.events import Split
     from fanout.core.positions import Position
-    from fanout.landing.landed_entry import LandedEntry
     from fanout.landing.lander import Landing
-    from fanout.landing.storage import Storage
+    from fanout.landing.log.landed_entry import LandedEntry
+    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.storage.storage import Storage
 
 
 class Place:
@@ -380,7 +381,7 @@ async def test_no_entry_stays_between_others_that_are_too_old(
 async def test_a_follower_that_waits_is_told_that_its_next_entry_was_deleted(
     place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.landing.followed._EXPIRY_SECONDS", 0.01)
+    monkeypatch.setattr("fanout.landing.log.followed._EXPIRY_SECONDS", 0.01)
     source.put(b"one")
     async with place.land(source) as landing:
         first = await anext(landing)

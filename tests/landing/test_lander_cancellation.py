@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.core.positions import Cursor
-from fanout.landing.followed import followed
+from fanout.landing.claims.ownership import ThisProcess
 from fanout.landing.lander import land
-from fanout.landing.ownership import ThisProcess
+from fanout.landing.log.followed import followed
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import running_loop
 from tests.spark.manual import ManualSource
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from fanout.landing.landed_entry import LandedEntry
     from fanout.landing.lander import Landing
+    from fanout.landing.log.landed_entry import LandedEntry
 
 T = TypeVar("T")
 RECORDS = [b"%d" % number for number in range(5)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.landing.local_storage import LocalStorage
+from fanout.landing.storage.local_storage import LocalStorage
 
 ROUNDS = 500
 
@@ -50,7 +50,7 @@ def test_of_two_racing_writers_exactly_one_creates_the_file(storage: LocalStorag
 def test_a_crash_before_the_file_has_its_name_leaves_nothing_to_see(storage: LocalStorage) -> None:
     crash = (
         "import os, pathlib, sys\n"
-        "from fanout.landing.local_storage import LocalStorage\n"
+        "from fanout.landing.storage.local_storage import LocalStorage\n"
         "os.link = lambda *_: os._exit(9)\n"
         "LocalStorage(pathlib.Path(sys.argv[1])).create('ledger/1', b'content')\n"
     )

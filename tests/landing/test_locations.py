@@ -12,8 +12,12 @@ from urllib.parse import unquote
 import pytest
 
 from fanout.errors import CheckpointError, OptionError, SetupError
-from fanout.landing.locations import open_object_storage
-from fanout.landing.object_location import ObjectLocation, is_object_location, parse_location
+from fanout.landing.storage.locations import open_object_storage
+from fanout.landing.storage.object_location import (
+    ObjectLocation,
+    is_object_location,
+    parse_location,
+)
 from tests.landing.s3 import s3_options
 from tests.landing.s3_faults import FaultyS3, faulty_s3
 
@@ -340,7 +344,7 @@ def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     for name in [name for name in sys.modules if name.partition(".")[0] == "obstore"]:
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("object_clients", "object_errors", "object_storage"):
-        monkeypatch.delitem(sys.modules, f"fanout.landing.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"fanout.landing.storage.{name}", raising=False)
     with pytest.raises(SetupError) as caught:
         open_object_storage("s3://lake", KEYS)
     assert str(caught.value) == (

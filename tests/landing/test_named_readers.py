@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing import named_readers, retention
-from fanout.landing.entries import batch_ids
 from fanout.landing.lander import land
-from fanout.landing.local_storage import LocalFiles, LocalStorage
-from fanout.landing.named_readers import NamedReader, check_reader, needed_by_readers
-from fanout.landing.retention import Retention
+from fanout.landing.log.entries import batch_ids
+from fanout.landing.retention import named_readers, retention
+from fanout.landing.retention.named_readers import NamedReader, check_reader, needed_by_readers
+from fanout.landing.retention.retention import Retention
+from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.storage import FileInfo, StoredFiles
+    from fanout.landing.storage.storage import FileInfo, StoredFiles
 
 
 @pytest.fixture

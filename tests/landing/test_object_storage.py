@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.landing import object_storage
-from fanout.landing.conditional_create import check_conditional_create
-from fanout.landing.locations import open_object_storage
-from fanout.landing.storage import FileInfo
+from fanout.landing.storage import object_storage
+from fanout.landing.storage.conditional_create import check_conditional_create
+from fanout.landing.storage.locations import open_object_storage
+from fanout.landing.storage.storage import FileInfo
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.s3 import s3_client, s3_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fanout.landing.object_storage import ObjectStorage
-    from fanout.landing.storage import Storage
+    from fanout.landing.storage.object_storage import ObjectStorage
+    from fanout.landing.storage.storage import Storage
 
 
 @pytest.fixture

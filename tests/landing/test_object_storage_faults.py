@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.landing import object_clients, object_storage
-from fanout.landing.conditional_create import check_conditional_create
-from fanout.landing.locations import open_object_storage
-from fanout.landing.ownership import ThisProcess, claim
+from fanout.landing.claims.ownership import ThisProcess, claim
+from fanout.landing.storage import object_clients, object_storage
+from fanout.landing.storage.conditional_create import check_conditional_create
+from fanout.landing.storage.locations import open_object_storage
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.s3 import s3_client, s3_options
 from tests.landing.s3_faults import (
@@ -35,7 +35,7 @@ from tests.landing.s3_faults import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fanout.landing.object_storage import ObjectStorage
+    from fanout.landing.storage.object_storage import ObjectStorage
     from tests.landing.s3_faults import Fault
 
     Write = Callable[[ObjectStorage, bytes], None]

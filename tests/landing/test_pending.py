@@ -10,19 +10,19 @@ from fanout.core.drain import Drained
 from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Range
 from fanout.errors import CheckpointError
-from fanout.landing.entries import BatchEntry, TakenSegments
-from fanout.landing.ledger import BatchLedger
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.pending import PendingSegments
-from fanout.landing.segments import Filled, SegmentLog
+from fanout.landing.log.entries import BatchEntry, TakenSegments
+from fanout.landing.log.ledger import BatchLedger
+from fanout.landing.log.pending import PendingSegments
+from fanout.landing.segments.segments import Filled, SegmentLog
+from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.test_ledger import Owner
 from tests.spark.manual import SCHEMA, records_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.ownership import Ownership
-    from fanout.landing.pending import Pending
+    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.log.pending import Pending
 
 SPLIT = Split("member-0")
 

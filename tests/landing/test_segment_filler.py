@@ -13,9 +13,9 @@ import pytest
 from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError, StreamStateError
-from fanout.landing import segment_filler
-from fanout.landing.segment_filler import NoRecords, SegmentFiller, Stopped
-from fanout.landing.segments import Filled, OpenSegment, SegmentLog
+from fanout.landing.segments import segment_filler
+from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller, Stopped
+from fanout.landing.segments.segments import Filled, OpenSegment, SegmentLog
 from tests.spark.manual import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.core.fan_out import FanOut
-    from fanout.landing.segment_filler import FillResult
+    from fanout.landing.segments.segment_filler import FillResult
 
 # Longer than any test: what ends earlier was not waiting for it.
 LONG = 600.0

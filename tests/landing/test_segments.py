@@ -16,7 +16,7 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.drain import Drained
 from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Horizon, Range
-from fanout.landing.segments import OpenSegment, SegmentLog, run_of
+from fanout.landing.segments.segments import OpenSegment, SegmentLog, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

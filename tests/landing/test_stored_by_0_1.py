@@ -11,8 +11,8 @@ from fanout import Checkpoint, Cursor, Horizon, Timestamp
 from fanout.kafka.partitions import Partition
 from fanout.kafka.share.unconfirmed import read_unconfirmed
 from fanout.kafka.shuffle.producers import Producers
-from fanout.landing.local_storage import LocalStorage
-from fanout.spark.sink.stored_tokens import StoredTokens
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.spark.sinks.kafka.stored_tokens import StoredTokens
 
 STORED = Path(__file__).parents[1] / "checkpoints" / "version_0_1"
 

@@ -16,7 +16,7 @@ from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.spark.session import small_settings
 from tests.spark.cluster import standalone_cluster as standalone_cluster  # noqa: PLC0414 - a fixture
 from tests.spark.harness import fanout_threads
-from tests.spark.tables.formats import format_settings
+from tests.spark.sinks.tables.formats import format_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.spark import FanOutQuery
-    from fanout.spark.batch_runner import Handler
+    from fanout.spark.query.batch_runner import Handler
 
 
 def pytest_configure(config: pytest.Config) -> None:

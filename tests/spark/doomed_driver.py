@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from fanout.kinesis import KinesisSource
-from fanout.landing.ledger import BatchLedger
+from fanout.landing.log.ledger import BatchLedger
 from fanout.spark import foreach_batch
-from fanout.spark.batch_runner import BatchRunner
+from fanout.spark.query.batch_runner import BatchRunner
 from fanout.testing.spark.class_archive import java_options
 
 if TYPE_CHECKING:

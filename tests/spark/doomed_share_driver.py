@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from fanout.kafka import KafkaShareSource, Security
 from fanout.kafka.cluster import Cluster
-from fanout.landing.ledger import BatchLedger
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.pending import PendingSegments
+from fanout.landing.log.ledger import BatchLedger
+from fanout.landing.log.pending import PendingSegments
+from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark import foreach_batch
-from fanout.spark.pending_queue import PendingQueue
+from fanout.spark.query.pending_queue import PendingQueue
 from tests.spark.doomed_driver import small_session
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-import fanout.spark.query
+import fanout.spark.query.query
 from fanout.errors import FanOutError
 from fanout.spark import foreach_batch, stop_on_signal
 from fanout.testing.s3_clients import BUCKET, s3a_settings
@@ -27,7 +27,7 @@ from tests.spark.doomed_driver import from_kinesis
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from fanout.spark.batch_runner import Handler
+    from fanout.spark.query.batch_runner import Handler
 
 MAX_RECORDS = 20
 
@@ -67,7 +67,7 @@ def session(s3a: dict[str, str], master: str = "local[2]") -> SparkSession:
 def main(kinesis: str, s3: str, name: str, output: str, until: str, *settings: str) -> None:
     spark = session(s3a_settings(s3) | dict(setting.split("=") for setting in settings))
     # Between two looks a driver does not know that it was overtaken.
-    fanout.spark.query._CLAIM_LOOK = 3600.0
+    fanout.spark.query.query._CLAIM_LOOK = 3600.0
     try:
         with stop_on_signal():
             foreach_batch(

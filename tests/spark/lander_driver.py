@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from pyspark.sql import SparkSession
 
 from fanout.errors import OptionError
-from fanout.landing.local_storage import LocalStorage
-from fanout.spark.lander_checks import check_landers
-from fanout.spark.lander_jobs import LanderJobs
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.spark.landers.checks import check_landers
+from fanout.spark.landers.jobs import LanderJobs
 from fanout.testing.spark.class_archive import java_options
 from fanout.testing.spark.session import jvm_pid, small_settings
 from tests.spark.lander_work import Ends, LanderWork

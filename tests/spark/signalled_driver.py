@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-import fanout.spark.signals
-import fanout.spark.start_query
+import fanout.spark.query.signals
+import fanout.spark.query.start_query
 from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.spark import KafkaSink, foreach_batch, stop_on_signal
-from fanout.spark.sink.job import SinkJob
+from fanout.spark.sinks.kafka.job import SinkJob
 from fanout.testing.spark.session import jvm_pid, small_settings
 from tests.spark.doomed_share_driver import share
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from fanout.spark.batch_runner import Handler
+    from fanout.spark.query.batch_runner import Handler
 
 
 def ready(spark: SparkSession | None = None) -> None:
@@ -41,7 +41,7 @@ def ready(spark: SparkSession | None = None) -> None:
 
 def await_stop() -> None:
     """Wait until the signal has come."""
-    while (watch := fanout.spark.signals._current) is not None and not watch._stopping:
+    while (watch := fanout.spark.query.signals._current) is not None and not watch._stopping:
         time.sleep(0.01)
 
 
@@ -99,7 +99,7 @@ def main(scenario: str, broker: str, topic: str, target: str, checkpoint: str) -
     if scenario == "in-transaction":
         hold(SinkJob, "run")
     if scenario == "starting":
-        hold(fanout.spark.start_query, "claim")
+        hold(fanout.spark.query.start_query, "claim")
     with stop_on_signal(timeout=2.0 if scenario == "stuck" else 60.0):
         if scenario == "before-session":
             ready()

@@ -17,18 +17,18 @@ from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import BatchFailedError, OptionError
 from fanout.kafka.writing.row_batches import prepare_rows
 from fanout.kinesis.writing.entries import make_entries
-from fanout.landing.ledger import BatchLedger
-from fanout.landing.ownership import claim
-from fanout.landing.segment_filler import Stopped
-from fanout.landing.segments import Filled, SegmentLog
-from fanout.landing.set_aside import SetAsideLog
-from fanout.spark.arrow_schema import check_spark_reads, spark_schema
-from fanout.spark.batch_runner import BatchRunner
-from fanout.spark.current_batch import BatchContext
-from fanout.spark.failed_batches import FailedBatches
+from fanout.landing.claims.ownership import claim
+from fanout.landing.log.ledger import BatchLedger
+from fanout.landing.log.set_aside import SetAsideLog
+from fanout.landing.segments.segment_filler import Stopped
+from fanout.landing.segments.segments import Filled, SegmentLog
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
-from fanout.spark.loop_thread import LoopThread
+from fanout.spark.query.batch_runner import BatchRunner
+from fanout.spark.query.current_batch import BatchContext
+from fanout.spark.query.failed_batches import FailedBatches
+from fanout.spark.workers.arrow_schema import check_spark_reads, spark_schema
+from fanout.spark.workers.loop_thread import LoopThread
 from tests.spark.arrow_columns import columns, in_arrow, in_spark
 from tests.spark.harness import Recorder, fail
 from tests.spark.manual import ManualSource
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fanout.spark import FanOutQuery
-    from fanout.spark.batch_runner import Handler
-    from fanout.spark.pending_queue import BatchContent
+    from fanout.spark.query.batch_runner import Handler
+    from fanout.spark.query.pending_queue import BatchContent
 
 pytestmark = pytest.mark.spark
 
@@ -180,7 +180,7 @@ def test_old_days_are_equal_in_a_segment_of_a_release_that_did_not_say_its_calen
     def collect(df: DataFrame, _: int) -> None:
         found.update({name: in_spark(df, name) for name in ("date", "micros", "local_micros")})
 
-    monkeypatch.setattr("fanout.landing.segments._modern", lambda schema: schema)
+    monkeypatch.setattr("fanout.landing.segments.segments._modern", lambda schema: schema)
     storage = open_storage(spark, str(tmp_path / "checkpoint"))
     with (
         settings(spark, {"spark.sql.parquet.datetimeRebaseModeInRead": mode}),

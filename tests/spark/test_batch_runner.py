@@ -25,19 +25,19 @@ from fanout.errors import (
     StreamStateError,
     UnwritableRecordError,
 )
-from fanout.landing.entries import BatchEntry, TakenSegments
-from fanout.landing.ledger import BatchLedger
-from fanout.landing.ownership import claim
-from fanout.landing.segment_filler import NoRecords, Stopped
-from fanout.landing.segments import Filled, SegmentLog
-from fanout.landing.set_aside import SetAsideLog, count_set_aside, newest_set_aside
-from fanout.spark.batch_runner import BatchResult, BatchRunner
-from fanout.spark.current_batch import BatchContext, current_batch
-from fanout.spark.failed_batches import FailedBatches
+from fanout.landing.claims.ownership import claim
+from fanout.landing.log.entries import BatchEntry, TakenSegments
+from fanout.landing.log.ledger import BatchLedger
+from fanout.landing.log.set_aside import SetAsideLog, count_set_aside, newest_set_aside
+from fanout.landing.segments.segment_filler import NoRecords, Stopped
+from fanout.landing.segments.segments import Filled, SegmentLog
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
-from fanout.spark.loop_thread import LoopThread
-from fanout.spark.pending_queue import PendingBatch
+from fanout.spark.query.batch_runner import BatchResult, BatchRunner
+from fanout.spark.query.current_batch import BatchContext, current_batch
+from fanout.spark.query.failed_batches import FailedBatches
+from fanout.spark.query.pending_queue import PendingBatch
+from fanout.spark.workers.loop_thread import LoopThread
 from tests.spark.harness import Recorder, fail
 from tests.spark.manual import SCHEMA, records_of
 
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.landing.ownership import Ownership
-    from fanout.landing.segment_filler import FillResult
-    from fanout.landing.storage import Storage
-    from fanout.spark.batch_runner import Handler
-    from fanout.spark.failed_batches import OnFailedBatch
-    from fanout.spark.pending_queue import BatchContent
+    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.segments.segment_filler import FillResult
+    from fanout.landing.storage.storage import Storage
+    from fanout.spark.query.batch_runner import Handler
+    from fanout.spark.query.failed_batches import OnFailedBatch
+    from fanout.spark.query.pending_queue import BatchContent
 
 pytestmark = pytest.mark.spark
 
@@ -294,7 +294,7 @@ def test_the_entry_of_a_batch_without_records_goes_with_the_next_batch(
 def test_a_replay_of_idle_progress_calls_nobody(
     bench: Bench, recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "fanout.spark.batch_runner")
+    caplog.set_level("INFO", "fanout.spark.query.batch_runner")
     bench.run(0, NoRecords(at(3)), recorder)
     assert bench.run(0, bench.filled(b"one"), recorder) == BatchResult(0)
     assert recorder.calls == []
@@ -304,7 +304,7 @@ def test_a_replay_of_idle_progress_calls_nobody(
 def test_a_replay_says_how_many_records_are_repeated(
     bench: Bench, recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "fanout.spark.batch_runner")
+    caplog.set_level("INFO", "fanout.spark.query.batch_runner")
     for _ in range(2):
         bench.run(0, bench.filled(b"one", b"two"), recorder)
     assert caplog.messages == ["replaying batch 0 with its 2 records"]

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.errors import SetupError
-from fanout.landing.entries import decode_entry
+from fanout.landing.log.entries import decode_entry
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.s3_clients import BUCKET

@@ -11,11 +11,11 @@ import pytest
 from pyspark import SparkConf
 
 from fanout.errors import CheckpointError, OptionError, SetupError
-from fanout.landing.local_storage import LocalStorage
-from fanout.spark import lander_checks
+from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.hadoop.storage import open_storage
-from fanout.spark.lander_checks import check_landers, check_shared
-from fanout.spark.sink.worker_check import WorkerCheck
+from fanout.spark.landers import checks as lander_checks
+from fanout.spark.landers.checks import check_landers, check_shared
+from fanout.spark.workers.worker_check import WorkerCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

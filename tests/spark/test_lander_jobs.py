@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.serializers import CPickleSerializer
 
 from fanout.errors import LanderCancelledError
-from fanout.spark.lander_jobs import LanderFailedError, LanderJobs, _run_task
+from fanout.spark.landers.jobs import LanderFailedError, LanderJobs, _run_task
 from tests.spark.harness import eventually, fanout_threads
 from tests.spark.lander_work import Ends, LanderWork
 

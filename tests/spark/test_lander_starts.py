@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from fanout.spark.lander_jobs import LanderJobs
+from fanout.spark.landers.jobs import LanderJobs
 
 if TYPE_CHECKING:
     import pytest

@@ -25,10 +25,10 @@ from fanout.errors import (
 from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.kinesis import KinesisSource
 from fanout.landers.task import LanderTask
-from fanout.landing.reading import BatchLimits
+from fanout.landing.log.reading import BatchLimits
 from fanout.spark import OnExecutors
-from fanout.spark.lander_jobs import LanderFailedError
-from fanout.spark.landers_stream import LandersStream, _addresses, _check_travels
+from fanout.spark.landers.jobs import LanderFailedError
+from fanout.spark.landers.stream import LandersStream, _addresses, _check_travels
 from fanout.testing.faults import CutConnection
 from tests.pages import defined_by, python_blocks
 from tests.spark.harness import Recorder, eventually
@@ -157,7 +157,7 @@ def test_what_a_killed_lander_left_is_deleted_while_the_query_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fanout.spark.landers_stream._SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr("fanout.spark.landers.stream._SWEEP_SECONDS", 0.1)
     kinesis.put_records("orders", numbered(0, 100))
     recorder = Recorder()
     query = start(source, recorder, landing=LANDING)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import StreamStateError
-from fanout.spark.loop_thread import LoopThread
+from fanout.spark.workers.loop_thread import LoopThread
 from tests.spark.harness import PATIENCE, fanout_threads
 
 if TYPE_CHECKING:

@@ -97,7 +97,7 @@ def test_a_listener_that_fails_is_logged_and_the_query_goes_on(
     source, recorder = ManualSource(), Recorder()
     query = start(source, recorder)
     query.on_batch(listener)
-    with caplog.at_level(logging.WARNING, "fanout.spark.query"):
+    with caplog.at_level(logging.WARNING, "fanout.spark.query.query"):
         source.put(b"one")
         recorder.wait_for_rows(1)
         eventually(lambda: "a listener of batch 0 failed: 'mine'" in caplog.messages)

@@ -15,12 +15,12 @@ import pytest
 from fanout.core.opening import open_stream
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, ServiceError, SplitFailedError
-from fanout.landing.entries import BatchEntry
-from fanout.landing.ledger import BatchLedger
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.segment_filler import NoRecords, SegmentFiller, Stopped
-from fanout.landing.segments import SegmentLog
-from fanout.spark.pending_queue import PendingBatch, PendingQueue
+from fanout.landing.log.entries import BatchEntry
+from fanout.landing.log.ledger import BatchLedger
+from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller, Stopped
+from fanout.landing.segments.segments import SegmentLog
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.spark.query.pending_queue import PendingBatch, PendingQueue
 from tests.spark.lending import LendingSource
 from tests.spark.manual import SCHEMA
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.core.fan_out import FanOut
-    from fanout.landing.ownership import Ownership
-    from fanout.landing.pending import Pending
+    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.log.pending import Pending
 
 LONG = 600.0
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-import fanout.spark.batch_runner
+import fanout.spark.query.batch_runner
 from fanout.core.event_time import EventTime
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import (
@@ -24,9 +24,9 @@ from fanout.errors import (
     ServiceError,
     SplitFailedError,
 )
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.segments import OpenSegment
-from fanout.spark.batch_runner import BatchRunner
+from fanout.landing.segments.segments import OpenSegment
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.spark.query.batch_runner import BatchRunner
 from tests.spark.harness import PATIENCE, Gate, Recorder, eventually, fail, fanout_threads
 from tests.spark.manual import Acknowledged, ManualSource, Subscribed
 
@@ -277,7 +277,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return original(runner, batch_id, *args)
 
     monkeypatch.setattr(BatchRunner, "run", run)
-    monkeypatch.setattr(fanout.spark.batch_runner, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(fanout.spark.query.batch_runner, "IDLE_SECONDS", 0.3)
     return ids
 
 
@@ -381,7 +381,7 @@ def within(seconds: float) -> Iterator[None]:
 @pytest.fixture
 def endless_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch waits for its first record for longer than any test may take."""
-    monkeypatch.setattr(fanout.spark.batch_runner, "IDLE_SECONDS", 100 * PATIENCE)
+    monkeypatch.setattr(fanout.spark.query.batch_runner, "IDLE_SECONDS", 100 * PATIENCE)
 
 
 @pytest.mark.usefixtures("endless_idle")
@@ -651,7 +651,7 @@ def test_a_full_disk_is_a_clear_error_that_loses_nothing(
 
     source.put(*numbered(5))
     with monkeypatch.context() as patch:
-        patch.setattr("fanout.landing.segments.OpenSegment.seal", refuse)
+        patch.setattr("fanout.landing.segments.segments.OpenSegment.seal", refuse)
         query = start(source, Recorder())
         with pytest.raises(CheckpointError, match=r"No space left.*free some and start"):
             query.await_termination(20)

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import fanout.spark.query
+import fanout.spark.query.query
 from fanout.core.positions import Cursor
 from fanout.errors import BatchFailedError, CheckpointError
-from fanout.landing.ownership import Ownership, claim
+from fanout.landing.claims.ownership import Ownership, claim
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from tests.spark.harness import Gate, Recorder, eventually, fail, fanout_threads
@@ -100,7 +100,7 @@ def test_an_idle_query_that_a_newer_run_overtook_ends(
     checkpoint: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fanout.spark.query, "_CLAIM_LOOK", 0.0)
+    monkeypatch.setattr(fanout.spark.query.query, "_CLAIM_LOOK", 0.0)
     query = start(source, Recorder())
     with closing(open_storage(spark, checkpoint)) as storage, claim(storage, JvmProcess(spark)):
         with pytest.raises(CheckpointError, match=r"taken over by a newer run.*this run stops"):
@@ -118,7 +118,7 @@ def test_a_checkpoint_that_cannot_be_read_for_a_moment_ends_no_idle_query(
         looks.append("look")
         raise CheckpointError("cannot list runs: connection reset")
 
-    monkeypatch.setattr(fanout.spark.query, "_CLAIM_LOOK", 0.0)
+    monkeypatch.setattr(fanout.spark.query.query, "_CLAIM_LOOK", 0.0)
     recorder = Recorder()
     query = start(source, recorder)
     with monkeypatch.context() as patch:

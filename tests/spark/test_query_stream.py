@@ -12,15 +12,15 @@ from fanout.core.events import Split
 from fanout.core.opening import ResumePoint, resolve_start
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, OptionError, ServiceError, SplitFailedError
-from fanout.landing.entries import TakenSegments
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.pending import PendingSegments
-from fanout.landing.reading import BatchLimits
-from fanout.landing.segment_filler import Stopped
-from fanout.landing.segments import Filled, OpenSegment, SegmentLog
-from fanout.spark.loop_thread import LoopThread
-from fanout.spark.pending_queue import PendingBatch, PendingQueue
-from fanout.spark.query_stream import QueryStream
+from fanout.landing.log.entries import TakenSegments
+from fanout.landing.log.pending import PendingSegments
+from fanout.landing.log.reading import BatchLimits
+from fanout.landing.segments.segment_filler import Stopped
+from fanout.landing.segments.segments import Filled, OpenSegment, SegmentLog
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.spark.query.pending_queue import PendingBatch, PendingQueue
+from fanout.spark.query.query_stream import QueryStream
+from fanout.spark.workers.loop_thread import LoopThread
 from tests.landing.test_ledger import Owner
 from tests.spark.harness import PATIENCE, eventually
 from tests.spark.lending import LendingConnection, LendingSource
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.core.source import Source
-    from fanout.landing.ownership import Ownership
+    from fanout.landing.claims.ownership import Ownership
     from tests.spark.manual import ManualConnection
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from fanout.errors import SetupError
 from fanout.spark.hadoop.jvm import jvm
-from fanout.spark.session_checks import require_classic, require_java
+from fanout.spark.hadoop.session_checks import require_classic, require_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable

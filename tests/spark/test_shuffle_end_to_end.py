@@ -18,10 +18,10 @@ from fanout import EventTime
 from fanout.errors import BatchFailedError
 from fanout.kafka import Cluster, KafkaSource, ShuffleSource
 from fanout.spark import ShuffleSink, create_shuffle_topic
-from fanout.spark.current_batch import current_batch
-from fanout.spark.sink import job as sink_job
-from fanout.spark.sink.shuffle_frames import announce
-from fanout.spark.sink.transaction import ExactlyOnce
+from fanout.spark.query.current_batch import current_batch
+from fanout.spark.sinks.kafka import job as sink_job
+from fanout.spark.sinks.kafka.shuffle_frames import announce
+from fanout.spark.sinks.kafka.transaction import ExactlyOnce
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from tests.kafka.shuffle.reading import drain
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from fanout.kinesis import KinesisSource
     from fanout.spark import FanOutQuery
-    from fanout.spark.batch_runner import Handler
+    from fanout.spark.query.batch_runner import Handler
     from fanout.testing.kafka.broker import KafkaBroker
 
     Start: TypeAlias = Callable[..., FanOutQuery]

@@ -19,7 +19,7 @@ from pyspark.find_spark_home import _find_spark_home
 from fanout.kafka import Cluster
 from fanout.kafka.share.group_admin import describe_group
 from tests.kafka.topics import PLAINTEXT, Topic
-from tests.spark.sink.harness import Output
+from tests.spark.sinks.kafka.harness import Output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import OptionError, StreamStateError
-from fanout.landing.ownership import claim
+from fanout.landing.claims.ownership import claim
 from fanout.spark import stop_on_signal
-from fanout.spark.signals import _SignalWatch
+from fanout.spark.query.signals import _SignalWatch
 from tests.spark.harness import PATIENCE, Gate, Recorder, eventually, fanout_threads
 from tests.spark.manual import ManualSource
 
@@ -109,7 +109,7 @@ def test_a_signal_during_the_start_stops_the_query_once_it_has_started(
         send()
         return claim(*arguments)
 
-    monkeypatch.setattr("fanout.spark.start_query.claim", signalled)
+    monkeypatch.setattr("fanout.spark.query.start_query.claim", signalled)
     source, recorder = ManualSource(), Recorder()
     with stop_on_signal():
         query = start(source, recorder)

@@ -12,8 +12,8 @@ import pytest
 from pyspark import TaskContext
 
 from fanout.spark import spare_worker as module
-from fanout.spark.spare_worker import spare_worker
-from fanout.spark.tables.postgres_copy import CopyTask, copy_rows
+from fanout.spark.sinks.tables.postgres_copy import CopyTask, copy_rows
+from fanout.spark.workers.spare_worker import spare_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

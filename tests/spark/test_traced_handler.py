@@ -13,9 +13,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from fanout.core.statistics import Origin
 from fanout.errors import BatchFailedError, OptionError
-from fanout.landing.ledger import LedgerBatch
+from fanout.landing.log.ledger import LedgerBatch
 from fanout.spark import traced
-from fanout.spark.current_batch import BatchContext, RecoveringHandler, handling
+from fanout.spark.query.current_batch import BatchContext, RecoveringHandler, handling
 from tests.spark.harness import Recorder
 from tests.spark.manual import ManualSource
 

@@ -15,8 +15,8 @@ import pytest
 
 from fanout.core.user_functions import UnfinishedError
 from fanout.errors import BatchFailedError, BatchNotWrittenError, OptionError, StreamStateError
-from fanout.landing.checkpoint_status import read_status
-from fanout.landing.local_storage import LocalStorage
+from fanout.landing.log.checkpoint_status import read_status
+from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark import BatchReport, ParquetSink, traced
 from tests.spark.harness import PATIENCE, Gate, Recorder, fail, fanout_threads
 from tests.spark.manual import ManualSource
@@ -150,7 +150,7 @@ def test_a_listener_that_ends_its_thread_is_logged_and_the_query_goes_on(
     query = start(source, recorder, available_now=True)
     query.on_batch(listener)
     recorder.open()
-    with caplog.at_level(logging.WARNING, "fanout.spark.query"):
+    with caplog.at_level(logging.WARNING, "fanout.spark.query.query"):
         assert query.await_termination(PATIENCE)
     assert "a listener of batch 0 failed" in caplog.text
     assert recorder.sequences == [1, 2]

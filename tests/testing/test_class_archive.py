@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from fanout.spark.session_checks import require_java
+from fanout.spark.hadoop.session_checks import require_java
 from fanout.testing.spark.class_archive import java_options, main
 
 if TYPE_CHECKING:

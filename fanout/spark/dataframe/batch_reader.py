@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 from pyspark.sql.datasource import DataSourceReader
 
 from fanout.errors import OptionError
-from fanout.landing.landed_log import LandedLog, Place
+from fanout.landing.log.landed_log import LandedLog, Place
 from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.row_groups import RowGroups, partitions, read_rows
 from fanout.spark.dataframe.stream_reader import first_entry, log_skipped

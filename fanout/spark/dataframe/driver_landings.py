@@ -24,7 +24,7 @@ from fanout.landers.control_handshake import SECRET_BYTES
 from fanout.landers.control_server import ControlServer
 from fanout.landers.messages import Failed, MessageError
 from fanout.landing.lander import open_landing
-from fanout.landing.reading import BatchLimits
+from fanout.landing.log.reading import BatchLimits
 from fanout.spark.dataframe.landing_call import (
     Begin,
     Ended,
@@ -34,9 +34,9 @@ from fanout.spark.dataframe.landing_call import (
     from_planner,
 )
 from fanout.spark.dataframe.options import COMPRESSION
-from fanout.spark.lander_jobs import is_stopped
-from fanout.spark.landers_stream import LandersStream
-from fanout.spark.loop_thread import LoopThread
+from fanout.spark.landers.jobs import is_stopped
+from fanout.spark.landers.stream import LandersStream
+from fanout.spark.workers.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from fanout.core.statistics import Statistics
     from fanout.landers.channel import Channel
     from fanout.landing.lander import Landing
-    from fanout.landing.reading import LandingPlace, Reading
-    from fanout.landing.segment_filler import NoRecords, Stopped
-    from fanout.landing.segments import LandedBatch
+    from fanout.landing.log.reading import LandingPlace, Reading
+    from fanout.landing.segments.segment_filler import NoRecords, Stopped
+    from fanout.landing.segments.segments import LandedBatch
     from fanout.spark.dataframe.landing_thread import LandingOptions
-    from fanout.spark.landers_stream import OnExecutors
+    from fanout.spark.landers.stream import OnExecutors
 
 log = logging.getLogger(__name__)
 

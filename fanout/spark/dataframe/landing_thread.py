@@ -16,7 +16,7 @@ from fanout.landing.lander import Landing, land
 from fanout.spark.dataframe.landing_call import Entry, land_in_driver
 from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.options import COMPRESSION
-from fanout.spark.loop_thread import ended_by
+from fanout.spark.workers.loop_thread import ended_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from fanout.core.source import Source
-    from fanout.landing.landed_entry import LandedEntry
+    from fanout.landing.log.landed_entry import LandedEntry
     from fanout.spark.dataframe.landing_call import LandingCall
 
 # How long the subscriptions may take to close.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, final
 import msgspec
 
 from fanout.errors import CheckpointError
-from fanout.landing.entries import Count  # noqa: TC001 - msgspec reads it
-from fanout.landing.landed_log import Place
+from fanout.landing.log.landed_log import Place
+from fanout.landing.segments.segment_file import Count  # noqa: TC001 - msgspec reads it
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import FanOutError
-from fanout.landing.object_errors import HIDDEN_SETTINGS
+from fanout.landing.storage.object_errors import HIDDEN_SETTINGS
 from fanout.spark.dataframe.storage_settings import STORAGE
 
 if TYPE_CHECKING:

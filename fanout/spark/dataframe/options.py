@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self, final
 
 from fanout.errors import OptionError
-from fanout.landing.landed_log import NO_LIMITS, Limits
-from fanout.landing.named_readers import check_reader
-from fanout.landing.places import open_files, open_known_storage
+from fanout.landing.log.landed_log import NO_LIMITS, Limits
+from fanout.landing.retention.named_readers import check_reader
+from fanout.landing.storage.places import open_files, open_known_storage
 from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.storage_settings import STORAGE, check_storage_setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanout.landing.storage import ReadableFiles, Storage
+    from fanout.landing.storage.storage import ReadableFiles, Storage
 
 _STREAM: Final = ("reader", "maxRecordsPerTrigger", "maxBytesPerTrigger")
 _BATCH: Final = ("stop",)

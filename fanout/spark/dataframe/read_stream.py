@@ -10,8 +10,8 @@ from fanout.core.error_text import text_of
 from fanout.errors import OptionError, SetupError
 from fanout.spark.dataframe.driver_landings import LandersLanding, of_this_process
 from fanout.spark.dataframe.landed_source import LandedSource
-from fanout.spark.landers_stream import OnExecutors
-from fanout.spark.session_checks import require_classic
+from fanout.spark.hadoop.session_checks import require_classic
+from fanout.spark.landers.stream import OnExecutors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

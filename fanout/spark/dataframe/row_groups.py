@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 
 from fanout.errors import CheckpointError
-from fanout.landing.columns import landed_schema
+from fanout.landing.log.columns import landed_schema
 from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.options import ReadOptions
-from fanout.spark.spare_worker import spare_worker
+from fanout.spark.workers.spare_worker import spare_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from fanout.landing.landed_log import FileRows
-    from fanout.landing.storage import ReadableFiles
+    from fanout.landing.log.landed_log import FileRows
+    from fanout.landing.storage.storage import ReadableFiles
 
 _LOG: Final = logging.getLogger("fanout.spark")
 _PARALLEL_READS: Final = 8

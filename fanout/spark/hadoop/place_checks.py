@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.findings import fine, problem, warning
 from fanout.errors import CheckpointError
-from fanout.landing.storage import temporary_name
+from fanout.landing.storage.storage import temporary_name
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, is_java, java_errors, jvm, redact
 from fanout.spark.hadoop.storage import EXISTS, resolve
 from fanout.spark.hadoop.write_once import WriteOnce

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from fanout.errors import CheckpointError, SetupError
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, redact
-from fanout.spark.session_checks import require_java
+from fanout.spark.hadoop.session_checks import require_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

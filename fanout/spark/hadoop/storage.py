@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.errors import CheckpointError
-from fanout.landing.entries import DIRECTORY
-from fanout.landing.local_storage import LocalFiles, LocalStorage
-from fanout.landing.storage import FileInfo, check_name, finished, is_temporary, readable_path
+from fanout.landing.log.entries import DIRECTORY
+from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
+from fanout.landing.storage.storage import (
+    FileInfo,
+    check_name,
+    finished,
+    is_temporary,
+    readable_path,
+)
 from fanout.spark.hadoop.jvm import (
     JAVA_ERRORS,
     hadoop_configuration,
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fanout.landing.storage import Storage, StoredFiles
+    from fanout.landing.storage.storage import Storage, StoredFiles
 
 # Hadoop's own file systems that pyspark lacks, and the modules that have them.
 _CONNECTORS = {"S3AFileSystem": "hadoop-aws", "AzureBlobFileSystem": "hadoop-azure"}

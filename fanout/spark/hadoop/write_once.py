@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fanout.errors import CheckpointError
-from fanout.landing.storage import temporary_name
+from fanout.landing.storage.storage import temporary_name
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, redact
 
 if TYPE_CHECKING:

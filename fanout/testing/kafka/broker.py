@@ -220,7 +220,7 @@ class KafkaBroker:
         check_port(self._port)
         home = kafka_jars(self.version)
         # It imports pyspark, which is the Java that it looks for.
-        from fanout.spark.session_checks import require_java  # noqa: PLC0415
+        from fanout.spark.hadoop.session_checks import require_java  # noqa: PLC0415
 
         options = ["-XX:SharedArchiveFile=libs/classes.jsa"]
         if not self._fast:

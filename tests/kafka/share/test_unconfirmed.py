@@ -11,7 +11,7 @@ from fanout.kafka.share.unconfirmed import (
     read_unconfirmed,
     write_unconfirmed,
 )
-from fanout.landing import entries
+from fanout.landing.log import entries
 
 SOURCE = "kafka-share:cluster:group"
 P, Q = Partition("orders", 0), Partition("returns", 3)

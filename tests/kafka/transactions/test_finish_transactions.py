@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.ownership import claim_stopped
-from fanout.spark.sink.stored_tokens import SinkState, StoredTokens
+from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.spark.sinks.kafka.stored_tokens import SinkState, StoredTokens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,13 +34,13 @@ sys.modules["pyspark"] = sys.modules["py4j"] = None
 
 import fanout.cli.transactions, fanout.landing
 from fanout.kafka.transactions.status import TransactionStatus
-from fanout.landing.ledger import BatchLedger
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.owner import is_claimed
-from fanout.landing.ownership import claim_stopped
-from fanout.spark.sink import finish_transactions as finishing
+from fanout.landing.log.ledger import BatchLedger
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.landing.claims.owner import is_claimed
+from fanout.landing.claims.ownership import claim_stopped
+from fanout.spark.sinks.kafka import finish_transactions as finishing
 
-for module in pkgutil.iter_modules(fanout.landing.__path__, "fanout.landing."):
+for module in pkgutil.walk_packages(fanout.landing.__path__, "fanout.landing."):
     importlib.import_module(module.name)
 storage = LocalStorage(Path(sys.argv[1]))
 assert not is_claimed(storage)

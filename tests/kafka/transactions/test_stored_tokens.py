@@ -7,9 +7,9 @@ import pytest
 
 from fanout.errors import CheckpointError
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.ownership import Ownership
-from fanout.spark.sink.stored_tokens import SinkState, StoredTokens
+from fanout.landing.claims.ownership import Ownership
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.spark.sinks.kafka.stored_tokens import SinkState, StoredTokens
 
 if TYPE_CHECKING:
     from pathlib import Path

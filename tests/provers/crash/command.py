@@ -104,7 +104,7 @@ def _run(options: CrashOptions, *, json: bool) -> CrashReport:
     # Help and mistakes are answered without loading what the campaign is made of.
     from rich.console import Console  # noqa: PLC0415
 
-    from fanout.spark.session_checks import require_java  # noqa: PLC0415
+    from fanout.spark.hadoop.session_checks import require_java  # noqa: PLC0415
     from tests.provers.crash.campaign import run_campaign  # noqa: PLC0415
     from tests.provers.crash.report import moments_table, round_line, verdicts_table  # noqa: PLC0415
 

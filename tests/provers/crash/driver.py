@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.spark import FanOutQuery
-    from fanout.spark.batch_runner import Handler
+    from fanout.spark.query.batch_runner import Handler
     from fanout.testing.spark.driver_process import DriverLink
 
 __all__ = ("main",)

@@ -12,7 +12,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
-from fanout.landing.entries import BATCHES, SEGMENTS
+from fanout.landing.log.entries import BATCHES
+from fanout.landing.segments.segment_file import SEGMENTS
 from tests.provers.crash.moments import CrashMoment, Pipeline
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ def install_in_driver(control: Control) -> None:
         control: Where strikes are taken from.
     """
     from fanout.kafka.transactions.transactions import Transactions  # noqa: PLC0415 - not for Python workers
-    from fanout.landing.ledger import BatchLedger  # noqa: PLC0415 - the same
-    from fanout.landing.local_storage import LocalStorage  # noqa: PLC0415 - the same
-    from fanout.spark.batch_runner import BatchRunner  # noqa: PLC0415 - the same
-    from fanout.spark.sink.kafka_sink import KafkaSink  # noqa: PLC0415 - the same
-    from fanout.spark.sink.stored_tokens import SINKS, SinkState  # noqa: PLC0415 - the same
+    from fanout.landing.log.ledger import BatchLedger  # noqa: PLC0415 - the same
+    from fanout.landing.storage.local_storage import LocalStorage  # noqa: PLC0415 - the same
+    from fanout.spark.query.batch_runner import BatchRunner  # noqa: PLC0415 - the same
+    from fanout.spark.sinks.kafka.kafka_sink import KafkaSink  # noqa: PLC0415 - the same
+    from fanout.spark.sinks.kafka.stored_tokens import SINKS, SinkState  # noqa: PLC0415 - the same
 
     reach = functools.partial(_reach, control)
     # Spark commits a batch when its function has returned, and then asks for the next one.
@@ -74,7 +75,7 @@ def install_in_driver(control: Control) -> None:
 def _wrap_tables(reach: _Reach) -> None:
     """Wrap what sinks of tables do in Python; `watched_files` has what they do in the JVM."""
     from fanout.spark import DeltaSink, IcebergSink, JdbcSink, PostgresSink  # noqa: PLC0415 - not for Python workers
-    from fanout.spark.tables.postgres_table import TargetTable  # noqa: PLC0415 - the same
+    from fanout.spark.sinks.tables.postgres_table import TargetTable  # noqa: PLC0415 - the same
 
     for sink in (DeltaSink, IcebergSink, JdbcSink, PostgresSink):
         _wrap(sink, "_write", reach, (CrashMoment.BEFORE_MERGE, CrashMoment.AFTER_MERGE), _merges)
@@ -103,7 +104,7 @@ def _wrap_tables(reach: _Reach) -> None:
 def _wrap_jdbc(reach: _Reach) -> None:
     """Wrap the steps of a batch over JDBC; the sink commits as it leaves a block."""
     from fanout.spark import JdbcSink  # noqa: PLC0415 - not for Python workers
-    from fanout.spark.tables.jdbc_table import JdbcTable  # noqa: PLC0415 - the same
+    from fanout.spark.sinks.tables.jdbc_table import JdbcTable  # noqa: PLC0415 - the same
 
     staging = (None, CrashMoment.AFTER_STAGING)
     _wrap(JdbcSink, "_stage", reach, staging, lambda sink, *_: not _merges(sink))
@@ -172,8 +173,8 @@ def install_in_worker(control: Control) -> None:
     from fanout.kinesis.writing.sender import PutSender  # noqa: PLC0415 - the same
     from fanout.landers.lander import Lander  # noqa: PLC0415 - the same
     from fanout.landers.task import LanderTask  # noqa: PLC0415 - the same
-    from fanout.landing.local_storage import LocalStorage  # noqa: PLC0415 - the same
-    from fanout.spark.tables.postgres_copy import CopyTask  # noqa: PLC0415 - the same
+    from fanout.landing.storage.local_storage import LocalStorage  # noqa: PLC0415 - the same
+    from fanout.spark.sinks.tables.postgres_copy import CopyTask  # noqa: PLC0415 - the same
 
     reach = functools.partial(_reach, control)
     landing = (CrashMoment.BEFORE_LANDING, CrashMoment.AFTER_LANDING)

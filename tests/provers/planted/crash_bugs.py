@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fanout.spark.kinesis_sink.sink import KinesisSink
-from fanout.spark.tables.delta_sink import DeltaSink
-from fanout.spark.tables.iceberg_sink import IcebergSink
-from fanout.spark.tables.jdbc_sink import JdbcSink
-from fanout.spark.tables.jdbc_table import JdbcTable
-from fanout.spark.tables.parquet_sink import ParquetSink
-from fanout.spark.tables.postgres_sink import PostgresSink
+from fanout.spark.sinks.kinesis.sink import KinesisSink
+from fanout.spark.sinks.tables.delta_sink import DeltaSink
+from fanout.spark.sinks.tables.iceberg_sink import IcebergSink
+from fanout.spark.sinks.tables.jdbc_sink import JdbcSink
+from fanout.spark.sinks.tables.jdbc_table import JdbcTable
+from fanout.spark.sinks.tables.parquet_sink import ParquetSink
+from fanout.spark.sinks.tables.postgres_sink import PostgresSink
 from tests.provers.crash.moments import CrashMoment, Pipeline, Sink, Strike, StrikeKind
 from tests.provers.planted.edits import Edit, constant, has, node, on, with_test
 from tests.provers.planted.lander_bugs import UNGUARDED

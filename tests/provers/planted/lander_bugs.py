@@ -13,7 +13,7 @@ from fanout.core.lineage import Lineage
 from fanout.landers.coordinator import Coordinator
 from fanout.landers.lander import Lander
 from fanout.landers.session import LanderSession
-from fanout.landing.entries import SEGMENTS, SegmentFile
+from fanout.landing.segments.segment_file import SEGMENTS, SegmentFile
 from tests.provers.planted.edits import (
     Edit,
     Step,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fanout.core.events import Split
     from fanout.core.positions import Position
     from fanout.core.progress import SplitProgress
-    from fanout.landing.segments import OpenSegment
+    from fanout.landing.segments.segments import OpenSegment
     from tests.provers.planted.edits import Change
 
 __all__ = ("LANDER_BUGS", "UNGUARDED")

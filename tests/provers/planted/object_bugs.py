@@ -8,15 +8,16 @@ import msgspec
 from obstore.exceptions import BaseError
 
 from fanout.errors import CheckpointError
-from fanout.landing import object_storage, ownership
-from fanout.landing.entry_log import EntryLog
-from fanout.landing.object_storage import ObjectStorage
-from fanout.landing.owner import MAX_RUN_BYTES, newest_run, run_name
-from fanout.landing.ownership import Ownership
+from fanout.landing.claims import ownership
+from fanout.landing.claims.owner import MAX_RUN_BYTES, newest_run, run_name
+from fanout.landing.claims.ownership import Ownership
+from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.storage import object_storage
+from fanout.landing.storage.object_storage import ObjectStorage
 
 if TYPE_CHECKING:
-    from fanout.landing.entries import BatchEntry
-    from fanout.landing.owner import Holder
+    from fanout.landing.claims.owner import Holder
+    from fanout.landing.log.entries import BatchEntry
 
 __all__ = ("OBJECT_BUGS",)
 

@@ -6,14 +6,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from fanout.landing import ledger, local_storage, ownership
-from fanout.landing.entries import SEGMENTS, BatchEntry, SegmentFile
-from fanout.landing.ledger import BatchLedger
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.ownership import Ownership
-from fanout.landing.segment_filler import NoRecords, SegmentFiller, Stopped
-from fanout.landing.segments import Filled, OpenSegment, SegmentLog
-from fanout.spark.batch_runner import BatchResult, BatchRunner
+from fanout.landing.claims import ownership
+from fanout.landing.claims.ownership import Ownership
+from fanout.landing.log import ledger
+from fanout.landing.log.ledger import BatchLedger
+from fanout.landing.segments.segment_file import SEGMENTS, SegmentFile
+from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller, Stopped
+from fanout.landing.segments.segments import Filled, OpenSegment, SegmentLog
+from fanout.landing.storage import local_storage
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.spark.query.batch_runner import BatchResult, BatchRunner
 from tests.provers.planted.object_bugs import OBJECT_BUGS
 from tests.provers.simulation.spark.disk import DiskFile, DiskFolder
 from tests.provers.simulation.spark.disk_stand_ins import Descriptor, DiskOs
@@ -21,6 +23,8 @@ from tests.provers.simulation.spark.object_store import RemoteStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from fanout.landing.log.entries import BatchEntry
 
 fsync = DiskOs.fsync
 find = BatchLedger.find

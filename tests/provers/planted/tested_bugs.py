@@ -26,22 +26,23 @@ from fanout.kinesis.aws.client_config import pinned_config
 from fanout.kinesis.aws.error_hints import _hint_of_call
 from fanout.kinesis.chosen_shards import ShardChoice
 from fanout.kinesis.connection import KinesisConnection
-from fanout.landing import columns, object_errors
-from fanout.landing.retention import Retention
-from fanout.landing.segment_filler import SegmentFiller
-from fanout.spark import arrow_schema
-from fanout.spark.batch_runner import BatchRunner
+from fanout.landing.log import columns
+from fanout.landing.retention.retention import Retention
+from fanout.landing.segments.segment_filler import SegmentFiller
+from fanout.landing.storage import object_errors
 from fanout.spark.dataframe.landing_thread import LandingThread
-from fanout.spark.failed_batches import FailedBatches
 from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
-from fanout.spark.kinesis_sink.task import RowIds
-from fanout.spark.query_stream import QueryStream
-from fanout.spark.sink_batch import SinkBatch
-from fanout.spark.tables.columns import check_kept
-from fanout.spark.tables.jdbc_sink import JdbcSink
-from fanout.spark.tables.parquet_sink import _named
-from fanout.spark.tables.postgres_connection import is_conflict
-from fanout.spark.tables.postgres_sink import PostgresSink
+from fanout.spark.query.batch_runner import BatchRunner
+from fanout.spark.query.failed_batches import FailedBatches
+from fanout.spark.query.query_stream import QueryStream
+from fanout.spark.sinks.kinesis.task import RowIds
+from fanout.spark.sinks.sink_batch import SinkBatch
+from fanout.spark.sinks.tables.columns import check_kept
+from fanout.spark.sinks.tables.jdbc_sink import JdbcSink
+from fanout.spark.sinks.tables.parquet_sink import _named
+from fanout.spark.sinks.tables.postgres_connection import is_conflict
+from fanout.spark.sinks.tables.postgres_sink import PostgresSink
+from fanout.spark.workers import arrow_schema
 from tests.provers.planted.edits import (
     ANY,
     Edit,
@@ -262,7 +263,7 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
     ),
     "rows of two batches have one id": TestedBug(
         (Edit(RowIds._next, on(node(ast.Constant, value=b" %d %s"), constant(b"%d %s"))),),
-        "tests/spark/kinesis_sink/test_kinesis_sink.py"
+        "tests/spark/sinks/kinesis/test_kinesis_sink.py"
         "::test_no_row_of_another_batch_has_the_same_id",
     ),
     "an entry counts as unread that the query has read": TestedBug(
@@ -333,7 +334,7 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
                 ),
             ),
         ),
-        "tests/spark/tables/test_parquet_sink.py"
+        "tests/spark/sinks/tables/test_parquet_sink.py"
         "::test_a_copy_of_a_checkpoint_loses_no_record_without_an_error",
     ),
     "rows that a crash of the server took are not missed": TestedBug(
@@ -346,7 +347,7 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
                 ),
             ),
         ),
-        "tests/spark/tables/test_postgres_sink.py"
+        "tests/spark/sinks/tables/test_postgres_sink.py"
         "::test_copied_rows_that_a_crash_takes_are_written_again",
     ),
     "a landing takes files in other directories": TestedBug(
@@ -382,7 +383,7 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
     ),
     "values that PostgreSQL would cut or round are refused": TestedBug(
         (Edit(PostgresSink._take_over, on(statement(check_kept), drop)),),
-        "tests/spark/tables/test_postgres_sink.py"
+        "tests/spark/sinks/tables/test_postgres_sink.py"
         "::test_values_that_their_columns_would_alter_are_refused",
     ),
     "a deadlock in PostgreSQL is tried again": TestedBug(
@@ -395,12 +396,12 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
                 ),
             ),
         ),
-        "tests/spark/tables/test_postgres_sink.py"
+        "tests/spark/sinks/tables/test_postgres_sink.py"
         "::test_a_transaction_that_another_one_is_in_the_way_of_is_tried_again",
     ),
     "values that a database would cut or round over JDBC are refused": TestedBug(
         (Edit(JdbcSink._stage, on(statement(check_kept), drop)),),
-        "tests/spark/tables/test_jdbc_sink.py"
+        "tests/spark/sinks/tables/test_jdbc_sink.py"
         "::test_values_that_their_columns_would_alter_are_refused",
     ),
     "instants are directories in no time zone": TestedBug(
@@ -413,7 +414,7 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
                 ),
             ),
         ),
-        "tests/spark/tables/test_parquet_sink.py::test_instants_are_directories_in_no_time_zone",
+        "tests/spark/sinks/tables/test_parquet_sink.py::test_instants_are_directories_in_no_time_zone",
     ),
 }
 

@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 
 import fanout
 from fanout.core.checkpoint import Checkpoint
-from fanout.landing.entries import BatchEntry, SegmentFile, encode_entry, entry_name
-from fanout.landing.identity import give_identity
-from fanout.landing.local_storage import LocalStorage
+from fanout.landing.log.entries import BatchEntry, encode_entry, entry_name
+from fanout.landing.log.identity import give_identity
+from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.storage.local_storage import LocalStorage
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.landing.landed_entry import LandedEntry
+    from fanout.landing.log.landed_entry import LandedEntry
 
 
 class FilledLanding:

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fanout.errors import CheckpointError, OptionError, SetupError
-from fanout.landing.landed_log import Limits
-from fanout.landing.object_errors import object_errors
+from fanout.landing.log.landed_log import Limits
+from fanout.landing.storage.object_errors import object_errors
 from fanout.spark.dataframe.data_source import LandingDataSource
 from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.options import ReadOptions

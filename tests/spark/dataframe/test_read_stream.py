@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from fanout.errors import OptionError, ServiceError, SetupError
 from fanout.kafka import Cluster, KafkaShareSource, KafkaSource, Security
 from fanout.kinesis import KinesisSource
-from fanout.landing.local_storage import LocalStorage
+from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark import read_stream
 from tests.spark.dataframe.triggers import needs_trigger
 from tests.spark.harness import eventually

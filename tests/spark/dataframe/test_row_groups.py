@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from fanout.spark import spare_worker
 from fanout.spark.dataframe.options import ReadOptions
 from fanout.spark.dataframe.row_groups import RowGroups, read_rows
+from fanout.spark.workers import spare_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,7 +26,8 @@ from fanout.errors import (
     SplitFailedError,
     StreamStateError,
 )
-from fanout.landing import landed_log, lander
+from fanout.landing import lander
+from fanout.landing.log import landed_log
 from fanout.spark.dataframe import landing_thread
 from fanout.spark.dataframe.data_source import LandingDataSource
 from fanout.spark.dataframe.landed_source import LandedSource

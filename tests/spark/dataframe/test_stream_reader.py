@@ -18,11 +18,11 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 import fanout
 from fanout.core.sentence import Option
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing import landed_log
-from fanout.landing.entries import entry_name
-from fanout.landing.local_storage import LocalFiles, LocalStorage
-from fanout.landing.named_readers import needed_by_readers
-from fanout.landing.places import open_files, open_known_storage
+from fanout.landing.log import landed_log
+from fanout.landing.log.entries import entry_name
+from fanout.landing.retention.named_readers import needed_by_readers
+from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
+from fanout.landing.storage.places import open_files, open_known_storage
 from fanout.spark.dataframe.data_source import LandingDataSource
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.conftest import moto as moto  # noqa: PLC0414 - a fixture

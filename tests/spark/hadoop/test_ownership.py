@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.owner import is_claimed
-from fanout.landing.ownership import PosixLock, claim, claim_stopped
+from fanout.landing.claims.owner import is_claimed
+from fanout.landing.claims.ownership import PosixLock, claim, claim_stopped
+from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.testing.spark.class_archive import java_options
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fanout.landing.storage import Storage
+    from fanout.landing.storage.storage import Storage
 
 pytestmark = pytest.mark.spark
 
 HOLDING_DRIVER = """
 import sys
 from pyspark.sql import SparkSession
-from fanout.landing.ownership import claim
+from fanout.landing.claims.ownership import claim
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 

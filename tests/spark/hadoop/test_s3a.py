@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import CheckpointError, SetupError
-from fanout.landing.storage import FileInfo
+from fanout.landing.storage.storage import FileInfo
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, jvm
 from fanout.spark.hadoop.write_once import Creation
 from fanout.testing.s3_clients import BUCKET, s3a_settings

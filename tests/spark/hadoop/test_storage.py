@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.landing.local_storage import LocalStorage
-from fanout.landing.storage import FileInfo, temporary_name
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.landing.storage.storage import FileInfo, temporary_name
 from fanout.spark.hadoop.storage import HadoopStorage, open_storage
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from fanout.landing.storage import Storage
+    from fanout.landing.storage.storage import Storage
 
 pytestmark = pytest.mark.spark
 

@@ -7,7 +7,7 @@ import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.spark.session_checks import require_java
+from fanout.spark.hadoop.session_checks import require_java
 from tests.jars.fetch import jar_set, spark_jars
 from tests.provers.crash.sinks.destination import NEWEST, ROWS, Row
 from tests.provers.crash.sinks.submit_settings import submit_settings

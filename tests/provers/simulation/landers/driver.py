@@ -11,8 +11,8 @@ from fanout.core.opening import ResumePoint, open_lineage
 from fanout.errors import CheckpointError, FanOutError
 from fanout.landers.assignment import Assignment
 from fanout.landers.coordinator import Coordinator
-from fanout.landing.segment_filler import NoRecords, Stopped
-from fanout.landing.segments import LandedBatch
+from fanout.landing.segments.segment_filler import NoRecords, Stopped
+from fanout.landing.segments.segments import LandedBatch
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.landers.process import LanderProcess
@@ -21,7 +21,7 @@ from tests.provers.simulation.randomness import happens, stream_of
 if TYPE_CHECKING:
     from fanout.core.progress import Progress
     from fanout.landers.channel import Channel
-    from fanout.landing.entries import SegmentFile
+    from fanout.landing.segments.segment_file import SegmentFile
     from tests.provers.simulation.landers.world import World
 
 __all__ = ("Driver",)

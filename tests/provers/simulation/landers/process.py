@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 from fanout.errors import SetupError
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.task import LanderTask
-from fanout.landing.reading import BatchLimits
+from fanout.landing.log.reading import BatchLimits
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.errors import OracleError
 

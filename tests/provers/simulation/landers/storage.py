@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from fanout.landing.segments import Segment, SplitPart
+from fanout.landing.segments.segments import Segment, SplitPart
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.randomness import happens, stream_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, final
 
-from fanout.landing.entries import BATCHES, ORIGIN, batch_ids
+from fanout.landing.log.entries import BATCHES, ORIGIN, batch_ids
 from tests.provers.simulation.spark.disk import DiskFile, DiskFolder
 
 if TYPE_CHECKING:

@@ -9,16 +9,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
 from unittest import mock
 
-from fanout.landing import (
-    local_storage,
-    object_storage,
-    owner,
-    ownership,
-    segments,
-    storage,
-)
-from fanout.spark import query, query_stream, start_query
+from fanout.landing.claims import owner, ownership
+from fanout.landing.segments import segments
+from fanout.landing.storage import local_storage, object_storage, storage
 from fanout.spark.hadoop import jvm_lock
+from fanout.spark.query import query, query_stream, start_query
 from tests.provers.simulation.spark.disk_stand_ins import DiskOs, DiskParquet, DiskPath
 from tests.provers.simulation.spark.object_client import STORAGE_STAND_INS
 from tests.provers.simulation.spark.process import current_process
@@ -28,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
     from random import Random
 
-    from fanout.landing.ownership import LockingProcess, Ownership
-    from fanout.landing.storage import Storage
+    from fanout.landing.claims.ownership import LockingProcess, Ownership
+    from fanout.landing.storage.storage import Storage
     from tests.provers.simulation.spark.oracle import AcquiredByDriver
     from tests.provers.simulation.spark.spark_session import Locks
 

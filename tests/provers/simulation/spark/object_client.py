@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
 from obstore.exceptions import AlreadyExistsError, GenericError
 
-from fanout.landing.entries import BATCHES
-from fanout.landing.object_location import ObjectLocation
-from fanout.landing.object_storage import ObjectStorage
+from fanout.landing.log.entries import BATCHES
+from fanout.landing.storage.object_location import ObjectLocation
+from fanout.landing.storage.object_storage import ObjectStorage
 from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.spark.disk_stand_ins import DiskPath
 from tests.provers.simulation.spark.faults import LateList, LostAnswer, SlowOperation

@@ -6,7 +6,7 @@ import errno
 from typing import TYPE_CHECKING, TypeVar, cast, final
 
 from fanout.errors import CheckpointError
-from fanout.landing.storage import FileInfo, check_name
+from fanout.landing.storage.storage import FileInfo, check_name
 from tests.provers.simulation.spark.disk_stand_ins import DiskPath
 from tests.provers.simulation.spark.faults import LostAnswer, SlowOperation
 from tests.provers.simulation.spark.process import current_process

@@ -11,15 +11,9 @@ import msgspec
 import pyarrow.parquet as pq
 
 from fanout.core.positions import Cursor
-from fanout.landing.entries import (
-    BATCHES,
-    SEGMENTS,
-    BatchEntry,
-    batch_ids,
-    decode_entry,
-    entry_name,
-)
-from fanout.landing.pending import PENDING, decode_pending, pending_name
+from fanout.landing.log.entries import BATCHES, BatchEntry, batch_ids, decode_entry, entry_name
+from fanout.landing.log.pending import PENDING, decode_pending, pending_name
+from fanout.landing.segments.segment_file import SEGMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast, final
 from py4j.protocol import Py4JError
 
 from fanout.errors import BatchFailedError, CheckpointError
-from fanout.landing.entries import BATCHES, batch_ids, entry_name
-from fanout.landing.local_storage import LocalStorage
-from fanout.spark.start_query import foreach_batch
+from fanout.landing.log.entries import BATCHES, batch_ids, entry_name
+from fanout.landing.storage.local_storage import LocalStorage
+from fanout.spark.query.start_query import foreach_batch
 from tests.provers.simulation.spark.arriving_source import ArrivingSource, draw_logs
 from tests.provers.simulation.spark.checkpoint_files import ROOT, LocalFiles, RemoteFiles, damage
 from tests.provers.simulation.spark.disk import DiskFolder, sync
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.core.source import Source
-    from fanout.landing.storage import Storage
+    from fanout.landing.storage.storage import Storage
     from fanout.testing.virtual_time.loop import SimLoop
     from tests.provers.simulation.spark.checkpoint_files import CheckpointFiles
     from tests.provers.simulation.spark.faults import FileDamage

@@ -11,7 +11,7 @@ from tests.provers.crash.campaign import run_campaign
 from tests.provers.crash.moments import CrashMoment, Pipeline, Sink, Strike, StrikeKind
 from tests.provers.crash.plan import CrashOptions, Round
 from tests.provers.planted.crash_bugs import CRASH_BUGS
-from tests.spark.tables.formats import require
+from tests.spark.sinks.tables.formats import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

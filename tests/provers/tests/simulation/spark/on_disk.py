@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, TypeVar
 from unittest import mock
 
-from fanout.landing import local_storage
+from fanout.landing.storage import local_storage
 from fanout.testing.virtual_time.loop import SimLoop, simulate
 from tests.provers.simulation.spark.disk_stand_ins import DiskOs, DiskPath
 from tests.provers.simulation.spark.process import SimDriverProcess, SimMachine, current_process

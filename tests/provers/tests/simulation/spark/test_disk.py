@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.landing.local_storage import LocalStorage
+from fanout.landing.storage.local_storage import LocalStorage
 from tests.provers.simulation.spark import DriverKill
 from tests.provers.simulation.spark.disk import Disk, DiskFile, sync
 from tests.provers.simulation.spark.disk_stand_ins import DiskPath

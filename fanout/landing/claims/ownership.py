@@ -1,0 +1,388 @@
+"""Ownership of a checkpoint: one run at a time may write to it.
+
+Each run has a number. The newest run owns the checkpoint, and an older one fails at its next check.
+On a local checkpoint a run takes a file lock first, so that a new run waits for an old one to end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, final
+
+import msgspec
+
+from fanout.core.lifecycle_log import LogEvent, write
+from fanout.errors import CheckpointError
+from fanout.landing.claims.owner import (
+    LOCK,
+    MAX_RUN_BYTES,
+    Holder,
+    describe_holder,
+    newest_run,
+    run_name,
+    run_numbers,
+)
+from fanout.landing.segments.segment_file import SEGMENTS
+from fanout.landing.segments.segments import run_of
+from fanout.landing.storage.local_storage import LocalStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from io import FileIO
+    from pathlib import Path
+
+    from fanout.landing.storage.storage import Storage
+
+_KEPT_RUNS = 5
+_MAX_RACES = 100
+_POLL_SECONDS = 0.1
+
+
+class Lock(Protocol):
+    """An exclusive lock on a file, held until `release` or until the process that took it ends."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the lock is still held."""
+
+    def release(self) -> None:
+        """Free the lock."""
+
+
+@final
+class PosixLock:
+    """An exclusive lock on a file, held by this process until `release` or its death.
+
+    A fork of the process does not hold it.
+
+    It is the record lock of POSIX that the JVM takes as well (`java.nio.channels.FileLock`), so
+    that it keeps a JVM away and is kept away by one. It does not keep this process away.
+
+    Args:
+        file: The open file; the lock ends when it is closed.
+    """
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self._process = os.getpid()
+
+    @classmethod
+    def try_acquire(cls, path: Path) -> Self | None:
+        """Take the lock, or return None if another process has it.
+
+        Args:
+            path: The lock file, made when it is missing; its directory exists.
+
+        Raises:
+            CheckpointError: The file cannot be opened, or its file system has no locks.
+        """
+        try:
+            file = path.open("ab", buffering=0)
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BaseException:
+                file.close()
+                raise
+        except (BlockingIOError, PermissionError) as error:
+            if isinstance(error, PermissionError) and error.filename is not None:
+                raise CheckpointError(f"cannot lock {path}: {error.strerror}") from error
+            return None  # EAGAIN or EACCES: another process has the lock
+        except OSError as error:
+            raise CheckpointError(f"cannot lock {path}: {error.strerror}") from error
+        return cls(file)
+
+    @property
+    def held(self) -> bool:
+        """Whether this process still holds the lock."""
+        return not self._file.closed and self._process == os.getpid()
+
+    def release(self) -> None:
+        """Free the lock."""
+        self._file.close()
+
+
+class LockingProcess(Protocol):
+    """The process that owns a checkpoint: it locks a local one, and its death frees the lock."""
+
+    def try_lock(self, path: Path) -> Lock | None:
+        """Take the lock, or return None if this process or another one has it.
+
+        Args:
+            path: The lock file, made when it is missing; its directory exists.
+
+        Raises:
+            CheckpointError: The file cannot be opened, or its file system has no locks.
+        """
+
+    def has_locked(self, path: Path) -> bool:
+        """Say whether this process has the lock, or is about to take it.
+
+        Args:
+            path: The lock file.
+        """
+
+    def describe(self) -> tuple[str, int]:
+        """Return the name of the application, and the id of the process."""
+
+
+@final
+class ThisProcess:
+    """This process, without a JVM.
+
+    Args:
+        application: The name of this application, for the messages of other runs.
+    """
+
+    _locks: ClassVar[dict[Path, PosixLock]] = {}
+
+    def __init__(self, application: str) -> None:
+        self._application = application
+
+    def try_lock(self, path: Path) -> PosixLock | None:
+        """Take the lock, or return None if this process or another one has it.
+
+        Args:
+            path: The lock file, made when it is missing; its directory exists.
+
+        Raises:
+            CheckpointError: The file cannot be opened, or its file system has no locks.
+        """
+        if self.has_locked(path):
+            return None  # to open and close the file once more would free the lock
+        if (left := self._locks.pop(path.resolve(), None)) is not None:
+            left.release()  # the parent's, in a fork: to close it later would free the new lock
+        lock = PosixLock.try_acquire(path)
+        if lock is not None:
+            self._locks[path.resolve()] = lock
+        return lock
+
+    def has_locked(self, path: Path) -> bool:
+        """Say whether this process has the lock.
+
+        Args:
+            path: The lock file.
+        """
+        lock = self._locks.get(path.resolve())
+        return lock is not None and lock.held
+
+    def describe(self) -> tuple[str, int]:
+        """Return the name of the application, and the id of the process."""
+        return self._application, os.getpid()
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """A claim on a checkpoint, good until a newer run makes one.
+
+    Args:
+        storage: The checkpoint.
+        run: The number of this run, larger than that of every run before; put it into what is
+            written, so that two runs never write the same bytes.
+        mark: What this run wrote into its run file.
+        lock: The lock of a local checkpoint; None for a remote one.
+    """
+
+    storage: Storage
+    run: int
+    mark: bytes
+    lock: Lock | None
+
+    def check(self) -> None:
+        """Return if this run still owns the checkpoint; call it before every write.
+
+        A remote checkpoint costs two reads of small files, of which one is missing. A list would
+        cost more, and lags behind in some stores.
+
+        Raises:
+            CheckpointError: A newer run has taken over, or the checkpoint was removed or cannot
+                be read.
+        """
+        if (loss := self.loss()) is not None:
+            raise loss
+
+    def loss(self) -> CheckpointError | None:
+        """Return why this run no longer owns the checkpoint; None while it does.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be read, so that the owner is unknown.
+        """
+        mark = self.storage.read(run_name(self.run), limit=MAX_RUN_BYTES)
+        # Runs take one number after the other.
+        next_run = self.storage.read(run_name(self.run + 1), limit=MAX_RUN_BYTES)
+        if mark == self.mark and next_run is None and (self.lock is None or self.lock.held):
+            return None
+        newer = next_run is not None or newest_run(self.storage) > self.run
+        if newer or (mark is not None and mark != self.mark):
+            return CheckpointError(
+                f"{self.storage.location} was taken over by a newer run: "
+                f"{describe_holder(self.storage)}; this run stops"
+            )
+        return CheckpointError(
+            f"{self.storage.location} was removed or unlocked while it was in use; "
+            "this run stops, because another one may own it by now"
+        )
+
+
+def create_owned(storage: Storage, ownership: Ownership, name: str, data: bytes) -> None:
+    """Create a file of a checkpoint, as the run that owns it. It blocks.
+
+    Args:
+        storage: The checkpoint.
+        ownership: The claim of this run.
+        name: The file.
+        data: All of its bytes.
+
+    Raises:
+        CheckpointError: A newer run has taken over, or the file cannot be written.
+    """
+    ownership.check()
+    try:
+        storage.create(name, data)
+    except FileExistsError as error:
+        raise taken_error(storage, ownership, name) from error
+
+
+def taken_error(storage: Storage, ownership: Ownership, name: str) -> CheckpointError:
+    """Return why a run could not create a file, whose name is taken.
+
+    Args:
+        storage: The checkpoint.
+        ownership: The claim of the run.
+        name: The file.
+
+    Raises:
+        CheckpointError: The same, where it is known that a newer run has taken over.
+    """
+    ownership.check()  # its error names the newer run
+    return CheckpointError(
+        f"{name} is already in {storage.location}: another run writes there; this run stops"
+    )
+
+
+@contextmanager
+def claim(storage: Storage, process: LockingProcess, wait: float = 30.0) -> Iterator[Ownership]:
+    """Own a checkpoint while the block runs; enter it before subscribing, deleting or aborting.
+
+    On a local checkpoint the process holds a file lock; a run in another process waits for it. On a
+    remote one nothing is waited for: the newest run owns the checkpoint, and the older one fails at
+    its next `check`.
+
+    Args:
+        storage: The checkpoint.
+        process: Holds the lock.
+        wait: Seconds to wait for another process's run that holds a local checkpoint.
+
+    Raises:
+        CheckpointError: Another run still holds a local checkpoint after `wait` seconds, or one of
+            this process does, or the checkpoint cannot be written.
+    """
+    lock = _wait_for_lock(storage, process, wait) if isinstance(storage, LocalStorage) else None
+    try:
+        run, mark = _start_run(storage, Holder.of(*process.describe()))
+        _prune_runs(storage, run)
+        write(
+            logging.INFO,
+            LogEvent.CHECKPOINT_CLAIMED,
+            "run %d owns %s%s",
+            run,
+            storage.location,
+            "" if run == 1 else ", and earlier runs can no longer write there",
+            fields={"fanout.run": run, "fanout.checkpoint": storage.location},
+        )
+        yield Ownership(storage, run, mark, lock)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+@contextmanager
+def claim_stopped(storage: LocalStorage, application: str) -> Iterator[Ownership]:
+    """Own a local checkpoint without Spark while the block runs, if no query runs on it.
+
+    A query that starts meanwhile waits, as for another query.
+
+    Args:
+        storage: The checkpoint.
+        application: The name of this application, for the messages of other runs.
+
+    Raises:
+        CheckpointError: A query runs on the checkpoint, or it cannot be written.
+    """
+    lock = PosixLock.try_acquire(storage.root / LOCK)
+    if lock is None:
+        raise CheckpointError(
+            f"the checkpoint {storage.location} is in use: {describe_holder(storage)} is still "
+            f"running; stop it first"
+        )
+    try:
+        run, mark = _start_run(storage, Holder.of(application, os.getpid()))
+        _prune_runs(storage, run)
+        yield Ownership(storage, run, mark, lock)
+    finally:
+        lock.release()
+
+
+def _wait_for_lock(storage: LocalStorage, process: LockingProcess, wait: float) -> Lock:
+    deadline = time.monotonic() + wait
+    path = storage.root / LOCK
+    told = False
+    while (lock := process.try_lock(path)) is None:
+        if process.has_locked(path):
+            raise CheckpointError(
+                f"{storage.location} is in use by another run of this process; stop that one "
+                f"first, or use another location"
+            )
+        if time.monotonic() >= deadline:
+            raise CheckpointError(
+                f"{storage.location} is in use after a wait of {wait:g} s: "
+                f"{describe_holder(storage)} is still running; stop it, or use another location"
+            )
+        if not told:
+            told = True
+            write(
+                logging.WARNING,
+                LogEvent.CHECKPOINT_AWAITED,
+                "waiting for %s for at most %g s: %s is still running",
+                storage.location,
+                wait,
+                describe_holder(storage),
+                fields={"fanout.wait": wait, "fanout.checkpoint": storage.location},
+            )
+        # In the caller's thread, which has nothing else to do: a lock does not report its release.
+        time.sleep(_POLL_SECONDS)
+    return lock
+
+
+def _start_run(storage: Storage, holder: Holder) -> tuple[int, bytes]:
+    mark = msgspec.json.encode(holder)
+    run = newest_run(storage) or _newest_run_of_segments(storage)
+    for _ in range(_MAX_RACES):
+        run += 1
+        try:
+            storage.create(run_name(run), mark)
+        except FileExistsError:
+            # A run that starts at the same time has the number; or the list lags behind.
+            run = max(newest_run(storage), run)
+            continue
+        return run, mark
+    raise CheckpointError(f"cannot claim {storage.location}: too many runs start at once")
+
+
+def _newest_run_of_segments(storage: Storage) -> int:
+    """Return the highest number in the names of segments, which stay if somebody deletes the runs.
+
+    A run of a number that was there before would write files of the same names.
+    """
+    names = (name.rpartition("/")[2] for name in storage.walk(SEGMENTS))
+    return max((run for name in names if (run := run_of(name)) is not None), default=0)
+
+
+def _prune_runs(storage: Storage, run: int) -> None:
+    for number in run_numbers(storage):
+        if number <= run - _KEPT_RUNS:
+            storage.delete(run_name(number))

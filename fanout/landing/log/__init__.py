@@ -1,0 +1,1 @@
+"""The durable log: numbered entries, their positions, and what readers learn from them."""

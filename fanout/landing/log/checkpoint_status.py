@@ -1,0 +1,167 @@
+"""Read what a checkpoint holds: its newest batch, positions, pending segments and owner.
+
+Nothing is claimed or changed, so a query may be running. It needs no Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+from urllib.parse import urlsplit
+
+from fanout.errors import OptionError
+from fanout.landing.claims.owner import read_owner
+from fanout.landing.log.entries import (
+    BATCHES,
+    MAX_ENTRY_BYTES,
+    ORIGIN,
+    BatchEntry,
+    batch_ids,
+    decode_entry,
+    decode_origin,
+    entry_name,
+)
+from fanout.landing.log.identity import stored_identity
+from fanout.landing.log.pending import PENDING, decode_pending, pending_name
+from fanout.landing.log.set_aside import newest_set_aside
+
+if TYPE_CHECKING:
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.landing.claims.owner import Owner
+    from fanout.landing.log.set_aside import SetAsideBatch
+    from fanout.landing.storage.storage import StoredFiles
+
+# A running query may write a newer entry, and delete what was the newest, before that is read.
+_TRIES = 3
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """The newest batch of a checkpoint.
+
+    Args:
+        entry: Its entry.
+        written_at: When the entry was written, just before the handler was called, in milliseconds
+            since the Unix epoch.
+    """
+
+    entry: BatchEntry
+    written_at: int
+
+    @property
+    def rows(self) -> int:
+        """Its records; 0 where only idle progress was made."""
+        return self.entry.rows
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PendingSummary:
+    """The pending segments that no batch has taken yet.
+
+    Args:
+        segments: Their number.
+        rows: Their records.
+        positions: Every split's position after them; None where there are none.
+    """
+
+    segments: int = 0
+    rows: int = 0
+    positions: Checkpoint | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CheckpointStatus:
+    """What a checkpoint or a landing holds.
+
+    Args:
+        location: Where it is.
+        landing: Whether it is a landing.
+        entries: How many entries it has; the newest batches alone have one in a checkpoint.
+        positions: Every split's position after the newest batch, or where the first begins; None
+            before the first run has found out where to begin.
+        batch: The newest batch; None before the first.
+        pending: The pending segments, which only a share group has.
+        owner: The run that claimed it last.
+        set_aside: The newest batch that was set aside; None where none was.
+    """
+
+    location: str
+    landing: bool
+    entries: int
+    positions: Checkpoint | None
+    batch: StoredBatch | None
+    pending: PendingSummary
+    owner: Owner | None
+    set_aside: SetAsideBatch | None = None
+
+
+def read_status(files: StoredFiles) -> CheckpointStatus:
+    """Read what a checkpoint or a landing holds. It blocks.
+
+    Args:
+        files: The directory of fanout in a checkpoint location, or a landing.
+
+    Raises:
+        OptionError: There is neither.
+        CheckpointError: It is damaged, was written by a newer version, or cannot be read.
+    """
+    owner = read_owner(files)
+    positions, batch = newest_positions(files)
+    if owner is None and positions is None:
+        # Spark reads a path without a scheme from its default file system, which may be another.
+        local = "; this path is on the local disk; write hdfs://… if it is there"
+        raise OptionError(
+            f"there is no checkpoint of fanout at {files.location}, and no landing: name the "
+            f"checkpoint_location of a query that has begun, or the location of a landing"
+            f"{'' if urlsplit(files.location).scheme else local}"
+        )
+    return CheckpointStatus(
+        files.location,
+        stored_identity(files) is not None,
+        len(batch_ids(info.name for info in files.list(BATCHES))),
+        positions,
+        batch,
+        _pending(files, batch),
+        owner,
+        newest_set_aside(files),
+    )
+
+
+def newest_positions(files: StoredFiles) -> tuple[Checkpoint | None, StoredBatch | None]:
+    """Read the newest positions, and their batch: those of the origin before the first batch.
+
+    Raises:
+        CheckpointError: They are damaged, were written by a newer version, or cannot be read.
+    """
+    for _ in range(_TRIES):
+        entries = {info.name: info.written_at for info in files.list(BATCHES)}
+        ids = batch_ids(entries)
+        data = files.read(entry_name(ids[-1]) if ids else ORIGIN, limit=MAX_ENTRY_BYTES)
+        if data is not None and ids:
+            entry = decode_entry(data, ids[-1], location=files.location)
+            written_at = entries[entry_name(ids[-1]).rpartition("/")[2]]
+            return entry.positions, StoredBatch(entry, written_at)
+        if data is not None:
+            return decode_origin(data, location=files.location), None
+    return None, None
+
+
+def _pending(files: StoredFiles, batch: StoredBatch | None) -> PendingSummary:
+    taken = None if batch is None else batch.entry.taken
+    last = 0 if taken is None else taken.last
+    numbers = batch_ids(info.name for info in files.list(PENDING))
+    found = []
+    for number in (number for number in numbers if number > last):
+        data = files.read(pending_name(number), limit=MAX_ENTRY_BYTES)
+        # A batch of a running query has taken a segment that has gone meanwhile.
+        if data is not None:
+            found.append(decode_pending(data, number, location=files.location))
+    kept = [pending for pending in found if pending is not None]
+    return PendingSummary(
+        len(kept),
+        sum(pending.segment.rows for pending in kept),
+        kept[-1].positions if kept else None,
+    )

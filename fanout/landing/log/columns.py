@@ -1,0 +1,274 @@
+"""The columns of a landing's records, and its directories, with which each run is compared."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, Literal, final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fanout.core.sentence import Option, Sentence
+from fanout.core.stored_json import StoredFormat
+from fanout.errors import CheckpointError, OptionError
+from fanout.landing.claims.ownership import create_owned
+from fanout.landing.log.identity import (
+    decode_schema,
+    encode_schema,
+    read_identity,
+    stored_identity,
+)
+from fanout.landing.segments.segment_file import SEGMENTS
+from fanout.landing.segments.segments import place_of
+
+if TYPE_CHECKING:
+    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.log.entry_log import EntryLog
+    from fanout.landing.storage.storage import LandingStorage, Storage, StoredFiles
+
+COLUMNS: Final = "columns"
+_MAX_BYTES: Final = 1024 * 1024
+_VERSION: Final = 1
+_LOG: Final = logging.getLogger(__name__)
+# Hive, Spark and DuckDB make this column of the names of directories.
+_DATE: Final = "date"
+_OUT: Final = "or land to another location"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LandedColumns:
+    """What the records of a landing look like, and where its files are.
+
+    Args:
+        schema: The columns.
+        by_date: Whether files are in directories by date.
+        date_of: By the date of which column; empty where that is unknown.
+    """
+
+    schema: pa.Schema
+    by_date: bool = False
+    date_of: str = ""
+
+
+class _ColumnsWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    schema: str
+    by_date: bool
+    date_of: Annotated[str, msgspec.Meta(max_length=10_000)]
+
+
+_FORMAT: Final = StoredFormat(
+    wire=_ColumnsWire,
+    max_size=_MAX_BYTES,
+    error=CheckpointError,
+    version=_VERSION,
+    hint="restore it from a backup",
+)
+
+
+def landed_schema(files: StoredFiles) -> pa.Schema:
+    """Return the columns of a landing's records, those that were added included. It blocks.
+
+    Args:
+        files: The landing.
+
+    Raises:
+        OptionError: There is no landing.
+        CheckpointError: The landing cannot be read.
+    """
+    first = read_identity(files).schema
+    stored, _ = _stored(files)
+    return first if stored is None else stored.schema
+
+
+def continued(
+    storage: LandingStorage, log: EntryLog, schema: pa.Schema, date_of: str | None
+) -> tuple[LandedColumns, int | None]:
+    """Return the columns of a landing with those of a run, before the run has written. It blocks.
+
+    Args:
+        storage: The landing.
+        log: Its entries.
+        schema: The columns of the records that the run lands.
+        date_of: By the date of which column it makes directories; None for one directory.
+
+    Returns:
+        The columns, and the number under which `keep_columns` is to store them; None where the same
+        are stored already.
+
+    Raises:
+        OptionError: The run would put files elsewhere than the runs before.
+        CheckpointError: The run lacks a column, or has another type, or adds a column that is never
+            null; or the storage refused.
+    """
+    schema = schema.remove_metadata()
+    stored, number = _stored(storage)
+    landed = stored or _inferred(storage, log, schema)
+    if landed is None:
+        return LandedColumns(schema, date_of is not None, date_of or ""), number
+    _check_directories(storage.location, landed, date_of)
+    added = _added(storage.location, landed.schema, schema)
+    columns = LandedColumns(
+        pa.schema([*landed.schema, *added]), landed.by_date, landed.date_of or date_of or ""
+    )
+    return columns, None if columns == stored else number
+
+
+def keep_columns(
+    storage: Storage, ownership: Ownership, columns: LandedColumns, number: int
+) -> None:
+    """Store the columns of a landing. It blocks.
+
+    Call it when this run has written an entry, and before it writes records.
+
+    Args:
+        storage: The landing.
+        ownership: The claim of this run.
+        columns: The columns.
+        number: What `continued` has returned with them.
+
+    Raises:
+        CheckpointError: If this run no longer owns the landing, or the storage refused.
+    """
+    schema = encode_schema(columns.schema)
+    wire = _ColumnsWire(_VERSION, schema, columns.by_date, columns.date_of)
+    create_owned(storage, ownership, _name(number), msgspec.json.encode(wire))
+
+
+def _check_directories(location: str, landed: LandedColumns, date_of: str | None) -> None:
+    mixed = "most readers of a directory leave records out where the two are mixed"
+    if date_of is not None and not landed.by_date:
+        raise OptionError(
+            Option("partition_by_date", date_of),
+            f" must be left out: {location} has all files in one directory, and {mixed}; ",
+            Sentence.of(f"leave {{partition_by_date}} out, {_OUT}"),
+        )
+    if date_of is None and landed.by_date:
+        column = repr(landed.date_of) if landed.date_of else "the column with times of before"
+        raise OptionError(
+            Option("partition_by_date"),
+            f" must be {column}: {location} has files in directories by date, and {mixed}; give ",
+            Option("partition_by_date"),
+            f", {_OUT}",
+        )
+    if date_of is not None and landed.date_of not in {"", date_of}:
+        raise OptionError(
+            Option("partition_by_date", date_of),
+            f" must be {landed.date_of!r}: {location} has files in directories by the date of that "
+            f"column, and a query that names a date would miss records; give that column, {_OUT}",
+        )
+
+
+def _added(location: str, landed: pa.Schema, schema: pa.Schema) -> list[pa.Field]:
+    """Return the columns that are new."""
+    for field in landed:
+        found = schema.field(field.name) if field.name in schema.names else None
+        if found is None or found.type != field.type:
+            has = "does not have it" if found is None else f"has {found.type}"
+            raise CheckpointError(
+                f"{location} cannot be continued: its records have the column {field.name} of type "
+                f"{field.type}, and this source {has}; let decode return all columns of before, to "
+                f"which it may add some that can be null, {_OUT}"
+            )
+        if found.nullable and not field.nullable:
+            raise CheckpointError(
+                f"{location} cannot be continued: the column {field.name} of its records is never "
+                f"null, and this source says that it may be; let decode return it as before, {_OUT}"
+            )
+    added = [field for field in schema if field.name not in landed.names]
+    if never := [field.name for field in added if not field.nullable]:
+        raise CheckpointError(
+            f"{location} cannot be continued: the column {', '.join(never)} is new and never null, "
+            f"and the records that are there lack it; let decode say that it may be null, {_OUT}"
+        )
+    _check_case(location, landed, added)
+    return added
+
+
+def _check_case(location: str, landed: pa.Schema, added: list[pa.Field]) -> None:
+    """Refuse a new column whose name differs from another one's in case alone."""
+    names = {name.lower(): name for name in landed.names}
+    for field in added:
+        if (other := names.setdefault(field.name.lower(), field.name)) != field.name:
+            raise CheckpointError(
+                f"{location} cannot be continued: the column {field.name} is new, and Spark takes "
+                f"its name for that of {other}; let decode give it another name, {_OUT}"
+            )
+
+
+def _inferred(storage: LandingStorage, log: EntryLog, given: pa.Schema) -> LandedColumns | None:
+    """Return what the newest file has, of a version that stored nothing; None without files.
+
+    A type that Parquet lacks, such as times in whole seconds, is the one that is given now.
+    """
+    entries = log.newest_first(range(log.oldest(), log.next_number))
+    file = next((entry.segments[-1].name for entry in entries if entry.segments), None)
+    if file is None:
+        return None
+    try:
+        with pq.ParquetFile(storage.open(file)) as parquet:
+            schema = _as_given(parquet.schema_arrow.remove_metadata(), given)
+    except FileNotFoundError:
+        return None  # somebody deletes old files
+    except (OSError, pa.ArrowException) as error:
+        raise CheckpointError(f"cannot read {storage.location}/{file}: ", error) from error
+    _warn_of_mixture(storage, schema)
+    return LandedColumns(schema, _is_by_date(file))
+
+
+def _as_given(found: pa.Schema, given: pa.Schema) -> pa.Schema:
+    """Return the columns of a file, those as they are given that Parquet stores as it has them."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(given.empty_table(), sink)
+    stored = pq.read_schema(pa.BufferReader(sink.getvalue()))
+    same = {field.name for field in stored if field in [*found]}
+    return pa.schema([given.field(one.name) if one.name in same else one for one in found])
+
+
+def _warn_of_mixture(storage: LandingStorage, schema: pa.Schema) -> None:
+    """Say so if a version that compared nothing has mixed a landing."""
+    names = [name for name in storage.walk(SEGMENTS) if place_of(name.rpartition("/")[2])]
+    identity = stored_identity(storage)
+    by_date = sum(map(_is_by_date, names))
+    differs = identity is not None and not _fits(identity.schema, schema)
+    if differs or 0 < by_date < len(names):
+        what = "records with different columns" if differs else "files in and out of directories"
+        _LOG.warning(
+            "%s has %s, of runs with other options: most readers of its directory leave records "
+            "out or end with an error; fanout.followed yields all, so that they can be written to "
+            "another location",
+            storage.location,
+            what,
+        )
+
+
+def _fits(landed: pa.Schema, schema: pa.Schema) -> bool:
+    try:
+        _added("", landed, schema)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _is_by_date(name: str) -> bool:
+    return name.startswith(f"{SEGMENTS}/{_DATE}=")
+
+
+def _stored(files: StoredFiles) -> tuple[LandedColumns | None, int]:
+    """Return the newest columns that are stored, if any, and the number after theirs."""
+    found: LandedColumns | None = None
+    number = 0
+    while (data := files.read(_name(number), limit=_MAX_BYTES)) is not None:
+        what = f"{_name(number)} in {files.location}"
+        wire = _FORMAT.read(data, what)
+        schema = decode_schema(wire.schema, _FORMAT, what)
+        found = LandedColumns(schema, wire.by_date, wire.date_of)
+        number += 1
+    return found, number
+
+
+def _name(number: int) -> str:
+    return f"{COLUMNS}/{number:012}.json"

@@ -1,0 +1,271 @@
+"""The JSON files of a ledger: one entry for each batch, and the origin of the first.
+
+A file that another version wrote, or that is damaged, is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, final
+
+import msgspec
+
+from fanout.core.checkpoint import MAX_JSON_BYTES, Checkpoint
+from fanout.core.stored_json import Before, StoredFormat
+from fanout.errors import CheckpointError, PositionError
+from fanout.landing.segments.segment_file import Count, SegmentFile  # noqa: TC001 - msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Below the checkpoint location, beside Spark's own offsets/, commits/, sources/ and metadata.
+DIRECTORY: Final = "fanout"
+
+BATCHES: Final = "batches"
+
+ORIGIN: Final = "origin.json"
+# Characters of the source's own JSON, in which it names unconfirmed records.
+MAX_UNCONFIRMED: Final = 1024 * 1024
+
+# That JSON is stored in a string, in which each quote takes two bytes.
+MAX_ENTRY_BYTES: Final = MAX_JSON_BYTES + 2 * MAX_UNCONFIRMED + 64 * 1024
+
+VERSION: Final = 1
+"""The version of the origin and of pending segments."""
+
+ENTRY_VERSION: Final = 2
+"""The version of entries; version 1, of the releases 0.1, is read."""
+
+Millis = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+Unconfirmed = Annotated[str, msgspec.Meta(max_length=MAX_UNCONFIRMED)]
+
+
+@final
+class TakenSegments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The pending segments that batches have taken; see `landing.pending`.
+
+    Args:
+        last: The number of the last pending segment that this batch, or one before it, has taken.
+        unconfirmed: Which records the service may deliver again although a batch has them.
+    """
+
+    last: Count
+    unconfirmed: Unconfirmed
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BatchEntry:
+    """The content of one batch id, which never changes.
+
+    Args:
+        batch_id: Spark's id of the micro-batch.
+        query_id: Spark's id of the query.
+        segments: Its records, in this order; none where only idle progress was made.
+        positions: Every split's position after the batch.
+        watermark: The stream's watermark after its records, in milliseconds since the Unix epoch;
+            None where there is none.
+        taken: The pending segments that it has taken; None where no segment was ever pending.
+        content: A random text that no other entry has, so that a sink knows the batch again; empty
+            where there is none, as in the entries of a landing.
+    """
+
+    batch_id: int
+    query_id: str
+    segments: tuple[SegmentFile, ...]
+    positions: Checkpoint
+    watermark: int | None = None
+    taken: TakenSegments | None = None
+    content: str = ""
+
+    @property
+    def rows(self) -> int:
+        """The number of its records."""
+        return sum(segment.rows for segment in self.segments)
+
+    @property
+    def size(self) -> int:
+        """The bytes of its segments."""
+        return sum(segment.size for segment in self.segments)
+
+
+_Query = Annotated[str, msgspec.Meta(max_length=100)]
+_Content = Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{32})?\Z")]
+_Wire = TypeVar("_Wire", bound=msgspec.Struct)
+
+
+def ledger_format(
+    wire: type[_Wire],
+    *,
+    version: int = VERSION,
+    before: Before[_Wire] | None = None,
+) -> StoredFormat[_Wire]:
+    """Return the format of a file of the ledger.
+
+    Args:
+        wire: What the file holds.
+        version: Its version.
+        before: The version before, if it is read too.
+    """
+    return StoredFormat(
+        wire=wire,
+        max_size=MAX_ENTRY_BYTES,
+        error=CheckpointError,
+        version=version,
+        before=before,
+        hint="restore this file alone from a backup, or start with a new checkpoint location",
+    )
+
+
+class _OriginWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    positions: msgspec.Raw
+
+
+class _EntryWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    version: Literal[2]
+    run: Count
+    batch: Count
+    query: _Query
+    segments: tuple[SegmentFile, ...]
+    positions: msgspec.Raw
+    watermark: Millis | None = None
+    taken: TakenSegments | None = None
+    content: _Content = ""
+
+
+class _TakenWire1(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    taken: Count
+    doubts: Unconfirmed
+    more: tuple[SegmentFile, ...] = ()
+
+
+class _EntryWire1(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    run: Count
+    batch: Count
+    query: _Query
+    segment: SegmentFile | None
+    positions: msgspec.Raw
+    watermark: Millis | None = None
+    lent: _TakenWire1 | None = None
+
+    def upgrade(self) -> _EntryWire:
+        first = () if self.segment is None else (self.segment,)
+        more = () if self.lent is None else self.lent.more
+        taken = None if self.lent is None else TakenSegments(self.lent.taken, self.lent.doubts)
+        return _EntryWire(
+            ENTRY_VERSION,
+            self.run,
+            self.batch,
+            self.query,
+            first + more,
+            self.positions,
+            self.watermark,
+            taken,
+        )
+
+
+_ORIGIN_FORMAT: Final = ledger_format(_OriginWire)
+_ENTRY_FORMAT: Final = ledger_format(
+    _EntryWire,
+    version=ENTRY_VERSION,
+    before=Before(1, _EntryWire1, _EntryWire1.upgrade),
+)
+
+
+def entry_name(batch_id: int) -> str:
+    """Return the name of a batch's file below the checkpoint."""
+    return f"{BATCHES}/{batch_id:012}.json"
+
+
+def batch_ids(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the batches, or pending segments, that files are named after."""
+    stems = (name.removesuffix(".json") for name in names)
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def encode_entry(entry: BatchEntry, *, run: int) -> bytes:
+    """Encode an entry.
+
+    Args:
+        entry: The entry.
+        run: The number of the run that made it.
+    """
+    wire = _EntryWire(
+        ENTRY_VERSION,
+        run,
+        entry.batch_id,
+        entry.query_id,
+        entry.segments,
+        msgspec.Raw(entry.positions.to_json().encode()),
+        entry.watermark,
+        entry.taken,
+        entry.content,
+    )
+    return msgspec.json.encode(wire)
+
+
+def decode_entry(data: bytes, batch_id: int, *, location: str) -> BatchEntry:
+    """Decode an entry.
+
+    Args:
+        data: The bytes of its file.
+        batch_id: The batch that the file is named after.
+        location: Where the checkpoint is, for messages.
+
+    Raises:
+        CheckpointError: If it is damaged, is of another batch, or was written by a newer
+            version.
+    """
+    name = entry_name(batch_id)
+    wire = _ENTRY_FORMAT.read(data, f"{name} in {location}")
+    if wire.batch != batch_id:
+        raise _ENTRY_FORMAT.damaged(f"{name} in {location}", f"it is of batch {wire.batch}")
+    positions = decode_positions(name, wire.positions, location)
+    return BatchEntry(
+        wire.batch,
+        wire.query,
+        wire.segments,
+        positions,
+        wire.watermark,
+        wire.taken,
+        wire.content,
+    )
+
+
+def encode_origin(positions: str) -> bytes:
+    """Encode the positions, in JSON, that a start was resolved into."""
+    return msgspec.json.encode(_OriginWire(VERSION, msgspec.Raw(positions.encode())))
+
+
+def decode_origin(data: bytes, *, location: str) -> Checkpoint:
+    """Decode the positions that a start was resolved into.
+
+    Args:
+        data: The bytes of the file.
+        location: Where the checkpoint is, for messages.
+
+    Raises:
+        CheckpointError: If they are damaged or were written by a newer version.
+    """
+    wire = _ORIGIN_FORMAT.read(data, f"{ORIGIN} in {location}")
+    return decode_positions(ORIGIN, wire.positions, location)
+
+
+def decode_positions(name: str, json: msgspec.Raw, location: str) -> Checkpoint:
+    """Read the positions in a file.
+
+    Args:
+        name: The name of the file below the checkpoint.
+        json: The positions.
+        location: Where the checkpoint is, for messages.
+
+    Raises:
+        CheckpointError: If they are damaged, or were written by a newer version.
+    """
+    try:
+        return Checkpoint.from_json(bytes(json))
+    except PositionError as error:
+        raise CheckpointError(f"{name} in {location}: {error}") from error

@@ -1,0 +1,97 @@
+"""Follow a landing: read its entries as they come, in any process and from any number on."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from fanout.core.cancellation import in_thread
+from fanout.errors import CheckpointError, OptionError
+from fanout.landing.log.entries import BATCHES, MAX_ENTRY_BYTES, ORIGIN, batch_ids
+from fanout.landing.log.entry_log import read_entry
+from fanout.landing.log.landed_entry import LandedEntry
+from fanout.landing.storage.places import open_files
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from fanout.landing.storage.storage import StoredFiles
+
+# How often a follower that waits looks whether its next entry was there, and has been deleted.
+_EXPIRY_SECONDS: Final = 60.0
+
+
+async def followed(
+    location: str,
+    *,
+    after: int | None = None,
+    poll: float = 1.0,
+    storage_options: Mapping[str, str] | None = None,
+) -> AsyncGenerator[LandedEntry, None]:
+    """Iterate the entries of a landing in order, and wait for those that come.
+
+    Nothing is written, so any number of processes may follow one landing. Store the number of the
+    last entry that was processed, and pass it as `after` to continue. Every record is in one
+    entry, and in one only; a file that no entry names may be left by a run that was killed.
+
+    Args:
+        location: The landing, as for `fanout.land`.
+        after: The number of the last entry that is known already; None begins with the oldest.
+        poll: Seconds between two looks for a new entry.
+        storage_options: As for `fanout.land`.
+
+    Yields:
+        The entries with records.
+
+    Raises:
+        OptionError: There is no landing at the location, or an option is malformed.
+        CheckpointError: The next entry was deleted, because it is older than the landing keeps it;
+            or the landing has not come as far as `after`; or the location cannot be read, or an
+            entry is damaged or was written by a newer version.
+
+    Cancellation: nothing is lost; follow again after the last entry.
+    """
+    time = asyncio.get_running_loop().time
+    files = await in_thread(partial(open_files, location, storage_options))
+    number = await in_thread(partial(_first, files, after))
+    looked = time()
+    while True:
+        entry = await in_thread(partial(read_entry, files, number))
+        if entry is not None:
+            number += 1
+            if entry.segments:
+                yield LandedEntry.of(entry, files.location)
+            continue
+        if time() - looked > _EXPIRY_SECONDS:
+            looked = time()
+            await in_thread(partial(_first, files, number - 1))
+        await asyncio.sleep(poll)
+
+
+def _first(files: StoredFiles, after: int | None) -> int:
+    """Return the number of the entry to read first; the oldest if `after` is None."""
+    numbers = batch_ids(file.name for file in files.list(BATCHES))
+    if not numbers and files.read(ORIGIN, limit=MAX_ENTRY_BYTES) is None:
+        raise OptionError(
+            f"there is no landing at {files.location}: start one with fanout.land, or with "
+            f"`fanout land`"
+        )
+    # A list may lag, and retention may delete what it shows.
+    if after is None:
+        there = (number for number in numbers if read_entry(files, number) is not None)
+        return next(there, numbers[-1] + 1 if numbers else 0)
+    if after >= 0 and (not numbers or numbers[-1] < after) and read_entry(files, after) is None:
+        raise CheckpointError(
+            f"the newest entry of {files.location} is {numbers[-1] if numbers else 'missing'}, and "
+            f"after={after} was known before: the landing was begun again, or an older state was "
+            f"restored; follow it from its oldest entry on, with after=None"
+        )
+    oldest = next((number for number in numbers if number > after), after + 1)
+    if oldest > after + 1 and read_entry(files, after + 1) is None:
+        raise CheckpointError(
+            f"the entries {after + 1} to {oldest - 1} of {files.location} were deleted, because "
+            f"they are older than the landing keeps them; follow it from entry {oldest} on, with "
+            f"after={oldest - 1}"
+        )
+    return after + 1

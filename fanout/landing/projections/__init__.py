@@ -1,0 +1,1 @@
+"""A landing's log in the form in which other engines read it."""

@@ -1,0 +1,1 @@
+"""The deletion of what is old, and who must have read it before."""

@@ -1,0 +1,1 @@
+"""The Parquet files of a batch, and how they are filled."""

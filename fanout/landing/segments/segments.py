@@ -1,0 +1,395 @@
+"""Sealed Parquet files of drained records.
+
+A segment is written once, row group by row group, and never changed. Uncompressed Parquet without
+dictionaries or statistics is the cheapest thing that Spark's executors can read in parallel: for
+the segments of a query, which are read once. Those of a landing are kept: they are compressed and
+have statistics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fanout.core.error_text import disk_reason
+from fanout.errors import CheckpointError
+from fanout.landing.segments.segment_file import SEGMENTS, SegmentFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.core.drain import Drained
+    from fanout.landing.storage.storage import Storage
+
+# A session of a lander has its own numbers between those of the run and of the segment.
+_NAME_OF_SESSION = re.compile(r"run-([0-9]{6,})-([0-9]{6,7})-[0-9]{8,}\.parquet")
+_NAME = re.compile(r"run-([0-9]{6,})(?:-[0-9]{6,7})?-([0-9]{8,})\.parquet")
+# Two or more tasks can share a segment when it has a few row groups.
+_ROW_GROUPS = 4
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A sealed file.
+
+    Args:
+        path: Where it was written.
+        rows: Its records.
+        size: Its bytes on disk.
+    """
+
+    path: Path
+    rows: int
+    size: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SplitPart:
+    """What a segment has of a split.
+
+    Args:
+        records: How many records.
+        watermark: The split's watermark after them; None for none.
+    """
+
+    records: int
+    watermark: int | None
+
+
+@final
+class OpenSegment:
+    """A file that is being filled. One task or thread uses it at a time.
+
+    A row group is written in a thread of the file's own, so that records of the next one are
+    collected meanwhile: two row groups are in memory at most.
+
+    Args:
+        path: The file to write.
+        schema: The records' schema.
+        max_records: The records after which it is full.
+        max_bytes: The bytes in memory after which it is full.
+        compression: As Parquet names it; None for a file that is read once.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        schema: pa.Schema,
+        *,
+        max_records: int,
+        max_bytes: int,
+        compression: str | None = None,
+    ) -> None:
+        self.rows = 0
+        self.nbytes = 0
+        self.positions: Checkpoint | None = None
+        self.watermark: int | None = None
+        self.parts: dict[str, SplitPart] = {}
+        self.path = path
+        self._schema = schema
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._compression = compression
+        self._unwritten: list[pa.RecordBatch] = []
+        self._unwritten_bytes = 0
+        self._unwritten_rows = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._background = ThreadPoolExecutor(1, "fanout-segment")
+        self._writing: Future[None] | None = None
+        self._sealed: Segment | None = None
+
+    @property
+    def room_records(self) -> int:
+        """The records that still fit."""
+        return self._max_records - self.rows
+
+    @property
+    def room_bytes(self) -> int:
+        """The bytes that still fit."""
+        return self._max_bytes - self.nbytes
+
+    @property
+    def full(self) -> bool:
+        """Whether a limit is reached."""
+        return self.room_records < 1 or self.room_bytes < 1
+
+    @property
+    def row_group_ready(self) -> bool:
+        """Whether enough records are in memory to write a row group."""
+        return (
+            self._unwritten_bytes * _ROW_GROUPS >= self._max_bytes
+            or self._unwritten_rows * _ROW_GROUPS >= self._max_records
+        )
+
+    def add(self, drained: Drained) -> None:
+        """Take records in, in memory, with the positions and the watermark after them."""
+        assert self._sealed is None, "a sealed segment never changes"
+        rows, nbytes = drained.num_records, drained.nbytes
+        for batch in drained.batches:
+            self._unwritten.append(batch.records)
+            before = self.parts.get(batch.split.id)
+            records = batch.num_records + (0 if before is None else before.records)
+            self.parts[batch.split.id] = SplitPart(records, batch.watermark)
+        self._unwritten_rows += rows
+        self._unwritten_bytes += nbytes
+        self.rows += rows
+        self.nbytes += nbytes
+        self.positions = drained.positions
+        self.watermark = drained.watermark
+
+    def write_row_group(self) -> None:
+        """Begin to write what is in memory to the file; block until the last one is written.
+
+        Raises:
+            OSError: The disk refused the row group before.
+        """
+        self._settle()
+        if self._unwritten:
+            self._writing = self._background.submit(self._write, self._take(), row_groups=1)
+
+    def seal(self) -> Segment:
+        """Write the rest, finish the file and flush it to the disk. Blocks on the disk.
+
+        Sealing again returns the same segment. The file's name is durable only when it is
+        published.
+        """
+        assert self.rows, "only a segment with records is sealed"
+        if self._sealed is None:
+            self._settle()
+            if self._unwritten:
+                self._write(self._take(), row_groups=1 if self._writer else _ROW_GROUPS)
+            assert self._writer is not None
+            self._writer.close()
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+            self._background.shutdown()
+            self._sealed = Segment(self.path, self.rows, self.path.stat().st_size)
+        return self._sealed
+
+    def discard(self) -> None:
+        """Close and remove the file. Its records were not acknowledged, so they come again.
+
+        Errors of the disk are ignored, as an earlier error is the reason for discarding. The next
+        run's sweep removes a file that stays.
+        """
+        self._background.shutdown()
+        if self._writer is not None:
+            with contextlib.suppress(OSError):  # the disk may be full; the file goes anyway
+                self._writer.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def _settle(self) -> None:
+        """Wait for the row group that is being written; a refused one is refused for ever."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _take(self) -> pa.Table:
+        table = pa.Table.from_batches(self._unwritten, self._schema)
+        self._unwritten.clear()
+        self._unwritten_bytes = self._unwritten_rows = 0
+        return table
+
+    def _write(self, table: pa.Table, row_groups: int) -> None:
+        if self._writer is None:
+            options = write_options(self._schema, self._compression)
+            self._writer = pq.ParquetWriter(self.path, _modern(self._schema), **options)
+        self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A segment that takes no more records; its new owner seals it.
+
+    Args:
+        segment: The records.
+        positions: Every split's position after them.
+        seconds: The time from its first record until now.
+    """
+
+    segment: OpenSegment
+    positions: Checkpoint
+    seconds: float = 0.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LandedBatch:
+    """Records for one batch or entry, in segments that landers have published.
+
+    Args:
+        segments: The segments, at least one.
+        positions: The position of every split after them.
+        watermark: The watermark of the stream after them; see `FanOut.watermark`.
+    """
+
+    segments: tuple[SegmentFile, ...]
+    positions: Checkpoint
+    watermark: int | None
+
+
+@final
+class SegmentLog:
+    """Open one segment after the other, each with a name that no other run uses.
+
+    Args:
+        directory: Where segments are written before they are published.
+        run: The number of this run.
+        schema: The records' schema.
+        session: The number of a lander's session in the run; None where the run reads by itself.
+        max_records: The most records in a segment, at least 1.
+        max_bytes: The most bytes of records in a segment, at least 1.
+        compression: As Parquet names it; None for files that are read once.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        run: int,
+        schema: pa.Schema,
+        *,
+        session: int | None = None,
+        max_records: int,
+        max_bytes: int,
+        compression: str | None = None,
+    ) -> None:
+        self._prefix = f"run-{run:06}" if session is None else f"run-{run:06}-{session:06}"
+        self._directory = directory
+        self.max_records = max_records
+        self.max_bytes = max_bytes
+        self._compression = compression
+        self._schema = schema
+        self._count = 0
+
+    def open(self) -> OpenSegment:
+        """Open the next segment; nothing is written until it has records."""
+        self._count += 1
+        # Spark takes a file whose name begins with "_" or "." for hidden and reads no rows.
+        path = self._directory / f"{self._prefix}-{self._count:08}.parquet"
+        return OpenSegment(
+            path,
+            self._schema,
+            max_records=self.max_records,
+            max_bytes=self.max_bytes,
+            compression=self._compression,
+        )
+
+
+def run_of(name: str) -> int | None:
+    """Return the number of the run that named a segment.
+
+    Args:
+        name: The segment's file name.
+
+    Returns:
+        The number; None for a name that no run gave.
+    """
+    place = place_of(name)
+    return None if place is None else place[0]
+
+
+def session_of(name: str) -> tuple[int, int] | None:
+    """Return the number of the run, and of the lander's session in it, that named a segment.
+
+    Args:
+        name: The segment's file name.
+
+    Returns:
+        The numbers; None for a name that no session gave.
+    """
+    match = _NAME_OF_SESSION.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def place_of(name: str) -> tuple[int, int] | None:
+    """Return the number of the run that named a segment, and the segment's own in the run.
+
+    Args:
+        name: The segment's file name.
+
+    Returns:
+        The numbers, which grow from one segment of a location to the next; None for a name that no
+        run gave.
+    """
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def publish(storage: Storage, segment: OpenSegment) -> SegmentFile:
+    """Seal a segment and give it its name in the checkpoint, durably; it blocks.
+
+    Raises:
+        CheckpointError: If that is refused; the segment is gone then.
+    """
+    with publish_errors(storage, segment):
+        sealed = segment.seal()
+        name = f"{SEGMENTS}/{sealed.path.name}"
+        storage.publish(sealed.path, name)
+    return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)
+
+
+@contextlib.contextmanager
+def publish_errors(storage: Storage, segment: OpenSegment) -> Iterator[None]:
+    """Discard a segment that cannot be published.
+
+    Args:
+        storage: Where it was to be published.
+        segment: The segment.
+
+    Raises:
+        CheckpointError: The disk refused.
+    """
+    try:
+        yield
+    except FileExistsError as error:
+        segment.discard()
+        raise CheckpointError(
+            f"a segment cannot be published in {storage.location}, as another run has given a "
+            f"file its name; this run stops, and its records come again in the next one"
+        ) from error
+    except OSError as error:
+        segment.discard()
+        raise CheckpointError(
+            f"a segment cannot be written to {segment.path.parent}: {disk_reason(error)}"
+        ) from error
+
+
+def write_options(schema: pa.Schema, compression: str | None) -> dict[str, Any]:
+    """Return how Parquet files are written.
+
+    Args:
+        schema: The records' schema.
+        compression: As Parquet names it; None for a file that is read once, without dictionaries
+            and statistics. Payloads never have them.
+    """
+    flat = (one for one in schema if not pa.types.is_nested(one.type))
+    described = [one.name for one in flat if not pa.types.is_binary(one.type)]
+    return {
+        "compression": compression or "none",
+        "use_dictionary": False if compression is None else described,
+        "write_statistics": False if compression is None else described,
+        # A replay must find the same records or an error: Parquet checks only with these.
+        "write_page_checksum": True,
+    }
+
+
+def _modern(schema: pa.Schema) -> pa.Schema:
+    """Return a schema by which Spark knows that days and times are not of the Julian calendar.
+
+    It takes a file without it for one of Hive or of Spark 2 where a session is set so, and would
+    shift dates before 1582.
+    """
+    return schema.with_metadata({**(schema.metadata or {}), b"org.apache.spark.version": b"3.5.0"})

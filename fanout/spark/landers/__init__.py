@@ -1,0 +1,1 @@
+"""Landers as jobs of Spark, seen from the driver."""

@@ -1,0 +1,1 @@
+"""What writes a batch to a place outside of Spark, each batch once."""

@@ -1,0 +1,107 @@
+"""Merge the rows of a batch into a table, by Spark's MERGE."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from fanout.spark.sinks.tables.columns import in_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_RANK: Final = "fanout_rank"
+
+
+def merge(
+    rows: DataFrame,
+    target: str,
+    key: Sequence[str],
+    latest_by: str,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Insert rows, or update those of the table with the same key that are not newer.
+
+    A null is a value of a key like any other. Columns that the rows lack stay as they are, or get
+    what the table gives them.
+
+    Args:
+        rows: The newest row of each key of a batch.
+        target: The table, as SQL has it.
+        key: The columns of the key.
+        latest_by: The column whose greatest value is the newest row of a key.
+        settings: Settings of Spark for this statement alone; other queries share the session.
+    """
+    names = [in_spark(name) for name in rows.columns]
+    assigned = ", ".join(f"t.{name} = s.{name}" for name in names)
+    inserted = ", ".join(f"s.{name}" for name in names)
+    spark, view = rows.sparkSession, f"fanout_batch_{uuid4().hex}"
+    same = " AND ".join(f"t.{name} <=> s.{name}" for name in map(in_spark, key))
+    order = in_spark(latest_by)
+    rows.createOrReplaceTempView(view)
+    try:
+        statement = (
+            f"MERGE INTO {target} AS t USING {view} AS s ON {same} "  # noqa: S608 - quoted
+            f"WHEN MATCHED AND (t.{order} IS NULL OR s.{order} >= t.{order}) THEN "
+            f"UPDATE SET {assigned} "
+            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({inserted})"
+        )
+        _run(spark, statement, settings)
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def _run(spark: SparkSession, statement: str, settings: Mapping[str, str]) -> None:
+    """Run a statement, with settings in a copy of the session, which has its views, too."""
+    if not settings:
+        spark.sql(statement)
+        return
+    session: Any = spark._jsparkSession  # noqa: SLF001 - newSession() has no settings and views
+    copy = session.cloneSession()
+    for name, value in settings.items():
+        copy.conf().set(name, value)
+    copy.sql(statement)
+
+
+@contextmanager
+def newest_once(rows: DataFrame, key: Sequence[str], latest_by: str | None) -> Iterator[DataFrame]:
+    """Compute the newest row of each key once, and keep them while the block runs.
+
+    A statement that merges rows may read them twice, and is repeated where another writer commits
+    before it does.
+
+    Args:
+        rows: The rows of a batch.
+        key: The columns of the key.
+        latest_by: The column whose greatest value is the newest row of a key; None keeps all rows,
+            which are read once, and not before.
+    """
+    if latest_by is None:
+        yield rows
+        return
+    computed = newest(rows, key, latest_by).persist()
+    try:
+        yield computed
+    finally:
+        computed.unpersist()
+
+
+def newest(rows: DataFrame, key: Sequence[str], latest_by: str) -> DataFrame:
+    """Return the newest row of each key; of several, one of them.
+
+    Args:
+        rows: The rows of a batch.
+        key: The columns of the key.
+        latest_by: The column whose greatest value is the newest row of a key.
+    """
+    newest_first = F.col(in_spark(latest_by)).desc_nulls_last()
+    of_key = Window.partitionBy(*map(in_spark, key)).orderBy(newest_first)
+    ranked = rows.withColumn(_RANK, F.row_number().over(of_key))
+    return ranked.where(f"{_RANK} = 1").drop(_RANK)

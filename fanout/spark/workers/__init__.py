@@ -1,0 +1,1 @@
+"""What the driver and Spark's Python workers need to run tasks of fanout."""
