@@ -109,8 +109,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Run one more process than there are cores: tests often wait for servers."""
-    return 1 + (os.cpu_count() or 1)
+    """Run two more processes than there are cores: tests often wait for servers."""
+    return 2 + (os.cpu_count() or 1)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:

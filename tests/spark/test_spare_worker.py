@@ -11,8 +11,8 @@ import pyspark
 import pytest
 from pyspark import TaskContext
 
-from fanout.spark import spare_worker as module
 from fanout.spark.sinks.tables.postgres_copy import CopyTask, copy_rows
+from fanout.spark.workers import spare_worker as module
 from fanout.spark.workers.spare_worker import spare_worker
 
 if TYPE_CHECKING:

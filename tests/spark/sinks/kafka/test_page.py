@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-TEXT = (Path(__file__).parents[3] / "docs" / "writing-to-kafka.md").read_text()
+TEXT = (Path(__file__).parents[4] / "docs" / "writing-to-kafka.md").read_text()
 SINK, HANDLER, ARROW = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 WITHOUT_JVM = SINK.replace("query = foreach_batch", f"{ARROW}query = foreach_batch")
 COMMANDS = re.findall(r"^\$ (fanout .*)$", TEXT, re.MULTILINE)

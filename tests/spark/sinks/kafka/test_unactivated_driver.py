@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
 pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 from fanout.spark import KinesisSink
 from fanout.spark.sinks.kinesis.sink import _TYPES
 
-TEXT = (Path(__file__).parents[3] / "docs" / "writing-to-kinesis.md").read_text()
-EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
+TEXT = (Path(__file__).parents[4] / "docs" / "writing-to-kinesis.md").read_text()
+EXAMPLES = Path(__file__).parents[4] / "docs" / "examples"
 
 pytestmark = pytest.mark.spark
 
