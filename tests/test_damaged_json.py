@@ -185,6 +185,7 @@ def test_a_reader_takes_what_is_valid(reader: Reader) -> None:
         assert reader.read(json.dumps(document).encode()) is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 @given(data=st.data())
 def test_a_reader_raises_its_own_error_alone_and_takes_little_memory(

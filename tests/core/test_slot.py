@@ -189,5 +189,5 @@ class SlotMachine(RuleBasedStateMachine):
             self.loop.check_leaks()
 
 
-TestSlotMachine = SlotMachine.TestCase
+TestSlotMachine = pytest.mark.long(SlotMachine.TestCase)
 TestSlotMachine.settings = settings(max_examples=2 * settings().max_examples)

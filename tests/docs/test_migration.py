@@ -66,6 +66,7 @@ async def read(source: Any, count: int) -> list[tuple[str, bytes]]:
     return sorted(rows)
 
 
+@pytest.mark.long
 def test_a_job_of_spark_sql_kinesis_goes_on_after_its_sequence_number(
     kinesis_server: KinesisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def stored(directory: Path) -> list[bytes]:
         database.close()
 
 
+@pytest.mark.long
 def test_the_example_stores_what_was_put(
     kinesis_server: KinesisServer, example: Example, tmp_path: Path
 ) -> None:

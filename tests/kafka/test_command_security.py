@@ -29,6 +29,7 @@ def command(tmp_path: Path) -> list[str]:
     return [*EMPTY, str(tmp_path / "checkpoint")]
 
 
+@pytest.mark.long
 def test_the_password_comes_from_the_environment(cluster: Secured, command: list[str]) -> None:
     command += ["--bootstrap-servers", str(cluster.users), "--ca-file", str(cluster.files.ca)]
     command += ["--username", "reader"]

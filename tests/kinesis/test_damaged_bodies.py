@@ -192,6 +192,7 @@ readings = st.builds(
 )
 
 
+@pytest.mark.long
 @given(reading=readings, body=bodies(), data=st.data())
 def test_however_a_body_is_cut_it_says_the_same(
     reading: Reading, body: bytes, data: st.DataObject

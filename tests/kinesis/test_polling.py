@@ -289,6 +289,7 @@ async def test_a_stream_changes_its_mode_in_the_middle_of_an_aggregated_record(
     assert await read_by_turns(stream, 30, size=3) == data
 
 
+@pytest.mark.long
 async def test_a_stream_changes_its_mode_while_it_is_split(stream: Stream) -> None:
     stream.put(10)
     server, resume, read = stream.server, None, Reader()

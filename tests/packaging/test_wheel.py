@@ -111,6 +111,7 @@ def test_without_extras_it_imports_and_names_the_extra_of_each_part(empty: Path)
     ]
 
 
+@pytest.mark.long
 def test_without_its_extra_the_command_says_how_to_get_it(empty: Path) -> None:
     done = run(empty / "fanout", "--help")
     assert done.returncode == 2

@@ -103,6 +103,7 @@ def test_it_ends_while_a_producer_is_running(
     assert sent <= {bytes(row.data) for row in recorder.rows}
 
 
+@pytest.mark.long
 def test_the_next_run_goes_on_where_the_last_one_ended(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:

@@ -97,6 +97,7 @@ def test_landers_read_several_streams(
         assert found == list(range(200))
 
 
+@pytest.mark.long
 def test_a_batch_of_landers_waits_for_min_records(
     start: Start, kinesis: KinesisServer, source: KinesisSource
 ) -> None:

@@ -185,6 +185,7 @@ def test_a_transaction_is_committed(kafka_broker: KafkaBroker) -> None:
     eventually(lambda: kept(kafka_broker, "transactional") == (0, 2))
 
 
+@pytest.mark.long
 def test_records_survive_a_kill_and_a_restart(mortal_broker: KafkaBroker) -> None:
     mortal_broker.create_topic("survivors")
     put(mortal_broker, "survivors", b"a", b"b")

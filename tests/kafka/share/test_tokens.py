@@ -137,6 +137,7 @@ async def test_a_stream_ends_at_once_while_a_token_is_waited_for(cluster: Secure
     assert tokens.cancelled.is_set()
 
 
+@pytest.mark.long
 async def test_a_function_that_fails_at_first_is_an_error_at_once(cluster: Secured) -> None:
     group, tokens = await a_group(cluster), Tokens()
     tokens.failure = OSError("canary")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Call: TypeAlias = Callable[[Transactions, CommitToken], Awaitable[Any]]
 
 
+@pytest.mark.long
 async def test_a_transaction_outlives_a_broker_that_is_killed_before_the_commit(
     mortal_broker: KafkaBroker,
 ) -> None:

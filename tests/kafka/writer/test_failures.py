@@ -190,6 +190,7 @@ async def killed_jobs(broker: KafkaBroker, records: int, kills: int, seed: int) 
         assert [value for value in found if value in set(of_partition)] == of_partition
 
 
+@pytest.mark.long
 async def test_a_job_that_is_killed_counts_each_record_once(kafka_broker: KafkaBroker) -> None:
     await killed_jobs(kafka_broker, records=1_000, kills=2, seed=1)
 

@@ -313,6 +313,7 @@ def test_rows_go_to_a_sink_of_spark(
     assert sorted(row.sequence for row in rows) == landing.sequences()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("whole_runs")
 def test_windows_and_duplicates_within_a_watermark(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs

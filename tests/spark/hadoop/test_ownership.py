@@ -225,6 +225,7 @@ def test_a_damaged_run_file_is_no_obstacle(
         assert ownership.run == older.run + 2
 
 
+@pytest.mark.long
 def test_a_driver_waits_for_the_jvm_of_a_killed_one(
     holding_driver: subprocess.Popen[str], local: Storage, spark: SparkSession
 ) -> None:

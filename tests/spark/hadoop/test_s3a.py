@@ -90,6 +90,7 @@ def test_of_writers_at_once_one_wins_and_the_others_know_it(opened: Opened, numb
         assert storage.read(name, limit=1) == contents[won.index(True)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, LOOK_AND_PUT])
 def test_a_write_that_breaks_half_way_leaves_no_object(
     spark: SparkSession, opened: Opened, settings: dict[str, str]

@@ -104,6 +104,7 @@ def test_tasks_read_the_batch_and_write_it_as_dataframes_are_written(
     assert seven == others
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("way")
 def test_the_rows_of_the_file_are_written_without_spark(
     spark: SparkSession, output: Output, tmp_path: Path, file: str

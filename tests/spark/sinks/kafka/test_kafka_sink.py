@@ -89,6 +89,7 @@ def test_every_record_is_there_once_and_each_key_in_order(
     assert sum(map(len, keys)) == 7, "a key is in one partition"
 
 
+@pytest.mark.long
 def test_all_columns_reach_the_broker_and_a_handler_writes_to_two_sinks(
     spark: SparkSession, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_worker_that_is_killed_costs_an_attempt_and_no_record(
     assert len(output.values(isolation="read_uncommitted")) >= 100
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("lost_shuffle")
 def test_a_stage_that_spark_begins_anew_costs_an_attempt_and_no_record(
     spark: SparkSession,
@@ -231,6 +233,7 @@ def test_a_query_writes_what_it_reads_once_over_restarts(
     assert output.values() == [b"%d" % number for number in range(5)]
 
 
+@pytest.mark.long
 def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_committed(
     spark: SparkSession, output: Output, tmp_path: Path
 ) -> None:

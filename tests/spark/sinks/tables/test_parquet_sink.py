@@ -183,6 +183,7 @@ def test_partitions_of_an_earlier_release_are_read(spark: SparkSession, tmp_path
     assert sorted((row.half, row.batch) for row in found.collect()) == [(0, 3), (1, 3)]
 
 
+@pytest.mark.long
 def test_instants_are_directories_in_no_time_zone(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(path=str(tmp_path / "out"), partition_by=("at", "local"))
     # The hour that comes twice in New York, and the ends of what Spark has.

@@ -137,6 +137,7 @@ if pyspark.__version__.startswith("3."):
     REFUSED["h2"].add("timestamp")  # Spark 3.5 reads no table with a time that has a zone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", REFUSED, indirect=True)
 def test_hard_values_are_kept(
     request: pytest.FixtureRequest, spark: SparkSession, place: Place, tmp_path: Path

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.provers.simulation.landers.plan import draw_landers_plan
 from tests.provers.simulation.landers.run import run_landers_plan, run_landers_seed
 
 
+@pytest.mark.long
 def test_whatever_goes_wrong_all_records_are_landed_once_and_in_order() -> None:
     for seed in range(10):
         run_landers_seed(seed)
