@@ -73,8 +73,8 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
 # - 4,500 for what users of other systems met: the columns of a landing, chosen shards, batches that
 #   are set aside, values that a table would alter, batches that a sink knows again, throttled
 #   brokers, functions that never run, and hints by call and code.
-# Then 2,400 went: private docstrings of one sentence, one engine for the demo and the crash campaign,
-# one error of another process. It becomes less, and only a new capability raises it.
+# Then 2,400 went: private docstrings of one sentence, one engine for the demo and the crash
+# campaign, one error of another process. Only a new capability raises it.
 MAX_LINES = 69_600
 
 
