@@ -188,6 +188,7 @@ async def test_another_lander_waits_for_the_lease_of_a_lost_one(tmp_path: Path) 
         now = asyncio.get_running_loop().time()
         rig.coordinator._time = lambda: now  # no lease ends while a busy machine stands still
         await rig.break_off(0)
+        await until(lambda: 0 not in rig.coordinator._sessions)
         rig.start(1)
         await until(lambda: 1 in rig.coordinator._sessions)
         assert "a" not in rig.coordinator._owners
