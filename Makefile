@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
-	@echo "make test         a test of every capability, in five minutes"
+	@echo "make test         the quick tests of behaviour, in five minutes; Delta and Iceberg: make test-oldest"
 	@echo "make test-all     these and what takes long: kills, clusters, examples, matrices of codecs and versions"
 	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
 	@echo "make test-lowest  all tests on the lowest versions that pyproject.toml allows"

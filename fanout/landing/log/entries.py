@@ -43,7 +43,7 @@ Unconfirmed = Annotated[str, msgspec.Meta(max_length=MAX_UNCONFIRMED)]
 
 @final
 class TakenSegments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The pending segments that batches have taken; see `landing.pending`.
+    """The pending segments that batches have taken; see `landing.log.pending`.
 
     Args:
         last: The number of the last pending segment that this batch, or one before it, has taken.

@@ -31,7 +31,7 @@ class LandingIdentity:
 
     Args:
         id: A random text that was chosen when the landing was started.
-        schema: The columns of its records at the beginning; see `landing.columns`.
+        schema: The columns of its records at the beginning; see `landing.log.columns`.
     """
 
     id: str
