@@ -262,6 +262,16 @@ async def test_a_writer_knows_its_cluster_though_a_broker_does_not_name_it() -> 
         assert topics.cluster_id == "one"
 
 
+async def test_a_partition_whose_leader_is_forgotten_still_exists() -> None:
+    connections: Any = Answering(Metadata=[metadata((0, 0, 1), (0, 1, 1))])
+    topics = ClusterMetadata(connections)
+    await topics.refresh(["t"])
+    assert topics.leader(ONE) == 1
+    topics.forget_leader(ONE)
+    assert topics.leader(ONE) is None
+    assert isinstance(topics.error(ONE), kafka.LeaderNotAvailableError)
+
+
 # Fetch
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
 
 _VERSION: Final = 4  # that of Kafka 0.11
+_NO_LEADER: Final = -1
 
 
 @final
@@ -86,12 +87,14 @@ class ClusterMetadata:
 
     def leader(self, partition: Partition) -> int | None:
         """Return the broker that leads a partition; None where it is not known."""
-        leader = self._leaders.get(partition.topic, {}).get(partition.number, -1)
+        leader = self._leaders.get(partition.topic, {}).get(partition.number, _NO_LEADER)
         return leader if leader >= 0 else None
 
     def forget_leader(self, partition: Partition) -> None:
         """Take the leader of a partition for unknown, because it may have changed."""
-        self._leaders.get(partition.topic, {}).pop(partition.number, None)
+        numbers = self._leaders.get(partition.topic, {})
+        if partition.number in numbers:
+            numbers[partition.number] = _NO_LEADER
 
     def error(self, partition: Partition) -> KafkaError:
         """Return why a partition has no leader, by the last answer."""
