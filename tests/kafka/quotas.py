@@ -50,15 +50,15 @@ class _AlterQuotasRequest_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801
 class _AlterQuotasRequest(Request[_AlterQuotasRequest_v0]):  # type: ignore[misc]
     API_KEY = _ALTER_CLIENT_QUOTAS
 
-    def __init__(self, **quotas: float) -> None:
-        self._ops = [(key, value, False) for key, value in quotas.items()]
+    def __init__(self, **quotas: float | None) -> None:
+        self._ops = [(key, value or 0.0, value is None) for key, value in quotas.items()]
 
     def build(self, request_struct_class: type[Any]) -> Any:
         return request_struct_class([([("client-id", None)], self._ops)], False)  # noqa: FBT003
 
 
-async def set_quota(broker: KafkaBroker, **quotas: float) -> None:
-    """Set default quotas of clients by Kafka's names, such as `consumer_byte_rate`."""
+async def set_quota(broker: KafkaBroker, **quotas: float | None) -> None:
+    """Set default quotas by Kafka's names, such as `consumer_byte_rate`; None ends one."""
     cluster = Cluster(broker.bootstrap_servers, security=HERE)
     async with open_connections(cluster, ConsumerOptions()) as connections:
         response = await connections.send_to_any(_AlterQuotasRequest(**quotas))
