@@ -15,12 +15,13 @@ from fanout.cli.common import Json, print_json
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _LAST_PORT: Final = 65535
 _MOST: Final = 1000  # shards or partitions on one machine; more are a typing error
 _NAME: Final = re.compile(r"([A-Za-z0-9._-]{1,128})(?:=([0-9]{1,4}))?")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_MOST_NODES: Final = 9
 # The broker of tests has shorter locks.
 _SETTINGS: Final = {"group.share.record.lock.duration.ms": "30000"}
 
@@ -73,6 +74,14 @@ def kafka_broker(
         int,
         typer.Option(min=0, max=_LAST_PORT, help="The port on 127.0.0.1; 0 takes a free one."),
     ] = 9092,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=_MOST_NODES,
+            help="How many nodes there are; the next one has the next port. Each takes 200 MB.",
+        ),
+    ] = 1,
     topic: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,30 +91,34 @@ def kafka_broker(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a broker of Apache Kafka for development, until Ctrl-C or SIGTERM.
+    """Run Apache Kafka for development, one node or several, until Ctrl-C or SIGTERM.
 
-    It is one node with the protocol PLAINTEXT, with transactions and share groups. Its data is in a
-    temporary directory, which is removed at the end. The first start downloads Kafka. It prints the
-    environment variable by which the commands of fanout reach it.
+    It has the protocol PLAINTEXT, transactions and share groups. Topics have up to three replicas.
+    The data is in temporary directories, which are removed at the end. The first start downloads
+    Kafka. It prints the environment variable by which the commands of fanout reach it, and the
+    process of each node, so that you can kill one: kill -9, or kill -STOP for one that hangs.
 
-    The exit code is 0 when it was told to end, and 1 if the broker ended by itself.
+    The exit code is 0 when it was told to end, and 1 if all nodes ended by themselves.
     """
     topics = _counts(topic, "topic")
     _end_once()
-    from fanout.testing.kafka.broker import KafkaBroker  # noqa: PLC0415 - it loads confluent_kafka
+    from fanout.testing.kafka.cluster import KafkaCluster  # noqa: PLC0415 - confluent_kafka
 
-    with KafkaBroker(port=port, settings=_SETTINGS) as broker:
+    with KafkaCluster(nodes=nodes, port=port, settings=_SETTINGS) as cluster:
         for name, partitions in topics.items():
-            broker.create_topic(name, partitions)
-        address = {"bootstrap_servers": broker.bootstrap_servers}
-        environment = {"KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+            cluster.create_topic(name, partitions)
+        numbers = range(1, nodes + 1)
+        address = {"bootstrap_servers": cluster.bootstrap_servers}
+        environment = {"KAFKA_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
+        processes = {f"{number}": cluster.process_id(number) for number in numbers}
         _serve(
             "Kafka",
             address,
             environment,
-            {"topics": topics},
+            {"topics": topics, "processes": processes},
             json=json,
-            runs=lambda: broker.pid is not None,
+            comments=[f"# Node {n} is process {pid}." for n, pid in processes.items() if nodes > 1],
+            runs=lambda: any(cluster.process_id(number) is not None for number in numbers),
         )
 
 
@@ -144,6 +157,7 @@ def _serve(
     holds: Mapping[str, Any],
     *,
     json: bool,
+    comments: Sequence[str] = (),
     runs: Callable[[], bool] = lambda: True,
 ) -> None:
     """Print how to reach a server, and wait until the command is told to end."""
@@ -153,7 +167,7 @@ def _serve(
         else:
             first = f"# {name} runs at {' '.join(address.values())}; Ctrl-C ends it."
             exports = [f"export {variable}={value}" for variable, value in environment.items()]
-            typer.echo("\n".join([first, *exports]))
+            typer.echo("\n".join([first, *comments, *exports]))
         while runs():
             # A signal ends it at once; only a server that ends by itself is seen up to 1 s later.
             time.sleep(1)

@@ -3,9 +3,9 @@
 The embedded Kinesis is `KinesisServer` in this process and `KinesisProcess` in one of its own;
 `KinesisRules` are its figures, `KinesisStatistics` count what clients did, the faults go to
 `inject`, and `encode_aggregate` makes records as the Kinesis Producer Library puts them.
-`KafkaBroker` is Apache Kafka itself. `fast` lets fanout retry as fast as they allow. `simulate` and
-`sweep` run asyncio code in virtual time, on a `SimLoop`. `fanout.testing.pytest_plugin` has the
-fixtures.
+`KafkaBroker` is Apache Kafka itself, `KafkaCluster` several nodes of it. `fast` lets fanout retry
+as fast as they allow. `simulate` and `sweep` run asyncio code in virtual time, on a `SimLoop`.
+`fanout.testing.pytest_plugin` has the fixtures.
 
 Each name is loaded when it is first used. The services need the extra `testing`.
 """
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         fault_to_json,
     )
     from fanout.testing.kafka.broker import KafkaBroker
+    from fanout.testing.kafka.cluster import KafkaCluster
     from fanout.testing.kinesis.process import KinesisProcess
     from fanout.testing.kinesis.rules import KinesisRules, KinesisStatistics
     from fanout.testing.kinesis.server import KinesisServer
@@ -73,6 +74,7 @@ __all__ = (
     "IgnoreCall",
     "IgnoreSubscribe",
     "KafkaBroker",
+    "KafkaCluster",
     "KinesisProcess",
     "KinesisRules",
     "KinesisServer",
@@ -129,6 +131,7 @@ __getattr__, __dir__ = lazy_exports(
         "DeadlockError": "fanout.testing.virtual_time.loop",
         "Fifo": "fanout.testing.virtual_time.schedule",
         "KafkaBroker": "fanout.testing.kafka.broker",
+        "KafkaCluster": "fanout.testing.kafka.cluster",
         "KinesisProcess": "fanout.testing.kinesis.process",
         "KinesisRules": "fanout.testing.kinesis.rules",
         "KinesisServer": "fanout.testing.kinesis.server",

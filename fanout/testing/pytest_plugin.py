@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fanout.testing.kafka.broker import KafkaBroker
+    from fanout.testing.kafka.cluster import KafkaCluster
     from fanout.testing.kinesis.server import KinesisServer
 
 # Set to anything, it makes tests fail that would be skipped because Kafka cannot be downloaded.
@@ -73,6 +74,23 @@ def start_kafka_broker(_kafka_jars: None) -> Iterator[Callable[..., KafkaBroker]
 
         def start(**options: Any) -> KafkaBroker:
             return scope.enter_context(KafkaBroker(**options))
+
+        yield start
+
+
+@pytest.fixture
+def start_kafka_cluster(_kafka_jars: None) -> Iterator[Callable[..., KafkaCluster]]:
+    """Start clusters for one test that kills or pauses nodes, or moves leaders.
+
+    Yields:
+        A function with the options of `KafkaCluster` that returns a running one.
+    """
+    from fanout.testing.kafka.cluster import KafkaCluster  # noqa: PLC0415 - as above
+
+    with ExitStack() as scope:
+
+        def start(**options: Any) -> KafkaCluster:
+            return scope.enter_context(KafkaCluster(**options))
 
         yield start
 

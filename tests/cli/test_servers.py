@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fanout.testing.ports import free_ports
 from tests.cli.processes import ENVIRONMENT, FANOUT, fanout
 from tests.process_list import running_with
 
@@ -43,7 +44,7 @@ class Server:
     @property
     def address(self) -> tuple[str, int]:
         text = self.answer.get("bootstrap_servers") or self.answer["endpoint_url"]
-        host, _, port = text.rpartition("/")[2].partition(":")
+        host, _, port = text.rpartition("/")[2].split(",")[0].partition(":")
         return host, int(port)
 
     def end(self, number: signal.Signals) -> tuple[int, str, str]:
@@ -158,6 +159,18 @@ def test_a_broker_that_ends_by_itself_is_told_with_1(tmp_path: Path) -> None:
         stdout, stderr = server.process.communicate(timeout=30)
         assert (server.process.returncode, stdout) == (1, "")
         assert stderr == "fanout: Kafka ended by itself, and its records are gone; start it again\n"
+        assert server.is_gone()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+def test_a_cluster_tells_its_nodes_and_goes_on_without_one(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with running(tmp_path, "kafka-broker", "--nodes", "2", "--port", str(port)) as server:
+        servers = f"127.0.0.1:{port},127.0.0.1:{port + 1}"
+        assert server.answer["environment"] == {"KAFKA_BOOTSTRAP_SERVERS": servers}
+        os.kill(server.answer["processes"]["1"], signal.SIGKILL)
+        assert server.end(signal.SIGINT) == (0, "", "")
         assert server.is_gone()
 
 

@@ -27,7 +27,6 @@ from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.kafka.brokers import HERE
 from tests.kafka.protocol.listeners import listening
 from tests.kafka.protocol.peer import frame
-from tests.kafka.quotas import set_quota
 from tests.kafka.scripted import ScriptedCluster, ScriptedSource
 from tests.kafka.topics import new_topic
 from tests.virtual_time import in_virtual_time
@@ -215,7 +214,7 @@ async def test_a_real_broker_that_throttles_is_read_without_a_resubscription(
     window = {"quota.window.num": "2", "quota.window.size.seconds": "1"}
     broker = await asyncio.to_thread(start_kafka_broker, settings=window)
     topic = await new_topic(broker, partitions=2)
-    await set_quota(broker, **quota)
+    await asyncio.to_thread(broker.set_quotas, **quota)
     async with topic.reading() as reader, asyncio.timeout(60):
         throttled = 0
         while throttled < 2:
@@ -225,7 +224,7 @@ async def test_a_real_broker_that_throttles_is_read_without_a_resubscription(
             await asyncio.sleep(0.1)
             throttled = reader.stream.statistics().totals.throttled
         # One request of a busy machine takes more than the quota: its broker answers none of them.
-        await set_quota(broker, **dict.fromkeys(quota))
+        await asyncio.to_thread(broker.set_quotas, **dict.fromkeys(quota))
         await reader.has(topic.written)
     assert reader.log == topic.log
     assert reader.causes == []
@@ -238,7 +237,7 @@ async def test_a_writer_that_is_throttled_writes_each_record_once(
     window = {"quota.window.num": "2", "quota.window.size.seconds": "1"}
     broker = await asyncio.to_thread(start_kafka_broker, settings=window)
     topic = await new_topic(broker, partitions=2)
-    await set_quota(broker, producer_byte_rate=100_000.0)
+    await asyncio.to_thread(broker.set_quotas, producer_byte_rate=100_000.0)
     cluster = Cluster(broker.bootstrap_servers, security=HERE)
     written = 0
     async with open_writer(cluster, topic.name, transactional_id="throttled") as writer:

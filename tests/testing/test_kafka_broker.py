@@ -261,14 +261,14 @@ def test_a_taken_port_is_left_to_who_has_it_and_nothing_is_left_of_a_closed_brok
         nonlocal pid, directory
         with failing:
             assert failing.bootstrap_servers != f"127.0.0.1:{taken}"
-            pid, directory = failing.pid or 0, failing._running.directory
+            pid, directory = failing.pid or 0, failing._node(1).server.directory
             assert QUICK not in Path(f"/proc/{pid}/cmdline").read_text()
             raise RuntimeError("of the caller")
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         choices = iter([[taken, *free_ports(1)], free_ports(2)])
-        monkeypatch.setattr("fanout.testing.kafka.broker.free_ports", lambda _: next(choices))
+        monkeypatch.setattr("fanout.testing.kafka.cluster.free_ports", lambda _: next(choices))
         with pytest.raises(RuntimeError, match="of the caller"):
             fail_within(taken)
     assert not runs(pid)
@@ -288,7 +288,7 @@ def test_nothing_is_left_when_the_caller_is_killed_while_the_broker_stands_still
         "import json, sys; from fanout.testing.kafka.broker import KafkaBroker\n"
         "with KafkaBroker() as broker:\n"
         "    broker.pause()\n"
-        "    print(json.dumps([broker.pid, str(broker._running.directory)]), flush=True)\n"
+        "    print(json.dumps([broker.pid, str(broker._node(1).server.directory)]), flush=True)\n"
         "    sys.stdin.read()"
     )
     caller = subprocess.Popen(  # noqa: S603 - our own interpreter and code
@@ -314,7 +314,7 @@ def test_a_broker_that_does_not_start_shows_its_log_and_leaves_nothing(
 
 
 def test_what_the_broker_decides_by_itself_is_no_setting() -> None:
-    with pytest.raises(OptionError, match="settings has listeners, which the KafkaBroker decides"):
+    with pytest.raises(OptionError, match="settings has listeners, which the nodes decide"):
         KafkaBroker(settings={"listeners": "PLAINTEXT://127.0.0.1:9092"})
     with pytest.raises(OptionError, match="PLAINTEXT or CONTROLLER, which is there anyway"):
         KafkaBroker(listeners={"PLAINTEXT": "SSL"})
@@ -338,10 +338,14 @@ def test_without_java_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
+def ready(servers: str, cluster: str, timeout: float) -> bool:
+    return Topics(servers, lambda: [servers]).are_ready(cluster, {1}, timeout)
+
+
 def test_the_broker_of_somebody_else_is_not_ours(kafka_broker: KafkaBroker) -> None:
-    assert not Topics(kafka_broker.bootstrap_servers).is_ready("another", DEADLINE)
+    assert not ready(kafka_broker.bootstrap_servers, "another", DEADLINE)
 
 
 def test_a_broker_that_is_not_there_is_not_ready() -> None:
     (port,) = free_ports(1)
-    assert not Topics(f"127.0.0.1:{port}").is_ready("cluster", 0.1)
+    assert not ready(f"127.0.0.1:{port}", "cluster", 0.1)

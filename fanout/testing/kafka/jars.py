@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from fanout.errors import SetupError
 from fanout.testing.jars import cache_directory, fill_once, java_and_ivy, progress, retrieve, run
 from fanout.testing.kafka.server_process import KeptServer
-from fanout.testing.kafka.settings import BOOTSTRAP, java_command, lay_out, server_properties
+from fanout.testing.kafka.settings import (
+    BOOTSTRAP,
+    defaults_of,
+    java_command,
+    lay_out,
+    server_properties,
+)
 from fanout.testing.ports import free_ports
 
 if TYPE_CHECKING:
@@ -77,11 +83,13 @@ def _archive_classes(java: str, home: Path) -> None:
     with KeptServer(java_command(java, "-XX:ArchiveClassesAtExit=classes.jsa")) as server:
         port, controller = free_ports(2)
         properties = server_properties(
+            1,
             {"PLAINTEXT": port, "CONTROLLER": controller},
+            {1: controller},
             {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"},
-            {},
+            defaults_of(1),
         )
-        lay_out(server.directory, home, "fanout-testing-0000000", properties)
+        lay_out(server.directory, home, "fanout-testing-0000000", 1, properties)
         server.start()
         deadline = time.monotonic() + _START_TIMEOUT
         while not _listens(port):

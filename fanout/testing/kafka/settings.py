@@ -1,4 +1,4 @@
-"""The configuration of the broker: one node that is broker and controller, small and quick."""
+"""The configuration of nodes that are broker and controller each, small and quick."""
 
 from __future__ import annotations
 
@@ -25,24 +25,19 @@ _LOGGING = """\
 
 _OWN = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "log.dirs": "data",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
 }
 
-_OF_THE_PORTS = {"controller.quorum.voters", "listeners", "listener.security.protocol.map"}
+_OF_THE_NODE = {"node.id", "broker.rack", "controller.quorum.voters", "listeners"} | {
+    "listener.security.protocol.map"
+}
 
-DEFAULTS = {
+_DEFAULTS = {
     "auto.create.topics.enable": "false",
-    # One node holds each internal topic; the share coordinator does not start with less said.
-    "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "4",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "4",
     # A test waits for what takes minutes in production.
     "group.initial.rebalance.delay.ms": "0",
@@ -59,56 +54,84 @@ DEFAULTS = {
     "log.retention.check.interval.ms": "200",
     "log.segment.delete.delay.ms": "200",
     "log.cleaner.backoff.ms": "100",
-    # A killed broker is let in again when its session has ended, which takes 9 s by default.
-    "broker.session.timeout.ms": "1000",
-    "broker.heartbeat.interval.ms": "200",
     # Memory that one node of few topics does not need.
     "log.cleaner.dedupe.buffer.size": "2097152",
     "log.cleaner.io.buffer.size": "131072",
     "log.index.size.max.bytes": "1048576",
 }
 
+# A killed broker is let in again when its session has ended. Alone, it takes nobody's place by
+# that: it need not wait for 9 s, Kafka's default.
+_ALONE = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "200"}
+_TOGETHER = {
+    # Leaders stay where a fault or a test has put them.
+    "auto.leader.rebalance.enable": "false",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+}
+# A topic of records and each internal topic.
+_REPLICAS = (
+    ("default.replication.factor", "min.insync.replicas"),
+    ("offsets.topic.replication.factor", None),
+    ("transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
+    ("share.coordinator.state.topic.replication.factor", "share.coordinator.state.topic.min.isr"),
+)
+
+
+def defaults_of(nodes: int) -> dict[str, str]:
+    """Return the properties of a cluster of so many nodes that a caller can set otherwise."""
+    replicas = {name: str(min(3, nodes)) for name, _ in _REPLICAS}
+    in_sync = {name: str(min(2, nodes)) for _, name in _REPLICAS if name}
+    return _DEFAULTS | (_ALONE if nodes == 1 else _TOGETHER) | replicas | in_sync
+
 
 def check_settings(settings: Mapping[str, str]) -> None:
     """Check that the caller's settings leave alone what the broker decides by itself."""
-    own = sorted(settings.keys() & (_OWN.keys() | _OF_THE_PORTS))
+    own = sorted(settings.keys() & (_OWN.keys() | _OF_THE_NODE))
     if own:
-        raise OptionError(f"settings has {', '.join(own)}, which the KafkaBroker decides by itself")
+        raise OptionError(f"settings has {', '.join(own)}, which the nodes decide by themselves")
 
 
 def server_properties(
-    ports: Mapping[str, int], protocols: Mapping[str, str], settings: Mapping[str, str]
+    node: int,
+    ports: Mapping[str, int],
+    controllers: Mapping[int, int],
+    protocols: Mapping[str, str],
+    settings: Mapping[str, str],
 ) -> str:
-    """Write `server.properties`, with data below the directory that the broker runs in.
+    """Write `server.properties` of a node, with data below the directory that it runs in.
 
-    Ports and protocols are by the name of a listener; `CONTROLLER` is one.
+    Ports and protocols are by the name of a listener; `CONTROLLER` is one, whose ports at all nodes
+    are in `controllers`.
     """
+    voters = (f"{number}@127.0.0.1:{port}" for number, port in controllers.items())
     properties = {
-        **DEFAULTS,
         **settings,
         **_OWN,
-        "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
+        "node.id": f"{node}",
+        "broker.rack": f"rack-{node}",
+        "controller.quorum.voters": ",".join(voters),
         "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
         "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in protocols.items()),
     }
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 
-def java_command(java: str, *options: str) -> list[str]:
-    """Compose the command line of a broker, to be run in a directory that `lay_out` has filled."""
-    memory = ("-Xms256m", "-Xmx768m", "-XX:+UseSerialGC")
+def java_command(java: str, *options: str, alone: bool = True) -> list[str]:
+    """Compose the command line of a node, to be run in a directory that `lay_out` has filled."""
+    heap = ("-Xms256m", "-Xmx768m") if alone else ("-Xms64m", "-Xmx256m")
+    memory = (*heap, "-XX:+UseSerialGC")
     logging = "-Dlog4j2.configurationFile=log4j2.xml"
     return [java, *memory, logging, *options, "-cp", "libs/*", "kafka.Kafka", "server.properties"]
 
 
-def lay_out(directory: Path, home: Path, cluster: str, properties: str) -> None:
-    """Fill a broker's empty directory: jars of `home`, configuration, an empty formatted disk."""
+def lay_out(directory: Path, home: Path, cluster: str, node: int, properties: str) -> None:
+    """Fill a node's empty directory: jars of `home`, configuration, an empty formatted disk."""
     # The archive of classes holds for the path "libs", wherever the cache is.
     (directory / "libs").symlink_to(home / "libs")
     (directory / "server.properties").write_text(properties)
     (directory / "log4j2.xml").write_text(_LOGGING)
     data = directory / "data"
     data.mkdir()
-    identity = f"version=1\nnode.id=1\ncluster.id={cluster}\n"
+    identity = f"version=1\nnode.id={node}\ncluster.id={cluster}\n"
     (data / "meta.properties").write_text(f"{identity}directory.id={secrets.token_urlsafe(16)}\n")
     shutil.copy(home / BOOTSTRAP, data)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from aiokafka.errors import KafkaError as RequestError
+from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -18,9 +20,12 @@ from confluent_kafka.admin import (
 )
 
 from fanout.errors import OptionError, StreamStateError
+from fanout.testing.kafka.admin_requests import leaders_by_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from confluent_kafka.admin import TopicMetadata
 
 # The broker is on this machine: who does not answer in this many seconds does not run.
 _TIMEOUT = 15.0
@@ -29,9 +34,14 @@ _FENCED = "All brokers are currently fenced"
 
 
 class Topics:
-    """Change the topics of one broker; each method blocks until the broker has done it."""
+    """Change the topics of a cluster; each method blocks until every node has heard of it.
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    Args:
+        bootstrap_servers: the addresses of the nodes.
+        awake: returns the addresses of the nodes that run.
+    """
+
+    def __init__(self, bootstrap_servers: str, awake: Callable[[], Sequence[str]]) -> None:
         options: dict[str, Any] = {
             "bootstrap.servers": bootstrap_servers,
             "reconnect.backoff.ms": 20,
@@ -41,49 +51,98 @@ class Topics:
             "error_cb": lambda _: None,
         }
         self._admin = AdminClient(options)
+        self._awake = awake
 
-    def is_ready(self, cluster: str, timeout: float) -> bool:
-        """Ask for so many seconds whether every partition is led, and a topic could be made.
+    def are_ready(self, cluster: str, nodes: set[int], timeout: float) -> bool:
+        """Ask for so many seconds whether nodes are in sync with each partition that they have.
 
         What leads a partition may have been chosen and not know of it yet; then it refuses to say
-        where the partition ends. Another cluster that answers at the address has taken the broker's
-        port.
+        where the partition ends. Another cluster that answers at an address has taken a node's
+        port. A killed node counts as in sync until its session ends, so every node has to answer.
         """
         try:
             metadata = self._admin.list_topics(timeout=timeout)
-            probe = NewTopic("fanout-probe", 1, 1)
-            made = self._admin.create_topics([probe], validate_only=True, request_timeout=timeout)
-            end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-            ends = {
-                TopicPartition(name, number): end
+            if metadata.cluster_id != cluster or not nodes <= metadata.brokers.keys():
+                return False
+            theirs = {
+                TopicPartition(name, number): part
                 for name, topic in metadata.topics.items()
-                for number in topic.partitions
+                for number, part in topic.partitions.items()
+                if nodes & {*part.replicas}
             }
+            if any(nodes & {*part.replicas} - {*part.isrs} for part in theirs.values()):
+                return False
+            probe = NewTopic("fanout-probe", 1, len(nodes))
+            made = self._admin.create_topics([probe], validate_only=True, request_timeout=timeout)
+            end = OffsetSpec.latest()
+            ends = dict.fromkeys(theirs, end)
             led = self._admin.list_offsets(ends, request_timeout=timeout) if ends else {}
             for future in (*made.values(), *led.values()):
                 future.result(timeout)
-        except (KafkaException, TimeoutError):
+            self.leaders()
+        except (KafkaException, RequestError, StreamStateError, TimeoutError):
             return False
-        return metadata.cluster_id == cluster
+        return True
 
-    def create(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Create a topic; see `KafkaBroker.create_topic`."""
-        wanted = NewTopic(topic, partitions, 1, config=dict(configs))
+    def replicas(self, topics: Collection[str]) -> dict[str, dict[int, list[int]]]:
+        """Return the nodes that have each partition of topics; without names, of all topics."""
+        known = self._known()
+        return {
+            name: {number: part.replicas for number, part in topic.partitions.items()}
+            for name, topic in known.items()
+            if name in (topics or known)
+        }
+
+    def leaders(self) -> list[dict[str, dict[int, int]]]:
+        """Return who leads each partition of each topic, as each node that runs has heard."""
+        awake = self._awake()
+        if len(awake) > 1:
+            return asyncio.run(leaders_by_node(awake))
+        known = self._known()
+        return [
+            {
+                name: {number: part.leader for number, part in topic.partitions.items()}
+                for name, topic in known.items()
+            }
+        ]
+
+    def elect(self, leaders: Mapping[str, Mapping[int, int]]) -> None:
+        """Let the preferred replicas lead, and wait until every node has heard that they do."""
+        wanted = [TopicPartition(t, number) for t, parts in leaders.items() for number in parts]
+        elected = self._admin.elect_leaders(ElectionType.PREFERRED, wanted)
+        for error in elected.result(_TIMEOUT).values():
+            if error is not None and error.code() != KafkaError.ELECTION_NOT_NEEDED:
+                raise OptionError(f"Kafka refused: {error.str()}")
+        self._await(
+            lambda: all(
+                view[topic][number] == leader
+                for view in self.leaders()
+                for topic, parts in leaders.items()
+                for number, leader in parts.items()
+            ),
+            "the nodes did not hear of their new leaders",
+        )
+
+    def create(
+        self, topic: str, partitions: int, configs: Mapping[str, str], replicas: int
+    ) -> None:
+        """Create a topic; see `KafkaCluster.create_topic`."""
+        wanted = NewTopic(topic, partitions, replicas, config=dict(configs))
         self._place(lambda: self._admin.create_topics([wanted]))
         self._await_partitions(topic, partitions)
 
     def delete(self, topic: str) -> None:
-        """Delete a topic; see `KafkaBroker.delete_topic`."""
+        """Delete a topic; see `KafkaCluster.delete_topic`."""
         self._wait(self._admin.delete_topics([topic]))
         self._await_partitions(topic, 0)
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Add partitions; see `KafkaBroker.grow_topic`."""
+        """Add partitions; see `KafkaCluster.grow_topic`."""
         self._place(lambda: self._admin.create_partitions([NewPartitions(topic, partitions)]))
         self._await_partitions(topic, partitions)
 
     def alter(self, topic: str, configs: Mapping[str, str]) -> None:
-        """Set configurations; see `KafkaBroker.alter_topic`."""
+        """Set configurations; see `KafkaCluster.alter_topic`."""
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
             for name, value in configs.items()
@@ -92,21 +151,31 @@ class Topics:
         self._wait(self._admin.incremental_alter_configs([resource]))
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Delete a partition's oldest records; see `KafkaBroker.delete_records`."""
+        """Delete a partition's oldest records; see `KafkaCluster.delete_records`."""
         self._wait(self._admin.delete_records([TopicPartition(topic, partition, before)]))
 
     def _await_partitions(self, topic: str, count: int) -> None:
-        # The controller answers before the broker, which clients ask, has heard of the change.
-        deadline = time.monotonic() + _TIMEOUT
-        while self._led(topic) != count:
-            if time.monotonic() > deadline:
-                raise StreamStateError(f"the broker did not lead {count} partitions of {topic!r}")
-            time.sleep(0.01)  # a broker does not report that it has heard
+        # The controller answers before the brokers, which clients ask, have heard of the change.
+        self._await(
+            lambda: all(
+                sum(leader >= 0 for leader in view.get(topic, {}).values()) == count
+                for view in self.leaders()
+            ),
+            f"the broker did not lead {count} partitions of {topic!r}",
+        )
 
-    def _led(self, topic: str) -> int:
-        """Count the partitions of a topic that have a leader."""
-        partitions = self._admin.list_topics(topic, timeout=_TIMEOUT).topics[topic].partitions
-        return sum(partition.leader >= 0 for partition in partitions.values())
+    def _known(self) -> dict[str, TopicMetadata]:
+        try:
+            return self._admin.list_topics(timeout=_TIMEOUT).topics
+        except KafkaException as error:
+            raise StreamStateError(f"no node answered within {_TIMEOUT:.0f} s") from error
+
+    def _await(self, fact: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + _TIMEOUT
+        while not fact():
+            if time.monotonic() > deadline:
+                raise StreamStateError(otherwise)
+            time.sleep(0.01)  # a broker does not report that it has heard
 
     def _place(self, ask: Callable[[], dict[Any, Any]]) -> None:
         """Ask until the broker gets partitions again, after its controller missed it for long."""
