@@ -259,7 +259,9 @@ async def test_a_request_that_waits_sees_that_the_time_becomes_longer() -> None:
     loop, here = asyncio.get_running_loop(), Server("broker", 9092)
     any_: Any = None
     options = ConsumerOptions(request_timeout=30.0)
-    connections = Connections((), security=any_, context=any_, client_id="c", options=options)
+    connections = Connections(
+        (), security=any_, context=any_, client_id="c", options=options, scope=any_
+    )
     connections._note_throttle(here, Lane.CALLS, SimpleNamespace(throttle_time_ms=3000))
     loop.call_later(
         1.0,

@@ -20,12 +20,14 @@ from aiokafka.errors import (
 )
 
 from fanout.core.error_text import text_of
+from fanout.core.task_scope import TaskScope
 from fanout.errors import FanOutError
 from fanout.kafka.protocol.broker_connection import (
     BrokerConnection,
     TokenProvider,
     keep_freed_memory,
 )
+from fanout.kafka.protocol.hang_watch import SUSPICIOUS, HangWatch
 from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
@@ -73,17 +75,19 @@ async def open_connections(cluster: Cluster, options: Timeouts) -> AsyncIterator
     for server in cluster.addresses:
         security.check_host(server.host)
     context = await asyncio.to_thread(security.create_context)
-    connections = Connections(
-        cluster.addresses,
-        security=security,
-        context=context,
-        client_id=cluster.client_id,
-        options=options,
-    )
-    try:
-        yield connections
-    finally:
-        await connections.close()
+    async with TaskScope() as scope:
+        connections = Connections(
+            cluster.addresses,
+            security=security,
+            context=context,
+            client_id=cluster.client_id,
+            options=options,
+            scope=scope,
+        )
+        try:
+            yield connections
+        finally:
+            await connections.close()
 
 
 @final
@@ -102,7 +106,8 @@ class Lane(Enum):
 class Connections:
     """Send requests to the brokers of a cluster, without retries.
 
-    In the background there is only one reader per connection.
+    In the background there is one reader per connection, and a look-up about a broker that answers
+    nothing.
 
     Args:
         servers: The first brokers to connect to.
@@ -110,9 +115,11 @@ class Connections:
         context: The TLS context; None without TLS.
         client_id: The name of this client in the brokers' logs and quotas.
         options: The timeouts.
+        scope: Runs the look-ups.
 
     Attributes:
         throttled: Answers by which brokers slow this client down, for a quota.
+        advertised: The addresses that brokers have told of themselves, the oldest first.
     """
 
     def __init__(
@@ -123,6 +130,7 @@ class Connections:
         context: ssl.SSLContext | None,
         client_id: str,
         options: Timeouts,
+        scope: TaskScope,
     ) -> None:
         self._servers = tuple(servers)
         self._security = security
@@ -132,9 +140,12 @@ class Connections:
         self._brokers: dict[int, Server] = {}
         self._open: dict[tuple[Server, Lane], BrokerConnection] = {}
         self._opening: defaultdict[tuple[Server, Lane], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._connecting: dict[tuple[Server, Lane], BrokerConnection] = {}
+        self._hangs = HangWatch(self, scope)
         # Until when a broker reads no request from a connection, because of a quota.
         self._throttled_until: dict[tuple[Server, Lane], float] = {}
         self.throttled = 0
+        self.advertised: dict[Server, None] = {}
         keep_freed_memory()
 
     @property
@@ -150,10 +161,12 @@ class Connections:
     def set_brokers(self, brokers: Mapping[int, Server]) -> None:
         """Replace the addresses of brokers by those in the latest metadata."""
         self._brokers = dict(brokers)
+        self.advertised.update(dict.fromkeys(brokers.values()))
 
     def add_broker(self, broker: int, server: Server) -> None:
         """Add or replace the address of one broker."""
         self._brokers[broker] = server
+        self.advertised[server] = None
 
     async def send(
         self, broker: int, request: Any, lane: Lane = Lane.CALLS, *, answered: bool = True
@@ -187,25 +200,42 @@ class Connections:
     async def send_to_any(self, request: Any) -> Any:
         """Send a request to one broker after the other until one answers.
 
-        Brokers with an open connection come first.
+        Brokers with an open connection come first, and last those that did not answer lately. The
+        next broker is asked when one takes seconds; if none answers, they get the whole timeout.
 
         Raises:
             KafkaError: The error of the last broker, or the first error that is final.
         """
-        servers = dict.fromkeys((*self._brokers.values(), *self._servers))
+        servers = sorted(dict.fromkeys((*self._brokers.values(), *self._servers)), key=self._rank)
+        limit = SUSPICIOUS if len(servers) > 1 else None
         failure: KafkaError | None = None
-        for server in sorted(servers, key=self._is_closed):
-            try:
-                return await self._send(server, request, Lane.CALLS)
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-                failure = error
+        while servers:
+            late = []
+            for server in servers:
+                try:
+                    async with asyncio.timeout(limit):
+                        return await self._send(server, request, Lane.CALLS)
+                except TimeoutError:
+                    self._hangs.avoid(server)
+                    late.append(server)
+                except KafkaError as error:
+                    if not error.retriable:
+                        raise
+                    failure = error
+            servers, limit = late, None
         assert failure is not None
         raise failure
 
+    def break_off(self, server: Server, error: KafkaError) -> None:
+        """Close the connections to a server; requests that wait for it fail with an error."""
+        for known in (self._open, self._connecting):
+            for (broker, _), connection in known.items():
+                if broker == server:
+                    connection.close(exc=error)
+
     async def close(self) -> None:
         """Close every connection at once, without waiting for brokers."""
+        self._hangs.end()
         closing = [connection.close() for connection in self._open.values()]
         self._open.clear()
         await asyncio.gather(*closing)
@@ -214,6 +244,10 @@ class Connections:
         self, server: Server, request: Any, lane: Lane, *, answered: bool = True
     ) -> Any:
         await self._wait_for_quota(server, lane)
+        with self._hangs.watching(server):
+            return await self._exchange(server, request, lane, answered=answered)
+
+    async def _exchange(self, server: Server, request: Any, lane: Lane, *, answered: bool) -> Any:
         connection = await self._connection(server, lane)
         try:
             if answered:
@@ -229,8 +263,8 @@ class Connections:
             connection.close()
             raise self._timed_out(server) from error
         except KafkaError as error:
-            if _is_tls_refusal(error.__cause__):
-                raise _refused(server, error.__cause__) from error
+            if (reason := _reason(server, error)) is not None:
+                raise reason from error
             raise
 
     def _note_throttle(self, server: Server, lane: Lane, response: Any) -> None:
@@ -259,22 +293,28 @@ class Connections:
                 )
             await asyncio.sleep(min(left, patience_ends - now()))
 
-    def _is_closed(self, server: Server) -> bool:
+    def _rank(self, server: Server) -> tuple[bool, bool]:
         connection = self._open.get((server, Lane.CALLS))
-        return connection is None or not connection.connected()
+        is_closed = connection is None or not connection.connected()
+        return self._hangs.is_avoided(server), is_closed
 
     async def _connection(self, server: Server, lane: Lane) -> BrokerConnection:
         async with self._opening[server, lane]:
             connection = self._open.get((server, lane))
             if connection is None or not connection.connected():
                 self._security.check_host(server.host)
-                connection = await self._connect(server)
+                connection = self._new_connection(server)
+                self._connecting[server, lane] = connection
+                try:
+                    await self._connect(server, connection)
+                finally:
+                    del self._connecting[server, lane]
                 self._open[server, lane] = connection
             return connection
 
-    async def _connect(self, server: Server) -> BrokerConnection:
+    def _new_connection(self, server: Server) -> BrokerConnection:
         security = self._security
-        connection = BrokerConnection(
+        return BrokerConnection(
             server.host,
             server.port,
             client_id=self._client_id,
@@ -287,14 +327,16 @@ class Connections:
             sasl_plain_password=security.password,
             sasl_oauth_token_provider=security.token and TokenProvider(security.token),
         )
+
+    async def _connect(self, server: Server, connection: BrokerConnection) -> None:
         try:
             async with asyncio.timeout(self._options.request_timeout):
                 await connection.connect()
         except TimeoutError as error:
             raise self._timed_out(server) from error
         except KafkaError as error:
-            if _is_tls_refusal(error.__cause__):
-                raise _refused(server, error.__cause__) from error
+            if (reason := _reason(server, error)) is not None:
+                raise reason from error
             raise
         except FanOutError:  # an OptionError is a ValueError
             raise
@@ -303,13 +345,23 @@ class Connections:
             if isinstance(error, ValueError) or _is_tls_refusal(error):
                 raise _refused(server, error) from error
             raise KafkaConnectionError(f"cannot connect to {server}: {text_of(error)}") from error
-        return connection
 
     def _timed_out(self, server: Server) -> KafkaError:
         error: KafkaError = RequestTimedOutError(
             f"{server} did not answer within {self._options.request_timeout:g} seconds"
         )
         return error
+
+
+def _reason(server: Server, error: KafkaError) -> KafkaError | None:
+    """Return the error that says why a connection failed, if the cause of aiokafka's says it."""
+    cause = error.__cause__
+    if _is_tls_refusal(cause):
+        return _refused(server, cause)
+    hung: KafkaError | None = None
+    if isinstance(cause, RequestTimedOutError):
+        hung = RequestTimedOutError(*cause.args)
+    return hung
 
 
 def _is_tls_refusal(error: BaseException | None) -> bool:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-# Seconds: an election or the restart of a broker is over by then, and a user waits.
-_PATIENCE: Final = 30.0
+# Seconds: an election or the restart of a broker is over by then. One request may take half of it,
+# as in Java (`default.api.timeout.ms`, `request.timeout.ms`).
+_PATIENCE: Final = 60.0
 
 
 async def with_retries(
@@ -35,7 +36,7 @@ async def with_retries(
         failure: The clause with which an error begins: `"the topics cannot be listed"`.
         call: Makes the call.
         jitter: The waits between two attempts.
-        patience: The seconds after which no further attempt is made; None is half a minute.
+        patience: The seconds after which no further attempt is made; None is a minute.
 
     Raises:
         ServiceError: If the cluster refuses the call, or the last attempt fails.

@@ -14,7 +14,7 @@ import resource
 from fanout.kafka.protocol.connections import Connections
 
 if {connect}:
-    Connections([], security=None, context=None, client_id="", options=None)
+    Connections([], security=None, context=None, client_id="", options=None, scope=None)
 pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(15):
     frame = bytearray({size})
