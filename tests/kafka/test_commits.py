@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    UnknownTopicOrPartitionError,
+)
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.commits import open_committer
+from fanout.kafka.reading.commits import STORED_AGAIN, open_committer
 from fanout.testing.virtual_time.loop import simulate
 from tests.kafka.scripted import ScriptedCluster
 from tests.virtual_time import in_virtual_time
@@ -83,12 +88,12 @@ async def test_a_request_that_fails_is_made_again_with_what_is_newest_then() -> 
         await asyncio.sleep(0.5)
         committer.commit({A: 2})
         await asyncio.sleep(30)
-        assert group.asked == [{A: 1, B: 1}, {A: 2, B: 1}, {A: 2, B: 1}]
+        assert group.asked[:3] == [{A: 1, B: 1}, {A: 2, B: 1}, {A: 2, B: 1}]
         assert (committer.succeeded, committer.failed) == (1, 2)
         committer.commit({A: 3})
         await asyncio.sleep(2)
     assert committer.committed == {A: 3, B: 1}
-    first, second, third, _ = (at for at, _ in group.requests)
+    first, second, third, *_ = (at for at, _ in group.requests)
     assert second - first > 1.1  # a pause, and not only the request
     assert third - second > 1.1
 
@@ -100,7 +105,7 @@ async def test_a_partition_that_is_refused_does_not_keep_the_others_from_being_c
         committer.commit({A: 1, B: 1})
         await asyncio.sleep(1.1)
         assert committer.committed == {A: 1}
-        await asyncio.sleep(30)
+        await asyncio.sleep(10)
     assert group.asked == [{A: 1, B: 1}, {B: 1}]
     assert (committer.succeeded, committer.failed) == (1, 1)
 
@@ -163,3 +168,45 @@ async def test_a_request_that_is_refused_takes_one_line_for_all_its_partitions(
         "the group g cannot commit 1000 of 1000 partitions, the first is t-0: "
         "[Error 30] GroupAuthorizationFailedError: no"
     )
+
+
+@in_virtual_time
+async def test_positions_that_do_not_move_are_stored_again() -> None:
+    group = Group()
+    async with committing(group) as committer:
+        committer.hold({B: 7})  # it begins there, and has no new records
+        for offset in range(1, 80):
+            committer.commit({A: offset})
+            await asyncio.sleep(1)
+        stored = [at for at, offsets in group.requests if B in offsets]
+        assert len(stored) == 3
+        assert max(b - a for a, b in pairwise([0.0, *stored])) < STORED_AGAIN + 2
+        assert {offsets[B] for offsets in group.asked if B in offsets} == {7}
+        committer.commit({B: 9})
+        await asyncio.sleep(2 * STORED_AGAIN + 3)
+    later = [offsets for offsets in group.asked if B in offsets][3:]
+    assert later == [{B: 9}, {A: 79, B: 9}, {A: 79, B: 9}]
+    assert committer.failed == 0
+
+
+@in_virtual_time
+async def test_an_older_position_never_replaces_a_newer_one() -> None:
+    group = Group()
+    async with committing(group) as committer:
+        committer.commit({A: 5})
+        await asyncio.sleep(2)
+        committer.hold({A: 3})
+        await asyncio.sleep(STORED_AGAIN)
+    assert group.asked == [{A: 5}, {A: 5}]
+
+
+@in_virtual_time
+async def test_a_partition_that_is_gone_is_stored_again_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    group = Group({}, {B: UnknownTopicOrPartitionError()}, KafkaConnectionError())
+    async with committing(group) as committer:
+        committer.commit({A: 1, B: 1})
+        await asyncio.sleep(4 * STORED_AGAIN)
+    assert group.asked == [{A: 1, B: 1}] * 2 + [{A: 1}] * 2
+    assert "the offsets of the group g cannot be stored again: " in caplog.text

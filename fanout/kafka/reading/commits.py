@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+STORED_AGAIN: Final = 20.0
+"""The seconds after which positions that have not moved are stored again. Brokers forget an offset
+of a group without members `offsets.retention.minutes` after its own last commit; Java's consumer
+commits all of them every 5 seconds (`auto.commit.interval.ms`)."""
+
 # How long closing a stream may wait for offsets that are not committed yet, in seconds.
 _CLOSING_TIMEOUT: Final = 5.0
 
@@ -52,6 +57,12 @@ class Committer:
         self._jitter = jitter
         self._pending: dict[Partition, int] = {}
         self._has_pending = asyncio.Event()
+        # What the group has of the partitions of this stream.
+        self._held: dict[Partition, int] = {}
+
+    def hold(self, offsets: Mapping[Partition, int]) -> None:
+        """Store offsets again that the group has, and from which partitions begin."""
+        self._held = {**offsets, **self._held}
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Commit the offsets after these positions soon; the call does not wait for the cluster.
@@ -86,13 +97,21 @@ class Committer:
         self._has_pending.set()
 
     async def run(self) -> None:
-        """Commit pending offsets until cancelled.
+        """Commit pending offsets until cancelled, and now and then those that have not moved.
 
         Cancellation: offsets that were not confirmed stay pending.
         """
+        clock = asyncio.get_running_loop().time
+        due = clock() + STORED_AGAIN
         while True:
-            await self._has_pending.wait()
-            await self._commit_all()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._has_pending.wait()
+            if self._pending:
+                await self._commit()
+            if clock() >= due:
+                await self._store_again()
+                due = clock() + STORED_AGAIN
 
     async def finish(self) -> None:
         """Commit what is left, for a few seconds at most.
@@ -101,7 +120,8 @@ class Committer:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING_TIMEOUT):
-                await self._commit_all()
+                while self._pending:
+                    await self._commit()
         if self._pending:
             log.warning(
                 "the last offsets of the group %s are not committed: it appears to lag in %d "
@@ -110,11 +130,26 @@ class Committer:
                 len(self._pending),
             )
 
-    async def _commit_all(self) -> None:
-        """Commit until no offset is pending."""
-        attempts = AsyncRetrying(wait=self._jitter, retry=retry_if_result(not_))
-        while self._pending:
-            await attempts(self._attempt)
+    async def _commit(self) -> None:
+        """Commit until an attempt succeeds; newer offsets may be pending then."""
+        await AsyncRetrying(wait=self._jitter, retry=retry_if_result(not_))(self._attempt)
+
+    async def _store_again(self) -> None:
+        """Commit the offsets of partitions that have not moved; what is refused is left alone."""
+        if not self._held:
+            return
+        try:
+            refused = await self._transport.commit(self._group_id, dict(self._held))
+        except Exception as error:  # noqa: BLE001 - logged, and tried again at the next time
+            prefer_cancellation(error)
+            log.warning(
+                "the offsets of the group %s cannot be stored again: %s",
+                self._group_id,
+                text_of(error),
+            )
+        else:
+            for partition in refused:  # such as one that was deleted
+                del self._held[partition]
 
     async def _attempt(self) -> bool:
         """Commit what is pending now; return whether all of it succeeded."""
@@ -148,6 +183,7 @@ class Committer:
             )
         done = {p: offset for p, offset in offsets.items() if p not in left}
         self.committed = {**self.committed, **done}  # a new one: other threads read statistics
+        self._held |= done
         if left:
             self.failed += 1
         else:

@@ -65,6 +65,7 @@ class KafkaConnection:
         self._transport = transport
         self._catalog = catalog
         self._offsets = offsets
+        self._committer = committer
         self._stops = stops
         self._reader = PartitionReader(
             transport,
@@ -126,6 +127,8 @@ class KafkaConnection:
             ServiceError: If offsets cannot be looked up.
         """
         starts = await self._offsets.resolve("start", self._options.start, splits)
+        if self._committer is not None:
+            self._committer.hold(self._offsets.stored)
         return {str(partition): cursor_before(offset) for partition, offset in starts.items()}
 
     @asynccontextmanager

@@ -63,12 +63,16 @@ class OffsetResolver:
         transport: Makes the calls.
         group_id: The group of committed offsets; None for no group.
         jitter: The waits between two calls.
+
+    Attributes:
+        stored: The committed offsets from which partitions begin.
     """
 
     def __init__(self, transport: KafkaTransport, group_id: str | None, jitter: FullJitter) -> None:
         self._transport = transport
         self._group_id = group_id
         self._jitter = jitter
+        self.stored: dict[Partition, int] = {}
 
     async def resolve(
         self, option: str, value: object, splits: Sequence[Split]
@@ -135,6 +139,7 @@ class OffsetResolver:
             match offsets.get(partition), start.reset:
                 case int() as offset, _:
                     replaced[partition] = cursor_before(offset)
+                    self.stored[partition] = offset
                 case None, "earliest":
                     replaced[partition] = Horizon()
                 case None, "latest":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.error_text import text_of
 from fanout.core.write_statistics import TransactionStatistics
 from fanout.errors import BatchNotWrittenError, FanOutError, FencedError, StreamStateError
+from fanout.kafka.reading.commits import STORED_AGAIN
 from fanout.kafka.transactions.outcome import TransactionOutcome
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class OwnTransactions:
         # From here on a commit may be done, so that nothing may be added to the transaction.
         self._ending = False
         self._stored: dict[Partition, int] = {}
+        self._store_again_at = 0.0
         # The offsets that are being added to the open transaction, or were.
         self._new: Mapping[Partition, int] = {}
         self._begun = self._committed = self._aborted = 0
@@ -104,6 +106,9 @@ class OwnTransactions:
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the rows since the last commit, and offsets with them.
 
+        Offsets that are stored already are stored again now and then: brokers forget each of them
+        a time after its own last commit.
+
         Raises:
             StreamStateError: If a write was cancelled in the middle.
             FencedError: If a newer writer has taken over.
@@ -119,7 +124,9 @@ class OwnTransactions:
                 "a write was cancelled in the middle, so that a part of its records may be in the "
                 "transaction: abort it, or leave the block of the writer"
             )
-        new = {p: offset for p, offset in offsets.items() if self._stored.get(p) != offset}
+        again = asyncio.get_running_loop().time() >= self._store_again_at
+        known = self._stored | dict(offsets)
+        new = {p: at for p, at in known.items() if again or self._stored.get(p) != at}
         if not self._open and not new:
             return
         await self._writer.flush()
@@ -195,6 +202,9 @@ class OwnTransactions:
             case TransactionOutcome.COMMITTED:
                 self._committed += 1
                 self._stored |= self._new
+                if self._new.keys() == self._stored.keys():
+                    now = asyncio.get_running_loop().time()
+                    self._store_again_at = now + STORED_AGAIN
                 self._open, self._ending, self._new = False, False, {}
                 self._writer.next_transaction()
             case TransactionOutcome.FENCED:
