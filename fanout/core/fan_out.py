@@ -259,18 +259,26 @@ class FanOut:
 
     async def _more(self) -> bool:
         """Wait until there may be something to take; False at the end of a bounded stream."""
-        watermarks = self._progress.watermarks
-        if watermarks is None:
-            return await self._subscribers.more()
+        watermarks, locks = self._progress.watermarks, self.capabilities.lending
         time = asyncio.get_running_loop().time
-        watermarks.begin_wait(time())
+        if watermarks is not None:
+            watermarks.begin_wait(time())
+        if locks is not None:
+            locks.begin_wait()
         try:
             return await self._subscribers.more()
         finally:
-            watermarks.end_wait(time())
+            if watermarks is not None:
+                watermarks.end_wait(time())
+            if locks is not None:
+                locks.end_wait()
 
     def _take(self) -> Batch | End | None:
-        return None if self.stopping else self._subscribers.take()
+        locks = self.capabilities.lending
+        while not self.stopping and (event := self._subscribers.take()) is not None:
+            if locks is None or not isinstance(event, Batch) or locks.keeps(event):
+                return event
+        return None
 
     def _fill(self, basket: Basket) -> None:
         """Move what is ready into the basket, until it is full."""

@@ -66,6 +66,15 @@ class RecordLocks(Protocol):
     def statistics(self) -> LendingStatistics:
         """Count the acquired records by what became of them; from any thread."""
 
+    def keeps(self, batch: Batch, /) -> bool:
+        """Return whether a batch can be handed out; one that waited for too long comes again."""
+
+    def begin_wait(self) -> None:
+        """Note that the consumer waits for records."""
+
+    def end_wait(self) -> None:
+        """Note that the consumer waits no longer."""
+
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Accept everything that was delivered up to these positions; wait for the answer.
 

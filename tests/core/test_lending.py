@@ -32,6 +32,15 @@ class Locks:
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         self.calls.append(("acknowledge", positions))
 
+    def keeps(self, _batch: Batch) -> bool:
+        return True
+
+    def begin_wait(self) -> None:
+        pass
+
+    def end_wait(self) -> None:
+        pass
+
     def pause(self) -> None:
         self.calls.append(("pause",))
 

@@ -151,6 +151,15 @@ class LendingConnection:
         del error, phase, split, position
         return Fatal()
 
+    def keeps(self, _batch: Batch) -> bool:
+        return True
+
+    def begin_wait(self) -> None:
+        pass
+
+    def end_wait(self) -> None:
+        pass
+
     def pause(self) -> None:
         self._source.paused = True
         self._source.notify()

@@ -67,6 +67,7 @@ class SharedState:
         jitter: The waits before `decode` is called again.
         counts: The counts of records.
         fetching: Set while members may fetch records.
+        consumer_waits: Set while the consumer waits for records.
         log_limit: Bounds the lines about acknowledgements that are not confirmed.
     """
 
@@ -78,6 +79,7 @@ class SharedState:
     jitter: FullJitter
     counts: MemberCounts = field(default_factory=MemberCounts)
     fetching: asyncio.Event = field(default_factory=asyncio.Event)
+    consumer_waits: asyncio.Event = field(default_factory=asyncio.Event)
     log_limit: LogLimit = field(default_factory=lambda: LogLimit(_summarize))
 
 

@@ -126,6 +126,25 @@ class MemberDelivery:
             self._shared.dedup.forget_delivered(self.acquired.ranges(rows))
             await self._acknowledgements.send(self.acquired, rows, AcknowledgeType.RELEASE)
 
+    def keeps(self, after: int, until: int) -> bool:
+        """Release records whose locks have too little left; return whether they have enough."""
+        acquired, now = self.acquired, asyncio.get_running_loop().time()
+        if acquired is None or now <= self._latest_delivery(acquired):
+            return True
+        rows = acquired.delivered_between(after, until)
+        if not len(rows):
+            return True
+        expired = now >= acquired.lock_deadline
+        if expired:
+            self._shared.counts.expired += len(rows)
+        self._shared.dedup.forget_delivered(acquired.ranges(rows))
+        self._acknowledgements.send(acquired, rows, AcknowledgeType.RELEASE, counted=expired)
+        return False
+
+    def _latest_delivery(self, acquired: AcquiredRecords) -> float:
+        """Return until when records may be delivered, so that the rest of their locks is left."""
+        return acquired.lock_deadline - acknowledge_within(self._shared.lock_seconds)
+
     async def reject(self, numbers: Sequence[int], reason: str) -> list[OffsetRange]:
         """Reject records by their delivery numbers; return those that were not rejected."""
         late = self._expired.take(numbers)
@@ -153,6 +172,10 @@ class MemberDelivery:
             except TimeoutError:
                 self._shared.counts.expired += acquired.pending
                 await self._release_pending(expired=True)
+                if not self._shared.dedup.enabled:
+                    # Each poll counts as a delivery, and the broker drops what was delivered too
+                    # often: who works on these records still lets the next locks expire, too.
+                    await self._shared.consumer_waits.wait()
 
     async def _poll(self) -> Batch | None:
         """Poll once; return None if there is nothing to deliver."""
@@ -255,9 +278,8 @@ class MemberDelivery:
             self._log_wait(cause, delay)
 
         decoded = await until_ready(attempt, self._shared.jitter, on_wait)
-        latest = acquired.lock_deadline - acknowledge_within(self._shared.lock_seconds)
         # A function that is only slow would be as slow the next time, until the broker drops them.
-        if not waited or asyncio.get_running_loop().time() <= latest:
+        if not waited or asyncio.get_running_loop().time() <= self._latest_delivery(acquired):
             return decoded
         self._shared.dedup.forget_delivered(acquired.ranges(rows))
         await self._release_pending()

@@ -16,6 +16,7 @@ from fanout.kafka.share.unconfirmed import read_unconfirmed, write_unconfirmed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fanout.core.events import Batch
     from fanout.core.positions import Position, Range
     from fanout.kafka.partitions import Partition
     from fanout.kafka.share.acknowledgements import SharedState
@@ -94,6 +95,27 @@ class GroupLending:
     def resume(self) -> None:
         """Fetch records again."""
         self._shared.fetching.set()
+
+    def keeps(self, batch: Batch) -> bool:
+        """Return whether enough is left of the locks of a batch; it comes again if not.
+
+        A stream with dedup stores the records all the same, and accepts them when they come again.
+        """
+        if self._shared.dedup.enabled:
+            return True
+        after, until = delivery_number(batch.range.after), delivery_number(batch.range.until)
+        if self.expired(batch.split.id).take(range(after + 1, until + 1)):
+            return False
+        delivery = self._deliveries.get(batch.split.id)
+        return delivery is None or delivery.keeps(after, until)
+
+    def begin_wait(self) -> None:
+        """Let members poll whose locks expired while the consumer worked on their records."""
+        self._shared.consumer_waits.set()
+
+    def end_wait(self) -> None:
+        """Let such members wait."""
+        self._shared.consumer_waits.clear()
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Accept the records that were delivered up to these positions.

@@ -277,3 +277,34 @@ async def test_a_member_that_fails_gives_back_what_it_holds_and_joins_again(
             await first(stream)
     async with group.open() as stream, asyncio.timeout(10):
         assert deliveries(await first(stream)) == {2}
+
+
+async def test_a_slow_consumer_costs_each_record_one_delivery(kafka_broker: KafkaBroker) -> None:
+    """Nothing is polled for a consumer that still works on records whose locks have expired."""
+    group = await new_group(kafka_broker, 3)
+    async with group.open(group_settings=BRIEF) as stream:
+        slow = await first(stream)
+        await asyncio.sleep(3.5)  # the locks expire after one second
+        with pytest.raises(AcknowledgementError):
+            await stream.acknowledge(slow)
+        again = await first(stream)
+        assert (where(again), deliveries(again)) == (where(slow), {2})
+        await stream.acknowledge(again)
+        counts = lent(stream)
+        assert (counts.accepted, counts.expired, counts.refused) == (3, 3, 0)
+
+
+async def test_what_waited_for_the_consumer_beyond_its_lock_is_not_handed_out(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker, 1)
+    async with group.open(group_settings=BRIEF) as stream:
+        await stream.acknowledge(await first(stream))
+        await group.put(1)
+        await until(stream, lambda counts: counts.pending_records)
+        await asyncio.sleep(2)  # the next batch waits, and its lock of one second expires
+        late = await first(stream)
+        assert deliveries(late) == {2}
+        await stream.acknowledge(late)
+        counts = lent(stream)
+        assert (counts.accepted, counts.expired, counts.refused) == (2, 1, 0)

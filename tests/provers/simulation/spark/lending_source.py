@@ -112,6 +112,15 @@ class _LendingConnection:
     ) -> Verdict:
         raise AssertionError(f"{split} failed while {phase} at {position}") from error
 
+    def keeps(self, _batch: Batch) -> bool:
+        return True
+
+    def begin_wait(self) -> None:
+        pass
+
+    def end_wait(self) -> None:
+        pass
+
     def pause(self) -> None:
         self._paused = True
 
