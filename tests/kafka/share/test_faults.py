@@ -294,17 +294,19 @@ async def test_a_slow_consumer_costs_each_record_one_delivery(kafka_broker: Kafk
         assert (counts.accepted, counts.expired, counts.refused) == (3, 3, 0)
 
 
+@pytest.mark.parametrize("lock", [1.0, 3.0], ids=["expired", "too little left"])
 async def test_what_waited_for_the_consumer_beyond_its_lock_is_not_handed_out(
-    kafka_broker: KafkaBroker,
+    kafka_broker: KafkaBroker, lock: float
 ) -> None:
     group = await new_group(kafka_broker, 1)
-    async with group.open(group_settings=BRIEF) as stream:
+    settings = LONG | {"share.record.lock.duration.ms": f"{lock * 1000:.0f}"}
+    async with group.open(group_settings=settings) as stream:
         await stream.acknowledge(await first(stream))
         await group.put(1)
         await until(stream, lambda counts: counts.pending_records)
-        await asyncio.sleep(2)  # the next batch waits, and its lock of one second expires
+        await asyncio.sleep(2)  # the next batch waits for the consumer
         late = await first(stream)
         assert deliveries(late) == {2}
         await stream.acknowledge(late)
         counts = lent(stream)
-        assert (counts.accepted, counts.expired, counts.refused) == (2, 1, 0)
+        assert (counts.accepted, counts.expired + counts.released, counts.refused) == (2, 1, 0)
