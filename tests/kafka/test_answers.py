@@ -32,7 +32,13 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.events import Split
 from fanout.core.policy import Fatal
 from fanout.core.positions import Committed
-from fanout.errors import ServiceError, UnwritableRecordError
+from fanout.errors import (
+    BatchNotWrittenError,
+    FanOutError,
+    FencedError,
+    ServiceError,
+    UnwritableRecordError,
+)
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.error_codes import RETRIABLE, error_of
@@ -56,6 +62,7 @@ from fanout.kafka.writing.producer_id import (
 )
 from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.row_batches import COLUMNS, prepare_rows
+from fanout.spark.sinks.kafka.job import AttemptFailedError, _raise_failure
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -370,6 +377,27 @@ async def test_a_record_that_a_topic_does_not_take_is_named_as_such() -> None:
     final = final_error(error)
     assert isinstance(final, UnwritableRecordError)
     assert "a compacted one takes none without a key" in str(final)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (47, FencedError, "a newer run has taken over"),
+        (49, BatchNotWrittenError, "transactional.id.expiration.ms"),
+        (90, FencedError, "a newer run has taken over"),
+        (120, BatchNotWrittenError, "open the writer again, and write what follows"),
+    ],
+)
+async def test_a_transaction_that_cannot_go_on_says_what_to_do(
+    code: int, kind: type[FanOutError], text: str
+) -> None:
+    error, _ = await produced(row(code))
+    final = final_error(error)
+    assert type(final) is kind
+    assert text in str(final)
+    # A sink begins the batch again, in a transaction of its own.
+    with pytest.raises(AttemptFailedError):
+        _raise_failure(final)
 
 
 # InitProducerId, AddPartitionsToTxn, TxnOffsetCommit

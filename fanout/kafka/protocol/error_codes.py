@@ -15,6 +15,7 @@ from aiokafka.errors import (
     KafkaProtocolError,
     NoError,
     NotCoordinatorForGroupError,
+    ProducerFenced,
     UnknownError,
     for_code,
 )
@@ -67,7 +68,6 @@ RETRIABLE: Final[Mapping[int, str]] = MappingProxyType(
 
 aiokafka takes some of them for final, and does not know others."""
 
-_INVALID_RECORD: Final = 87
 _TRANSACTIONAL_ID_REFUSED: Final = 53
 _GROUP_REFUSED: Final = 30
 _TOPIC_REFUSED: Final = 29
@@ -77,8 +77,22 @@ _TOPIC_REFUSED: Final = 29
 class InvalidRecordError(KafkaError):  # type: ignore[misc]  # aiokafka is untyped
     """A topic does not take a record, such as a compacted topic one without a key."""
 
-    errno = _INVALID_RECORD
+    errno = 87
     message = "INVALID_RECORD"
+
+
+@final
+class TransactionAbortableError(KafkaError):  # type: ignore[misc]  # aiokafka is untyped
+    """The open transaction has to be aborted, and its records written again (KIP-890)."""
+
+    errno = 120
+    message = "TRANSACTION_ABORTABLE"
+
+
+# aiokafka 0.14 has no class for these codes.
+_KINDS: Final[Mapping[int, type[KafkaError]]] = MappingProxyType(
+    {87: InvalidRecordError, 90: ProducerFenced, 120: TransactionAbortableError}
+)
 
 
 def error_of(code: int, what: object) -> KafkaError | None:
@@ -90,10 +104,7 @@ def error_of(code: int, what: object) -> KafkaError | None:
     """
     if code == NoError.errno:
         return None
-    if code == _INVALID_RECORD:
-        return InvalidRecordError(str(what))
-    kind, name = for_code(code), RETRIABLE.get(code, "")
-    # aiokafka 0.14 knows the codes up to 79.
+    kind, name = _KINDS.get(code) or for_code(code), RETRIABLE.get(code, "")
     unknown = f"{what} (code {code}{name and f', {name}'})"
     error: KafkaError = kind(unknown if kind is UnknownError else str(what))
     error.retriable = error.retriable or bool(name)

@@ -23,6 +23,8 @@ class TransactionOutcome(Enum):
     """It was aborted, or nothing was ever written in it."""
     EXPIRED = "expired"
     """It took longer than its timeout, so the broker aborted it."""
+    FORGOTTEN = "forgotten"
+    """The brokers have deleted its transactional id, which was not used for a week by default."""
     FENCED = "fenced"
     """Another run began under its transactional id, which aborted it."""
 
@@ -102,7 +104,7 @@ def outcome_without_marker(
         description: The description of its transactional id.
     """
     if description.incarnation is None:
-        return TransactionOutcome.EXPIRED
+        return TransactionOutcome.FORGOTTEN
     if description.incarnation == incarnation:
         # Its marker was deleted with a topic, or was never set. A transaction that is still open
         # is not committed: it may be another one, opened by a zombie.

@@ -211,6 +211,17 @@ class OwnTransactions:
                 raise FencedError(
                     f"a newer writer has taken over {name}; what was not committed is aborted"
                 )
+            case TransactionOutcome.FORGOTTEN:
+                raise BatchNotWrittenError(
+                    f"the brokers have deleted the transactional id {name}, which was not used for "
+                    "transactional.id.expiration.ms, 7 days by default; nothing is lost that was "
+                    "committed: open the writer again, and write what follows the last commit"
+                )
+            case TransactionOutcome.ABORTED:
+                raise BatchNotWrittenError(
+                    f"another process has aborted the transaction of {name}, so none of it is "
+                    "seen: open the writer again, and write what follows the last commit"
+                )
             case _:
                 raise BatchNotWrittenError(
                     f"the transaction was {outcome.value} before it was committed, so none of it "

@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka import errors as kafka
 
-from fanout.errors import FanOutError, FencedError, ServiceError, UnwritableRecordError
-from fanout.kafka.protocol.error_codes import InvalidRecordError
+from fanout.errors import (
+    BatchNotWrittenError,
+    FanOutError,
+    FencedError,
+    ServiceError,
+    UnwritableRecordError,
+)
+from fanout.kafka.protocol.error_codes import InvalidRecordError, TransactionAbortableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,10 +22,21 @@ TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeErro
 
 _FENCED: Final = (
     kafka.InvalidProducerEpoch,
-    kafka.InvalidProducerIdMapping,
     kafka.InvalidTxnState,
     kafka.ProducerFenced,
 )
+
+_START_AGAIN: Final[Mapping[type[Exception], str]] = {
+    TransactionAbortableError: (
+        "the brokers take nothing more into this transaction, and none of it is seen: open the "
+        "writer again, and write what follows the last commit"
+    ),
+    kafka.InvalidProducerIdMapping: (
+        "the brokers have deleted this transactional id, which was not used for "
+        "transactional.id.expiration.ms, 7 days by default; nothing is lost that was committed: "
+        "open the writer again, and write what follows the last commit"
+    ),
+}
 
 # These errors pass, although aiokafka does not mark them as retriable.
 _PASSING: Final = (
@@ -66,6 +83,8 @@ def final_error(error: kafka.KafkaError) -> FanOutError | None:
             f"{message}: a newer run has taken over the writing, or the transaction has ended or "
             "taken longer than its timeout"
         )
+    if kind in _START_AGAIN:
+        return BatchNotWrittenError(f"{message}: {_START_AGAIN[kind]}")
     if kind in _UNWRITABLE:
         return UnwritableRecordError(f"{message}: {_UNWRITABLE[kind]}")
     if error.retriable or isinstance(error, _PASSING):

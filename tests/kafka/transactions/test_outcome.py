@@ -35,7 +35,7 @@ def reported(state: TransactionState, incarnation: Incarnation | None) -> Transa
 def test_what_has_become_of_a_transaction_is_told_from_the_state_of_its_id(
     state: TransactionState,
 ) -> None:
-    assert reported(state, None) is TransactionOutcome.EXPIRED
+    assert reported(state, None) is TransactionOutcome.FORGOTTEN
     assert reported(state, OURS) is (
         TransactionOutcome.COMMITTED if state in COMMITTED else TransactionOutcome.ABORTED
     )

@@ -154,8 +154,10 @@ async def test_an_id_that_the_broker_has_forgotten_counts_as_expired(
         assert description is not None
         assert (description.state, description.incarnation) == (TransactionState.UNKNOWN, None)
         forgotten = sink.token(Incarnation(1, 0))
-        assert await connection.commit(forgotten) is TransactionOutcome.EXPIRED
-        assert await connection.abort(sink.id, forgotten.incarnation) is TransactionOutcome.EXPIRED
+        assert await connection.commit(forgotten) is TransactionOutcome.FORGOTTEN
+        assert (
+            await connection.abort(sink.id, forgotten.incarnation) is TransactionOutcome.FORGOTTEN
+        )
 
 
 async def test_whoever_begins_anew_fences_the_transaction_before(kafka_broker: KafkaBroker) -> None:

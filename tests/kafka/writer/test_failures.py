@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +20,18 @@ from fanout.errors import (
     StreamStateError,
     UnwritableRecordError,
 )
-from fanout.kafka import Cluster, open_writer
+from fanout.kafka import Cluster, KafkaSource, open_writer
 from fanout.testing.virtual_time.cancellation import Cancellation, Moment
 from tests.kafka.brokers import create
 from tests.kafka.permissions import grant, permission
-from tests.kafka.topics import Topic, eventually, new_topic
+from tests.kafka.topics import PLAINTEXT, Topic, eventually, new_topic
 from tests.kafka.transactions.transacting import reported, transactions
 from tests.kafka.writer import read_process_write
 from tests.kafka.writer.writers import rows, values, writing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fanout.kafka import TopicWriter
     from fanout.testing.kafka.broker import KafkaBroker
     from tests.kafka.secured import Secured
@@ -124,6 +127,67 @@ async def test_a_transaction_that_takes_too_long_is_an_error_and_the_next_writer
         await writer.commit()
     await reported(kafka_broker, id_)
     assert await values(kafka_broker, topic) == [b"again"]
+
+
+async def test_a_transaction_that_another_process_aborts_is_told_as_that(
+    kafka_broker: KafkaBroker,
+) -> None:
+    topic = (await new_topic(kafka_broker)).name
+    id_ = f"{topic}-writer"
+    async with (
+        writing(kafka_broker, topic, transactional_id=id_) as writer,
+        transactions(kafka_broker) as calls,
+    ):
+        await writer.write(rows("aborted"))
+        await writer.flush()
+        description = await calls.describe(id_)
+        assert description is not None
+        assert description.incarnation is not None
+        await calls.abort(id_, description.incarnation)  # as `fanout transactions abort` does
+        with pytest.raises(BatchNotWrittenError, match="another process has aborted the transacti"):
+            await writer.commit()
+    async with writing(kafka_broker, topic, transactional_id=id_) as writer:
+        await writer.write(rows("again"))
+        await writer.commit()
+    await reported(kafka_broker, id_)
+    assert await values(kafka_broker, topic) == [b"again"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("positions", [False, True], ids=["records", "positions alone"])
+async def test_a_transactional_id_that_brokers_have_deleted_is_named(
+    start_kafka_broker: Callable[..., KafkaBroker],
+    positions: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    expiry = {
+        "transactional.id.expiration.ms": "1000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+    }
+    broker = await asyncio.to_thread(start_kafka_broker, settings=expiry)
+    topic = (await new_topic(broker)).name
+    cluster = Cluster(broker.bootstrap_servers, security=PLAINTEXT)
+    source = KafkaSource(cluster=cluster, topics=topic)
+    async with (
+        writing(broker, topic, transactional_id="idle") as writer,
+        transactions(broker) as calls,
+    ):
+        checkpoint = fanout.Checkpoint.from_json(await writer.positions(source))
+        await writer.write(rows("before"))
+        await writer.commit()
+        while (await calls.describe("idle")).incarnation is not None:  # type: ignore[union-attr]  # noqa: ASYNC110
+            await asyncio.sleep(0.1)  # only the broker knows when
+        moved = replace(checkpoint.splits[f"{topic}-0"], position=fanout.Cursor(7))
+        if positions:
+            going_on = writer.commit(replace(checkpoint, splits={f"{topic}-0": moved}))
+        else:
+            await writer.write(rows("refused"))
+            going_on = writer.flush()
+        with pytest.raises(BatchNotWrittenError, match=r"transactional\.id\.expiration\.ms"):
+            await going_on
+    async with writing(broker, topic, transactional_id="idle") as writer:
+        await writer.write(rows("again"))
+        await writer.commit()
+    assert await values(broker, topic) == [b"before", b"again"]
 
 
 @pytest.mark.long

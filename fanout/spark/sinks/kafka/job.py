@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from pyspark.errors import PySparkException
 
-from fanout.errors import FanOutError, FencedError, UnwritableRecordError
+from fanout.errors import BatchNotWrittenError, FanOutError, FencedError, UnwritableRecordError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.producer_id import Transactional
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone
@@ -250,7 +250,7 @@ def _result(reports: Sequence[TaskReport]) -> JobResult:
 
 def _raise_failure(error: FanOutError) -> NoReturn:
     """Raise the error of a task, as AttemptFailedError where another transaction may help."""
-    if error.retryable or isinstance(error, FencedError):
+    if error.retryable or isinstance(error, FencedError | BatchNotWrittenError):
         raise AttemptFailedError(str(error)) from error
     raise error
 

@@ -238,7 +238,11 @@ class ExactlyOnce:
         match outcome:
             case TransactionOutcome.COMMITTED:
                 self._state.record_committed(token.batch_id)
-            case TransactionOutcome.ABORTED | TransactionOutcome.EXPIRED:
+            case (
+                TransactionOutcome.ABORTED
+                | TransactionOutcome.EXPIRED
+                | TransactionOutcome.FORGOTTEN
+            ):
                 self._count(aborted=1)
                 self._check_time(started, timeout)
                 raise AttemptFailedError(
