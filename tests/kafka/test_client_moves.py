@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.commit import OffsetCommitResponse_v3
 from aiokafka.protocol.coordination import FindCoordinatorResponse_v1
-from aiokafka.protocol.fetch import FetchResponse_v11
+from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
 from aiokafka.protocol.metadata import MetadataResponse_v5
 from aiokafka.protocol.offset import OffsetResponse_v3
 
@@ -22,6 +23,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.client import _Client
 from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.transport import FetchRefused, OffsetSpec, PartitionFetch
+from tests.virtual_time import in_virtual_time
 
 FIRST = Partition("orders", 0)
 WANTED = {FIRST: PartitionFetch(5, 1000)}
@@ -32,6 +34,7 @@ class Scripted:
 
     def __init__(self, *answers: tuple[int | None, Any]) -> None:
         self._answers = list(answers)
+        self.racks: list[str] = []
 
     def set_brokers(self, brokers: Any) -> None: ...
 
@@ -40,7 +43,9 @@ class Scripted:
     async def send_to_any(self, request: Any) -> Any:
         return await self.send(None, request)
 
-    async def send(self, broker: int | None, _request: Any, *_lane: Any) -> Any:
+    async def send(self, broker: int | None, request: Any, *_lane: Any) -> Any:
+        if isinstance(request, FetchRequest):
+            self.racks.append(request._rack_id)
         asked, answer = self._answers.pop(0)
         assert broker == asked
         if isinstance(answer, Exception):
@@ -83,6 +88,25 @@ async def test_a_replica_that_the_leader_names_is_read_until_it_fails() -> None:
     with pytest.raises(KafkaConnectionError):
         await client.fetch(2, WANTED, max_wait=0.0)
     assert client.leader(FIRST) == 1
+
+
+@in_virtual_time
+async def test_a_leader_does_not_hear_the_rack_of_a_replica_that_has_just_failed() -> None:
+    """It would name the dead replica, and send no records, until the cluster misses that one."""
+    lost = KafkaConnectionError("lost")
+    connections = Scripted(
+        metadata(1), (1, answer(replica=2)), (2, lost), (1, answer()), (1, answer())
+    )
+    client = connections.client()
+    await client.describe(["orders"])
+    await client.fetch(1, WANTED, max_wait=0.0)
+    with pytest.raises(KafkaConnectionError):
+        await client.fetch(2, WANTED, max_wait=0.0)
+    await client.fetch(1, WANTED, max_wait=0.0)
+    assert connections.racks == ["here", "here", ""]
+    await asyncio.sleep(15)
+    await client.fetch(1, WANTED, max_wait=0.0)
+    assert connections.racks[3:] == ["here"]
 
 
 async def test_an_offset_that_a_replica_lacks_is_asked_of_the_leader() -> None:

@@ -44,6 +44,9 @@ _NO_MEMBER = (-1, "", -1)
 # How long the nearer replica that a leader named is used: Kafka's default of metadata.max.age.ms,
 # after which the Java consumer fetches from the leader again (KIP-392).
 _REPLICA_SECONDS = 300.0
+# For how long leaders are not told the rack after a replica has failed: they go on naming it until
+# the cluster misses it, after 9 s (`broker.session.timeout.ms`).
+_WITHOUT_RACK_SECONDS = 15.0
 
 
 async def start_client(
@@ -88,6 +91,7 @@ class _Client:
     ) -> None:
         self._connections = connections
         self._client_rack = client_rack
+        self._rack_told_from = 0.0
         self._isolation_level = isolation_level
         self._options = options
         self._metadata = ClusterMetadata(connections)
@@ -113,7 +117,7 @@ class _Client:
 
     def leader(self, partition: Partition) -> int | None:
         replica, until = self._replicas.get(partition, (None, 0.0))
-        if replica is not None and asyncio.get_running_loop().time() < until:
+        if replica is not None and _now() < until:
             return replica
         return self._metadata.leader(partition)
 
@@ -175,7 +179,7 @@ class _Client:
             self._options.fetch_max_bytes,
             self._isolation_level,
             topics,
-            self._client_rack,
+            self._client_rack if _now() >= self._rack_told_from else "",
         )
         try:
             response = await self._connections.send(broker, request, Lane.FETCHES)
@@ -198,7 +202,7 @@ class _Client:
         if error is None:
             answer, replica = read_fetched(*fields)
             if replica is not None:
-                until = asyncio.get_running_loop().time() + _REPLICA_SECONDS
+                until = _now() + _REPLICA_SECONDS
                 self._replicas[partition] = (replica, until)
             return answer
         self._leave_replicas([partition])
@@ -225,7 +229,12 @@ class _Client:
     def _leave_replicas(self, partitions: Iterable[Partition]) -> None:
         """Fetch from the leaders again, because a replica failed."""
         for partition in partitions:
-            self._replicas.pop(partition, None)
+            if self._replicas.pop(partition, None) is not None:
+                self._rack_told_from = _now() + _WITHOUT_RACK_SECONDS
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def read_fetched(
