@@ -61,13 +61,7 @@ _LOGIN_OPTION: Final = re.compile(r'(username|password)\s*=\s*"((?:\\.|[^"\\])*)
 @final
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """The settings of a cluster in a properties file.
-
-    Args:
-        bootstrap_servers: Brokers to begin with; None where neither the caller nor the file names
-            any.
-        security: Encryption and authentication.
-    """
+    """The brokers, None where neither caller nor file names any, and the security of a cluster."""
 
     bootstrap_servers: str | None
     security: Security
@@ -81,20 +75,17 @@ def read_client_properties(
     options: Mapping[str, str] = MappingProxyType({}),
     secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> ClientProperties:
-    """Read a properties file of a Kafka client. It blocks.
+    """Read a properties file of a Kafka client, or take Kafka's defaults without a path. It blocks.
 
     Settings of other kinds are ignored, as Kafka's own tools ignore unknown ones. As in Kafka, the
-    protocol is PLAINTEXT where none is named; here it may only be used to this machine.
-
-    Args:
-        path: The file; None for the defaults of Kafka.
-        servers: The brokers, which come before those of the file.
-        insecure: Allow a plaintext protocol to a host that is not this machine.
-        options: Options of `Security` that come before the settings of the file. Where neither
-            names a protocol, a username or AWS_MSK_IAM selects SASL_SSL, and a certificate SSL.
-        secrets: The `password`, `key_password` and `token` of the environment. Those that the
-            protocol or the mechanism does not need are ignored. A password of the file comes before
-            them, unless `options` name another user, certificate or key.
+    protocol is PLAINTEXT where none is named; here it may only be used to this machine, unless
+    `insecure`. `servers` and `options` of `Security` come before the settings of the file. Where
+    neither names a protocol, a username or AWS_MSK_IAM selects SASL_SSL, and a certificate SSL.
+    `secrets` are the `password`, `key_password` and `token` of the environment; what the protocol
+    or
+    the mechanism does not need is ignored. A password of the file comes before them, unless
+    `options`
+    name another user, certificate or key.
 
     Raises:
         OptionError: If it cannot be read, has a setting that is not supported, or contradicts the

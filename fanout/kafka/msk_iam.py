@@ -24,11 +24,9 @@ _REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.
 def msk_iam_token(servers: str | None) -> Callable[[], Awaitable[str]]:
     """Return a function that signs a token by the credentials of AWS's default chain. It blocks.
 
-    A token is signed on this machine, and is valid for 15 minutes. The broker checks it.
-
-    Args:
-        servers: The brokers. The region is the one in their names; where there is none, that of the
-            environment or of AWS's configuration.
+    A token is signed on this machine, and is valid for 15 minutes; the broker checks it. The region
+    is
+    the one in the names of the brokers, else that of the environment or of AWS's configuration.
 
     Raises:
         OptionError: No region is known.

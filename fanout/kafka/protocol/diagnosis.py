@@ -75,12 +75,9 @@ _PEERS: Final = {
 @final
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why a server cannot be used.
+    """Why a server cannot be used, and whether the same attempt may work later (`passes`).
 
-    Args:
-        text: The reason and what to do, clauses without a full stop.
-        passes: Whether the same attempt may work later.
-        error: The error of the attempt.
+    `text` has the reason and what to do, as clauses without a full stop.
     """
 
     text: str
@@ -89,13 +86,7 @@ class Diagnosis:
 
 
 async def diagnose(server: Server, security: Security, error: Exception) -> Diagnosis:
-    """Return why an attempt to connect has failed; probe the server where the error is not clear.
-
-    Args:
-        server: The server.
-        security: What the attempt used.
-        error: What it raised.
-    """
+    """Return why an attempt to connect has failed; probe the server where the error is unclear."""
     text, passes = _known(security, error) or _seen(await probe(server), security, error)
     return Diagnosis(text, passes, error)
 

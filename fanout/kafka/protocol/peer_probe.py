@@ -47,13 +47,9 @@ class PeerKind(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What a probe has found at an address.
+    """What a probe has found at an address: what answers, and the SASL mechanisms of a listener.
 
-    Args:
-        kind: What answers.
-        tls: Whether it answers with TLS.
-        mechanisms: The SASL mechanisms of the listener; empty without SASL.
-        unclear: Whether a broker says neither its mechanisms nor that it has no SASL.
+    It is `unclear` where a broker says neither its mechanisms nor that it has no SASL.
     """
 
     kind: PeerKind
@@ -68,15 +64,7 @@ class Peer:
 
 
 async def probe(server: Server) -> Peer:
-    """Connect without TLS, and with TLS where that has no answer, and say what answers.
-
-    It takes at most some seconds.
-
-    Args:
-        server: The address.
-
-    Cancellation: the connection is closed.
-    """
+    """Say what answers at an address, without TLS or with it; it takes at most some seconds."""
     peer = await _ask(server, None)
     if peer.kind not in {PeerKind.TLS, PeerKind.CLOSING}:
         return peer

@@ -27,23 +27,14 @@ _KEY_BYTES: Final = 4
 
 @final
 class AbortFilter:
-    """Find the record batches of one answer that belong to aborted transactions.
-
-    Args:
-        aborted: The aborted transactions that the answer lists.
-    """
+    """Find the record batches of an answer that belong to the aborted transactions it lists."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
         self._ahead = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
         self._producers: set[int] = set()
 
     def drops(self, batch: RawBatch, partition: Partition) -> bool:
-        """Return whether a batch is left out; call it for each batch of the answer in order.
-
-        Raises:
-            DamagedFrameError: If the marker of a transaction's end breaks the format of records.
-            MalformedEventError: If the marker has no type.
-        """
+        """Return whether a batch is left out; call it for each batch of the answer in order."""
         while self._ahead and self._ahead[-1].first_offset <= batch.base_offset:
             self._producers.add(self._ahead.pop().producer_id)
         if batch.control:

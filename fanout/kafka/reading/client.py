@@ -53,13 +53,7 @@ async def start_client(
     client_rack: str = "",
     isolation_level: IsolationLevel = "read_committed",
 ) -> KafkaTransport:
-    """Return the calls for reading from a cluster, after the first of them.
-
-    Args:
-        connections: The connections to the cluster.
-        options: The consumer options with Kafka's own names.
-        client_rack: The rack of this client, so that a near replica is read; empty for none.
-        isolation_level: Whether records of open and aborted transactions are read.
+    """Return the calls for reading from a cluster, after the first of them; a near replica is read.
 
     Raises:
         KafkaError: If no broker answers, or they are older than Kafka 0.11.
@@ -233,8 +227,7 @@ def read_fetched(
 ) -> tuple[Fetched, int | None]:
     """Read the fields of one partition in an answer of Fetch, versions 4 to 11.
 
-    Returns:
-        The records, and the replica that the leader names to be read instead; None for none.
+    Also return the replica that the leader names to be read instead; None for none.
     """
     start, aborted, replica, batches = -1, fields[-2], -1, fields[-1]
     match fields:

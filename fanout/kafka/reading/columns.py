@@ -79,15 +79,11 @@ def arrival(records: pa.RecordBatch, row: int) -> int | None:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class LocatedRecords:
-    """Records of a partition whose fields are found, but not copied yet.
+    """Records of a partition whose fields are found in less than 2 GiB of data, but not copied yet.
 
-    Args:
-        fields: Their fields.
-        data: The bytes that hold the fields, less than 2 GiB.
-        partition: The partition.
-        offsets: Their offsets.
-        timestamps: Their timestamps, in milliseconds since the Unix epoch.
-        timestamp_types: For each timestamp 0 if the producer set it, 1 if the broker did.
+    Timestamps are in milliseconds since the Unix epoch; their type is 0 if the producer set it, 1
+    if
+    the broker did.
     """
 
     fields: RecordFields
@@ -101,12 +97,7 @@ class LocatedRecords:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The columns that a source makes of records.
-
-    Args:
-        columns: Makes the columns; they share no memory with the records.
-        no_records: A batch with these columns and without rows.
-    """
+    """What makes the columns of records, without memory shared with them, and the empty batch."""
 
     columns: Callable[[LocatedRecords], pa.RecordBatch]
     no_records: pa.RecordBatch
@@ -140,13 +131,9 @@ KAFKA_LAYOUT: Final = Layout(kafka_columns, NO_RECORDS)
 
 
 def take_spans(data: Bytes, spans: Spans) -> pa.BinaryArray:
-    """Copy spans of bytes into an array at once, without a Python object per value.
+    """Copy spans of less than 2 GiB into an array at once, without a Python object per value.
 
     The spans and the bytes between them form an array, of which every other value is taken.
-
-    Args:
-        data: The bytes, less than 2 GiB.
-        spans: Where the values are.
     """
     rows = len(spans.begins)
     ends = np.empty(2 * rows + 1, np.int32)

@@ -33,12 +33,7 @@ _STEP: Final = 64 * 1024
 
 
 def decompress(batch: RawBatch, partition: Partition, max_bytes: int) -> bytes:
-    """Return the data of a batch, decompressed if it was compressed.
-
-    Args:
-        batch: The batch.
-        partition: The partition, for messages.
-        max_bytes: The most bytes that its records may take in Arrow.
+    """Return the data of a batch, decompressed if it was; `max_bytes` bounds its records in Arrow.
 
     Raises:
         DamagedFrameError: If it cannot be decompressed, or takes more than `max_bytes`.
@@ -56,12 +51,7 @@ def decompress(batch: RawBatch, partition: Partition, max_bytes: int) -> bytes:
 
 
 def decompress_records(compressed: memoryview, codec: int, max_bytes: int) -> list[bytes]:
-    """Return the records of a batch, decompressed, in pieces.
-
-    Args:
-        compressed: The batch without its header.
-        codec: The number of its codec in Kafka's protocol.
-        max_bytes: The most bytes that the records may take.
+    """Return the records of a batch, which follow its header, decompressed in pieces.
 
     Raises:
         MalformedEventError: If the bytes do not fit the codec, or hold more than `max_bytes`.

@@ -37,16 +37,8 @@ if TYPE_CHECKING:
 class KafkaConnection:
     """The connection of one running stream to a Kafka cluster.
 
-    Args:
-        options: The user's options.
-        transport: Makes the calls.
-        fetcher: Fetches for all partitions.
-        catalog: Lists the partitions.
-        offsets: Resolves starts to offsets.
-        committer: Commits for the consumer group; None without a group.
-        stops: The first offset not to deliver, of each partition of a bounded read; None for an
-            unbounded read.
-        layout: The columns to make.
+    `stops` has the first offset not to deliver of each partition of a bounded read; None for an
+    unbounded read. Without a group there is no committer.
     """
 
     def __init__(
@@ -120,10 +112,6 @@ class KafkaConnection:
 
         Earliest becomes an offset too, so records that are deleted before they are read are
         detected.
-
-        Raises:
-            OptionError: If the start does not fit the partitions.
-            ServiceError: If offsets cannot be looked up.
         """
         starts = await self._offsets.resolve("start", self._options.start, splits)
         return {str(partition): cursor_before(offset) for partition, offset in starts.items()}

@@ -80,12 +80,7 @@ class KafkaSource(KafkaOptions):
 async def open_kafka_transport(
     options: KafkaOptions, random: Random
 ) -> AsyncIterator[KafkaTransport]:
-    """Connect to the cluster, within its `connect_timeout`; see `KafkaSource.connect`.
-
-    Args:
-        options: The user's options.
-        random: The source of randomness for waits.
-    """
+    """Connect to the cluster, within its `connect_timeout`; see `KafkaSource.connect`."""
     async with open_cluster(options.cluster.named("source"), options.fetching) as connections:
         yield await with_retries(
             "the cluster cannot be described",
@@ -108,15 +103,7 @@ async def open_kafka_connection(
     available_now: bool = False,
     layout: Layout = KAFKA_LAYOUT,
 ) -> AsyncIterator[KafkaConnection]:
-    """Connect over a transport; see `KafkaSource.connect`.
-
-    Args:
-        options: The user's options.
-        transport: Makes the calls.
-        random: The source of randomness for waits.
-        available_now: Whether the read ends at the current ends of the partitions.
-        layout: The columns to make.
-    """
+    """Connect over a transport; see `KafkaSource.connect`."""
     jitter = FullJitter(options.pacing.backoff, random)
     fetcher = Fetcher(
         transport,

@@ -57,13 +57,7 @@ DIALECT: Final = Dialect(
 
 @final
 class OffsetResolver:
-    """Resolve a user's choices of starts and stops to offsets.
-
-    Args:
-        transport: Makes the calls.
-        group_id: The group of committed offsets; None for no group.
-        jitter: The waits between two calls.
-    """
+    """Resolve a user's choices of starts and stops to offsets."""
 
     def __init__(self, transport: KafkaTransport, group_id: str | None, jitter: FullJitter) -> None:
         self._transport = transport
@@ -73,12 +67,7 @@ class OffsetResolver:
     async def resolve(
         self, option: str, value: object, splits: Sequence[Split]
     ) -> dict[Partition, int]:
-        """Return the offset of the first record at or after a start, for each partition.
-
-        Args:
-            option: The name of the option, for messages.
-            value: The value of the option: one start for all partitions, or one for each.
-            splits: The partitions.
+        """Return the offset of the first record at or after a start or stop, for each partition.
 
         Raises:
             OptionError: If the value does not fit the partitions.

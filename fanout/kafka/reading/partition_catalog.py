@@ -24,13 +24,7 @@ log = logging.getLogger(__name__)
 
 @final
 class PartitionCatalog:
-    """List the chosen partitions that exist.
-
-    Args:
-        transport: Makes the calls.
-        selection: The user's choice.
-        jitter: The waits between two calls for the first listing.
-    """
+    """List the chosen partitions that exist."""
 
     def __init__(self, transport: KafkaTransport, selection: Selection, jitter: FullJitter) -> None:
         self._transport = transport
@@ -46,13 +40,10 @@ class PartitionCatalog:
     async def refresh(self) -> Sequence[Split]:
         """List the chosen partitions.
 
-        The first listing must contain every topic and partition that the user named. Later
-        listings leave out deleted topics; a topic with another error keeps its partitions.
-
-        Raises:
-            ServiceError: If a named topic or partition does not exist at the first listing, or the
-                first listing fails for half a minute.
-            KafkaError: If a later listing fails.
+        The first listing must contain every topic and partition that the user named, or it raises
+        ServiceError; it is retried for half a minute. Later listings leave out deleted topics; a
+        topic with
+        another error keeps its partitions.
         """
         if self._topics is None:
             return await with_retries("the topics cannot be listed", self._refresh, self._jitter)

@@ -23,18 +23,7 @@ _BACKOFF: Final = Backoff(base=0.5, cap=5.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaReadOptions(SourceOptions):
-    """Options of every Kafka source; see also `SourceOptions`. All times are in seconds.
-
-    Args:
-        cluster: Where the brokers are, and how to connect to them.
-        group_id: The consumer group or share group.
-        client_rack: The rack that this client is in.
-        decode: Turns a record batch of one partition into the columns that are wanted.
-        backoff: How the waits between attempts grow; a broker that starts again is found after its
-            `cap` at the latest.
-        discovery_interval: The time between two listings of the topics; None for no further one.
-        consumer_options: Options of Kafka's consumer by Kafka's names.
-    """
+    """Options of every Kafka source; see also `SourceOptions`. All times are in seconds."""
 
     cluster: Cluster
     group_id: str | None = None
@@ -45,11 +34,7 @@ class KafkaReadOptions(SourceOptions):
     consumer_options: Mapping[str, str | int] = field(default_factory=dict, hash=False)
 
     def check_client(self) -> None:
-        """Check the options of this class.
-
-        Raises:
-            OptionError: If one is malformed or out of range.
-        """
+        """Check the options of this class."""
         self.check_reading()
         check_cluster(self.cluster)
         for name in ("group_id", "client_rack"):

@@ -49,7 +49,6 @@ class RawBatch(NamedTuple):
     """A record batch with a valid checksum, whose records are not decoded yet.
 
     Args:
-        base_offset: Its first offset.
         next_offset: The offset after its last one, including records that compaction has removed.
         attributes: Its flags, as received.
         first_timestamp: The base of its records' timestamps, in milliseconds since the Unix epoch.
@@ -94,10 +93,6 @@ class RawBatch(NamedTuple):
 def read_raw_batches(data: bytes | memoryview, partition: Partition) -> Iterator[RawBatch]:
     """Cut an answer into its record batches; a batch that is cut short at the end is left out.
 
-    Args:
-        data: The record batches of one partition, as received.
-        partition: The partition, for messages.
-
     Raises:
         DamagedFrameError: If the checksum of a batch is wrong.
         MalformedEventError: If the bytes are no record batch, or have an older format.
@@ -136,24 +131,12 @@ def read_raw_batches(data: bytes | memoryview, partition: Partition) -> Iterator
 
 
 def arrow_bytes(data: bytes, rows: int) -> int:
-    """Return about how many bytes the records of a batch take in Arrow; small ones grow there.
-
-    Args:
-        data: The batch, not compressed.
-        rows: How many records it holds.
-    """
+    """Return about how many bytes uncompressed records take in Arrow; small ones grow there."""
     return len(data) + rows * ROW_BYTES
 
 
 def damaged_batch(partition: Partition, first: int, last: int, why: str) -> DamagedFrameError:
-    """Build the error for a batch that cannot be read.
-
-    Args:
-        partition: The partition.
-        first: The first offset of the batch.
-        last: The last offset of the batch.
-        why: What is wrong with its records.
-    """
+    """Build the error for a batch that cannot be read."""
     return DamagedFrameError(
         f"the records of {partition} at offsets {first} to {last} cannot be read: {why}"
     )

@@ -40,12 +40,9 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class DecodedPart:
-    """A decoded part of an answer.
+    """Decoded records in the order of their offsets, perhaps none, with the columns of the layout.
 
-    Args:
-        records: Records in the order of their offsets, with the columns of the layout; may be
-            empty.
-        next_offset: The offset after everything that the part covers, delivered or left out.
+    `next_offset` comes after everything that the part covers, delivered or left out.
     """
 
     records: pa.RecordBatch
@@ -64,17 +61,11 @@ def decode_fetched(
 ) -> Iterator[DecodedPart]:
     """Decode an answer of Fetch; yield at least one part, and usually exactly one.
 
-    Records before an error are yielded first, so that the position moves up to the damage.
-
-    Args:
-        fetched: The answer.
-        partition: The partition.
-        offset: The first offset to deliver.
-        stop: The first offset not to deliver; None for no such end.
-        read_committed: Whether the records of aborted transactions are left out.
-        max_bytes: About the most bytes in one part. A compressed batch that holds more is refused;
-            a larger batch that is not compressed is a part of its own.
-        layout: The columns to make, `offset` among them.
+    Records before an error are yielded first, so that the position moves up to the damage. `stop`
+    is
+    the first offset not to deliver. A part has about `max_bytes` at most: a compressed batch that
+    holds
+    more is refused, and a larger batch that is not compressed is a part of its own.
 
     Raises:
         DamagedFrameError: If a batch cannot be read; the message names its offsets.
@@ -133,11 +124,9 @@ def _parts(
 class _Part:
     """Collect record batches, and decode all of their records at once.
 
-    Attributes:
-        first_offset: The first offset to deliver.
-        next_offset: The offset after everything that the part covers.
-        nbytes: About what the records take in Arrow.
-        error: What is wrong with the batch after the part, or None.
+    `next_offset` comes after everything that the part covers, `nbytes` is about what the records
+    take
+    in Arrow, and `error` is what is wrong with the batch after the part.
     """
 
     def __init__(
@@ -163,16 +152,11 @@ class _Part:
         self.next_offset = max(self.next_offset, next_offset)
 
     def add(self, batch: RawBatch, data: bytes, size: int) -> None:
-        """Add a batch, and cover its offsets.
-
-        Args:
-            batch: The batch as received.
-            data: Its data, not compressed.
-            size: About what its records take in Arrow.
+        """Add a batch with its uncompressed data, of `size` bytes in Arrow, and cover its offsets.
 
         Raises:
-            DamagedFrameError: If its records do not fill it; the whole records at its beginning
-                are added.
+            DamagedFrameError: If its records do not fill it; the whole records at its beginning are
+                added.
         """
         found = len(self._begins)
         filled = find_records(data, RECORDS_AT, batch.rows, self._begins)
@@ -203,8 +187,7 @@ class _Part:
     ) -> tuple[pa.RecordBatch, tuple[int, DamagedFrameError] | None]:
         """Decode all records before the first one that cannot be read.
 
-        Returns:
-            The records; the first offset of the batch that cannot be read, and its error.
+        The damage is the first offset of the batch that cannot be read, and its error.
         """
         if not self._begins:
             return layout.no_records, None
@@ -263,10 +246,7 @@ class _Part:
 def _find_fields(data: Bytes, begins: Numbers, max_deltas: Numbers) -> tuple[RecordFields, str]:
     """Find the fields of records up to the first that cannot be read, and say what is wrong.
 
-    Args:
-        data: The bytes that hold the records.
-        begins: Where the records begin.
-        max_deltas: The largest offset delta that each record may have in its batch.
+    No record has a larger offset delta than `max_deltas` says for its batch.
     """
     fields = find_fields(data, begins)
     deltas = fields.offset_deltas

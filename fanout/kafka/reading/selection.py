@@ -20,13 +20,7 @@ _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sh
 @final
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A choice of partitions; exactly one of the three is given.
-
-    Args:
-        topics: Topics, with all their partitions.
-        pattern: Topics whose whole name matches, with all their partitions.
-        partitions: Single partitions.
-    """
+    """A choice of partitions: whole topics, a pattern of whole names, or single partitions."""
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
@@ -51,16 +45,7 @@ class Selection:
 
 
 def select(topics: object, pattern: object, partitions: object) -> Selection:
-    """Parse a user's choice.
-
-    Args:
-        topics: One topic, or several.
-        pattern: A regular expression for whole names, as text or compiled.
-        partitions: One partition or several, each as `"orders-0"` or a Partition.
-
-    Raises:
-        OptionError: If not exactly one of them is given, or it is malformed or empty.
-    """
+    """Parse a user's choice, which is exactly one of the three; a partition is like `"orders-0"`."""
     options = {"topics": topics, "pattern": pattern, "partitions": partitions}
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:

@@ -88,11 +88,7 @@ class DescribeGroupsRequest_v5(RequestStruct):  # type: ignore[misc]  # noqa: N8
 
 
 class GroupOperationsRequest(Request[DescribeGroupsRequest_v5]):  # type: ignore[misc]
-    """Ask for the state of a group, and what the principal may do with it.
-
-    Args:
-        group: The group.
-    """
+    """Ask for the state of a group, and what the principal may do with it."""
 
     API_KEY = _DESCRIBE_GROUPS
 

@@ -88,9 +88,7 @@ class MetadataRequest_v10(RequestStruct):  # type: ignore[misc]  # noqa: N801 - 
 class TopicIdsRequest(Request[MetadataRequest_v10]):  # type: ignore[misc]
     """Ask for the ids of topics, and create none of them.
 
-    Args:
-        topics: The names of the topics.
-        operations: Whether to ask also for what the principal may do with them (KIP-430).
+    With `operations` it asks also for what the principal may do with them (KIP-430).
     """
 
     API_KEY = _METADATA

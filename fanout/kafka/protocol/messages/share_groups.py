@@ -126,11 +126,7 @@ _OffsetsVersion = DescribeShareGroupOffsetsRequest_v0 | DescribeShareGroupOffset
 
 
 class GroupOffsetsRequest(Request[_OffsetsVersion]):  # type: ignore[misc]
-    """Ask for the start offset of a group in each of its partitions.
-
-    Args:
-        group: The group.
-    """
+    """Ask for the start offset of a group in each of its partitions."""
 
     API_KEY = _DESCRIBE_OFFSETS
 
@@ -194,11 +190,7 @@ class ShareGroupDescribeRequest_v1(RequestStruct):  # type: ignore[misc]  # noqa
 
 
 class GroupMembersRequest(Request[ShareGroupDescribeRequest_v1]):  # type: ignore[misc]
-    """Ask for the members of a group.
-
-    Args:
-        group: The group.
-    """
+    """Ask for the members of a group."""
 
     API_KEY = _DESCRIBE_GROUP
 
@@ -249,12 +241,7 @@ class IncrementalAlterConfigsRequest_v0(RequestStruct):  # type: ignore[misc]  #
 
 
 class AlterGroupRequest(Request[IncrementalAlterConfigsRequest_v0]):  # type: ignore[misc]
-    """Set some configuration entries of a group.
-
-    Args:
-        group: The group.
-        settings: The values, by the names of the entries.
-    """
+    """Set some configuration entries of a group."""
 
     API_KEY = _ALTER_CONFIGS
 

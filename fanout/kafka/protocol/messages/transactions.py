@@ -78,13 +78,11 @@ class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801 
 
 
 class CommittedOffsetsRequest(Request[OffsetFetchRequest_v7]):  # type: ignore[misc]
-    """Ask for the offsets of a group in partition 0 of topics.
+    """Ask for the offsets of a group in partition 0 of topics; None asks for all with a commit.
 
-    Args:
-        group: The group.
-        topics: The topics; None for all in which the group has committed. An offset of an open
-            transaction in a topic without another one is then left out.
-        stable: Whether an offset that an open transaction may change is reported as error 88.
+    An offset of an open transaction in a topic without another one is then left out. With `stable`,
+    an
+    offset that an open transaction may change is reported as error 88.
     """
 
     API_KEY = _OFFSET_FETCH
@@ -138,11 +136,7 @@ class DescribeTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]  # no
 
 
 class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # type: ignore[misc]
-    """Ask for the state of a transactional id.
-
-    Args:
-        transactional_id: The id.
-    """
+    """Ask for the state of a transactional id."""
 
     API_KEY = _DESCRIBE_TRANSACTIONS
 
