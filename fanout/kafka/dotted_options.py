@@ -44,7 +44,7 @@ class DottedOptions:
     refused: Mapping[str, str]
 
     def parse(self, options: Mapping[str, str | int]) -> dict[str, Any]:
-        """Return values by the names of fields, milliseconds as seconds; raise OptionError otherwise."""
+        """Return values by the names of fields, milliseconds as seconds."""
         if not isinstance(options, Mapping):
             raise OptionError(f"{self.whose}_options must be a mapping of Kafka's names to values")
         fields: dict[str, Any] = {}

@@ -186,7 +186,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is
         self._token = token
 
     async def token(self) -> str:
-        """Return a token; a function that raises becomes KafkaConnectionError, and is called again."""
+        """Return a token, or raise KafkaConnectionError, so that the function is called again."""
         try:
             returned = self._token()
             token = await returned if inspect.isawaitable(returned) else returned

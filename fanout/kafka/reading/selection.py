@@ -45,7 +45,7 @@ class Selection:
 
 
 def select(topics: object, pattern: object, partitions: object) -> Selection:
-    """Parse a user's choice, which is exactly one of the three; a partition is like `"orders-0"`."""
+    """Parse a user's choice, which is exactly one of the three; a partition is `"orders-0"`."""
     options = {"topics": topics, "pattern": pattern, "partitions": partitions}
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:

@@ -33,10 +33,7 @@ class AcquiredRecords:
 
     A row is the index of a record in the poll. Each delivered row has a delivery number, which
     counts all records that the member has delivered; positions of its split hold these numbers.
-
-    Args:
-        polled: The result of the poll.
-        lock_deadline: When the first lock may expire, in seconds of the loop's clock.
+    The first lock may expire at `lock_deadline`, by the loop's clock.
     """
 
     def __init__(self, polled: PolledRecords, lock_deadline: float) -> None:
@@ -67,12 +64,7 @@ class AcquiredRecords:
         return self._with_state(self._undelivered, _PENDING)
 
     def mark_delivered(self, rows: Rows, after: int) -> None:
-        """Number rows in their order.
-
-        Args:
-            rows: The delivered rows.
-            after: The number of records that the member delivered before.
-        """
+        """Number rows in their order, after the records that the member delivered before."""
         self._delivered, self._after = rows, after
         if len(rows) == len(self.all_rows):
             self._undelivered = _NO_ROWS

@@ -38,15 +38,7 @@ _PREFIX: Final = "member-"
 
 @final
 class ShareConnection:
-    """Connect one running stream to a share group; its splits are its members.
-
-    Args:
-        options: The options of the source.
-        identity: The name of the source.
-        group: The admin requests about the group.
-        shared: The state that the members share.
-        lending: The records that the group has locked for the stream.
-    """
+    """Connect one running stream to a share group; its splits are its members."""
 
     def __init__(
         self,
@@ -83,12 +75,7 @@ class ShareConnection:
         return self._pacing
 
     async def splits(self) -> Sequence[Split]:
-        """List the members, and check that the topics still exist, which the client does not.
-
-        Raises:
-            ServiceError: If a topic is missing in three listings in a row.
-            KafkaError: If a request fails.
-        """
+        """List the members, and check that the topics still exist, which the client does not."""
         self._shared.dedup.forget_topics(await self._shared.topic_ids.refresh())
         self._check_topics()
         if self._shared.dedup.unconfirmed:

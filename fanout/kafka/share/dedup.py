@@ -39,10 +39,9 @@ class DuplicateAction(Enum):
 class Dedup:
     """Track which records a stream has, all members together.
 
-    Duplicates are dropped once `enabled` is set, which `add_unconfirmed` does.
-
-    Args:
-        lock_seconds: How long a lock lasts; confirmed records are remembered for that long.
+    Duplicates are dropped once `enabled` is set, which `add_unconfirmed` does. Confirmed records
+    are
+    remembered for as long as a lock lasts.
     """
 
     def __init__(self, lock_seconds: float) -> None:
@@ -78,12 +77,7 @@ class Dedup:
             self._storing.remove(*range_)
 
     def mark_confirmed(self, ranges: Iterable[OffsetRange], now: float) -> None:
-        """Note records whose acknowledgement the broker has confirmed.
-
-        Args:
-            ranges: The records.
-            now: The time of the loop, in seconds.
-        """
+        """Note, at a time of the loop, records whose acknowledgement the broker has confirmed."""
         self._rotate_confirmed(now)
         for range_ in ranges:
             self._delivered.remove(*range_)

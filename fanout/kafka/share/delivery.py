@@ -53,14 +53,8 @@ class MemberDelivery:
     """Deliver the records of a member, poll by poll.
 
     A member polls again when every record of its last poll is acknowledged, released or rejected,
-    or its lock has expired.
-
-    Args:
-        split: The split of the member.
-        delivered: The number of records that it delivered before.
-        member: Its client.
-        expired: The records that it delivered and whose locks expired.
-        shared: The state that it shares with the other members.
+    or its lock has expired. It has `delivered` so many records before; `expired` are those of them
+    whose locks expired.
     """
 
     def __init__(
@@ -86,12 +80,7 @@ class MemberDelivery:
         self._changed.set()
 
     async def batches(self, reserve: Reserve) -> AsyncGenerator[Batch]:
-        """Yield the batches of the member.
-
-        Raises:
-            KafkaException: If the client fails.
-            FanOutError: If a record is bad, and `on_bad_record` is `"fail"`.
-        """
+        """Yield the member's batches; a bad record raises where `on_bad_record` is `"fail"`."""
         while True:
             await self._last_poll_done()
             await reserve(_RESERVED)
@@ -303,8 +292,7 @@ class MemberDelivery:
     async def _release_pending(self, *, expired: bool = False) -> None:
         """Release all pending records of the last poll; the delivered ones are expired.
 
-        Args:
-            expired: Whether they are counted as expired, and not as released.
+        With `expired` all are counted as expired, and not as released.
         """
         acquired = self.acquired
         assert acquired is not None

@@ -75,14 +75,7 @@ class StartOffset:
 @final
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a share group.
-
-    Args:
-        id: Its id.
-        client_id: Its client id.
-        host: Its host.
-        partitions: The partitions assigned to it; other members may have the same.
-    """
+    """A member of a share group; other members may have the same partitions."""
 
     id: str
     client_id: str
@@ -92,12 +85,7 @@ class GroupMember:
 
 @final
 class ShareGroupAdmin:
-    """Send admin requests about one group.
-
-    Args:
-        connections: Connections to the cluster.
-        group: The group.
-    """
+    """Send admin requests about one group."""
 
     def __init__(self, connections: Connections, group: str) -> None:
         self._connections = connections
@@ -144,12 +132,9 @@ class ShareGroupAdmin:
     async def settings(self, altered: Mapping[str, str] | None = None) -> Mapping[str, str]:
         """Return the settings of the group, with the cluster's own as defaults.
 
-        Args:
-            altered: Settings that were altered just before. They reach a broker through the
-                controller.
-
-        Raises:
-            StaleMetadata: If they have not reached the broker yet; a later call succeeds.
+        Settings that were `altered` just before reach a broker through the controller. If they have
+        not
+        reached it yet, StaleMetadata is raised, and a later call succeeds.
         """
         request = DescribeConfigsRequest([(_GROUP, self._group, None)])
         response = await self._connections.send_to_any(request)
@@ -196,14 +181,7 @@ def _or_none(number: int) -> int | None:
 @final
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """The state of a share group.
-
-    Args:
-        state: Its state, such as `Stable` or `Empty`; `Unknown` before a member has joined.
-        members: Its members.
-        start_offsets: Its start offset in each partition.
-        settings: Its settings.
-    """
+    """The state of a share group, such as `Stable`; `Unknown` before a member has joined."""
 
     state: str
     members: tuple[GroupMember, ...]
@@ -212,15 +190,7 @@ class GroupDescription:
 
 
 async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
-    """Describe a group.
-
-    Args:
-        cluster: The cluster.
-        group: The group.
-
-    Raises:
-        ServiceError: If the brokers have no share groups, refuse the request, or do not answer.
-    """
+    """Describe a group, or raise ServiceError."""
     jitter = FullJitter(Backoff(), Random())  # noqa: S311 - jitter, no secret
 
     async def retried(call: Callable[[], Awaitable[_T]]) -> _T:

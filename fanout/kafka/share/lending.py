@@ -33,11 +33,7 @@ def delivery_number(position: Position) -> int:
 class GroupLending:
     """The records that the group has locked for one stream.
 
-    It implements `RecordLocks` of `fanout.core.source`.
-
-    Args:
-        source: The identity of the source.
-        shared: The state that the members share.
+    It implements `RecordLocks` of `fanout.core.source`; `source` is the identity of the source.
     """
 
     def __init__(self, source: str, shared: SharedState) -> None:
@@ -96,12 +92,10 @@ class GroupLending:
         self._shared.fetching.set()
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Accept the records that were delivered up to these positions.
+        """Accept the records that were delivered up to these positions, even if it is cancelled.
 
         Raises:
             AcknowledgementError: If the group did not confirm the acknowledgement of some records.
-
-        Cancellation: the acknowledgements are sent all the same.
         """
         failed: list[OffsetRange] = []
         responses: list[asyncio.Future[list[OffsetRange]]] = []
@@ -151,11 +145,7 @@ class GroupLending:
         return write_unconfirmed(self._source, dedup.unconfirmed, self._shared.topic_ids.known)
 
     def remember(self, unconfirmed: str) -> None:
-        """Take over the unconfirmed records of an earlier run, and drop them from now on.
-
-        Raises:
-            PositionError: If the JSON is damaged, of another version, or of another source.
-        """
+        """Take over the unconfirmed records of an earlier run, and drop them from now on."""
         dedup = self._shared.dedup
         ranges = read_unconfirmed(unconfirmed, self._source, self._shared.topic_ids.known)
         dedup.add_unconfirmed(ranges)

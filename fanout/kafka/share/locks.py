@@ -20,21 +20,12 @@ _ALL: Final = 2**62
 
 
 def acknowledge_within(lock_seconds: float) -> float:
-    """Return the seconds that a delivered record has for its acknowledgement, at the least.
-
-    Args:
-        lock_seconds: The group's `share.record.lock.duration.ms`, in seconds.
-    """
+    """Return the seconds that a delivered record has for its acknowledgement, at the least."""
     return (1 - _UNTIL_DELIVERY) * lock_seconds
 
 
 def lock_deadline(acquired_after: float, lock_seconds: float) -> float:
-    """Return when the locks of a poll may begin to expire, on the loop's clock.
-
-    Args:
-        acquired_after: A time before the broker locked the first record, on the same clock.
-        lock_seconds: How long a lock lasts.
-    """
+    """Return when the locks of a poll may begin to expire, if none was taken before this time."""
     return acquired_after + lock_seconds
 
 
@@ -45,10 +36,7 @@ def is_stale(acquired_after: float, lock_seconds: float, now: float) -> bool:
 
 @final
 class ExpiredRecords:
-    """Delivered records of one member whose locks expired before they were acknowledged.
-
-    They are remembered so that a late acknowledgement can name them.
-    """
+    """Delivered records of one member that lost their locks; a late acknowledgement names them."""
 
     def __init__(self) -> None:
         self._polls: deque[AcquiredRecords] = deque(maxlen=_MAX_POLLS)

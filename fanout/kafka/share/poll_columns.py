@@ -35,10 +35,8 @@ class PolledRecords:
 
     Args:
         records: The records, with the columns of SCHEMA.
-        topics: Their topics.
         partition_keys: The partition of each record: the index of its topic in the upper 32 bits,
             the number of the partition in the lower 32 bits.
-        offsets: The offset of each record.
         delivery_counts: How often each record was delivered, this time included.
         unreadable: The rows whose headers the client cannot read.
         acquired_after: A time before the broker locked the first record, on the loop's clock.
@@ -54,11 +52,9 @@ class PolledRecords:
 
 
 def to_columns(messages: Sequence[Message], acquired_after: float) -> PolledRecords:
-    """Turn messages into columns, without a line of Python for each message.
+    """Turn messages, at least one and none with an error, into columns.
 
-    Args:
-        messages: The messages, at least one and none with an error.
-        acquired_after: See PolledRecords.
+    No line of Python runs for each message.
     """
     size = len(messages)
     topics: list[Any] = list(map(Message.topic, messages))

@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 @final
 class TopicIds:
-    """Track the ids of topics, and find topics that were deleted and created again.
-
-    Args:
-        connections: Connections to the cluster.
-        topics: The topics.
-    """
+    """Track the ids of topics, and find topics that were deleted and created again."""
 
     def __init__(self, connections: Connections, topics: Sequence[str]) -> None:
         self._connections = connections
@@ -42,11 +37,7 @@ class TopicIds:
         return self._missing
 
     async def refresh(self) -> set[str]:
-        """Request the ids, and return the topics that were deleted and created again.
-
-        Raises:
-            KafkaError: If the request fails, or a topic may not be described.
-        """
+        """Request the ids, and return the topics that were deleted and created again."""
         response = await self._connections.send_to_any(TopicIdsRequest(self._topics))
         replaced, self._missing = set[str](), set[str]()
         for code, topic, topic_id, *_ in response.topics:

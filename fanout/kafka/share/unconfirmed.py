@@ -51,16 +51,7 @@ _FORMAT: Final = StoredFormat(
 def write_unconfirmed(
     source: str, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str]
 ) -> str:
-    """Return unconfirmed records as JSON.
-
-    Args:
-        source: The identity of their source.
-        ranges: The records.
-        topic_ids: The known ids of their topics.
-
-    Raises:
-        ServiceError: If the JSON has more than MAX_UNCONFIRMED characters.
-    """
+    """Return unconfirmed records as JSON; raise ServiceError beyond MAX_UNCONFIRMED characters."""
     topics: dict[str, _TopicWire] = {}
     for partition, begin, end in ranges:
         topic = partition.topic
@@ -77,17 +68,9 @@ def write_unconfirmed(
 
 
 def read_unconfirmed(text: str, source: str, topic_ids: Mapping[str, str]) -> list[OffsetRange]:
-    """Read unconfirmed records back.
+    """Read unconfirmed records back, none from an empty text; PositionError if they do not fit.
 
     The records of a topic that was deleted and created again since are left out.
-
-    Args:
-        text: The JSON that `write_unconfirmed` returned; empty for no records.
-        source: The identity of the source; the JSON has to have the same.
-        topic_ids: The known ids of the topics as they are now.
-
-    Raises:
-        PositionError: If the JSON is damaged, of another version, or of another source.
     """
     if not text:
         return []

@@ -62,12 +62,11 @@ class TransactionDescription:
     """The coordinator's description of a transactional id.
 
     Args:
-        state: Its state.
         incarnation: The producer that may write now; None where the id is unknown.
         timeout: Seconds after which the broker aborts an open transaction.
         started_at: When the newest transaction began, by the broker's clock; None for none.
-        partitions: The partitions of the open transaction, by topic; while it ends, those without
-            a marker yet. The partition of `__consumer_offsets` is that of our own marker.
+        partitions: The partitions of the open transaction, by topic; while it ends, those without a
+            marker yet. The partition of `__consumer_offsets` is that of our own marker.
     """
 
     state: TransactionState
@@ -96,10 +95,6 @@ def outcome_without_marker(
     Where a later run began under the id and its transaction expired too, an expired transaction
     and a fenced one look alike, and count as expired. In either case nothing of the transaction
     can be committed any more, and the next run fences all former producers.
-
-    Args:
-        incarnation: The producer that opened it.
-        description: The description of its transactional id.
     """
     if description.incarnation is None:
         return TransactionOutcome.EXPIRED

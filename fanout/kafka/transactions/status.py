@@ -105,16 +105,7 @@ class TransactionStatus:
 async def transaction_status(
     transactions: Transactions, token: CommitToken, *, recorded: bool
 ) -> TransactionStatus:
-    """Read the status of a transaction, without changing it or waiting for its end.
-
-    Args:
-        transactions: Makes the calls.
-        token: Its token.
-        recorded: Whether the checkpoint records the token without its outcome.
-
-    Raises:
-        ServiceError: If the id or the group may not be used, or the cluster does not answer.
-    """
+    """Read the status of a transaction, without changing it or waiting for its end."""
     description = await transactions.describe(token.transactional_id)
     markers = await transactions.markers(token.marker_group, token.topics, stable=True)
     pending = markers.pending
