@@ -34,16 +34,7 @@ _NO_GROUP: Final = {"", "Dead", "Empty"}
 async def examine_topics(
     calls: DoctorCalls, topics: Sequence[str], *needed: str
 ) -> tuple[list[Finding], Mapping[str, int]]:
-    """Check that topics exist, have leaders, and may be used.
-
-    Args:
-        calls: The calls to the cluster.
-        topics: The topics.
-        needed: The operations that the principal needs.
-
-    Returns:
-        The findings, and the number of partitions of each topic that exists.
-    """
+    """Check that topics exist, have leaders, and may be used; count the partitions of each."""
     try:
         response = await calls.send(TopicIdsRequest(topics, operations=True))
     except CALL_ERRORS as error:
@@ -64,11 +55,7 @@ async def examine_topics(
 
 
 async def examine_retention(calls: DoctorCalls, topic: str) -> tuple[Finding, float]:
-    """Report how long a topic keeps its records.
-
-    Returns:
-        The finding, and the hours; infinite for ever, or where it is not known.
-    """
+    """Report for how many hours a topic keeps its records; infinite where it is not known."""
     check = f"retention of {topic}"
     try:
         found = await calls.settings(TOPIC, topic, _TIME, _BYTES, _CLEANUP)

@@ -63,13 +63,7 @@ async def examine_idempotence(calls: DoctorCalls) -> Finding:
 
 
 async def examine_limits(calls: DoctorCalls, broker: int, seconds: float | None) -> Finding:
-    """Compare the timeout of a sink's transactions with the brokers' limits.
-
-    Args:
-        calls: The calls to the cluster.
-        broker: The broker whose limits are read.
-        seconds: The sink's transaction_timeout; None for the most that brokers allow.
-    """
+    """Compare the sink's timeout, None for the longest, with the limits of a broker."""
     check = "transaction limits"
     try:
         found = await calls.settings(BROKER, str(broker), _MOST, _EXPIRY)

@@ -30,14 +30,10 @@ class BatchCutter:
     """Cut the batches of one partition into pieces: records, then control frames.
 
     A control frame after a record is not known yet at that record. So the state of the producers
-    changes at the end of a piece only, and a piece can be cut anywhere.
-
-    Args:
-        split: The partition.
-        position: The position of the reader.
-        producers: The producers at that position; they are kept up to date.
-        skip_bad_frames: Whether a record that is no frame is left out, as a gap.
-        on_frame: Called with each control frame of the newest generation.
+    changes at the end of a piece only, and a piece can be cut anywhere. The producers are kept up
+    to
+    date, and `on_frame` gets each control frame of the newest generation. With `skip_bad_frames` a
+    record that is no frame is left out, as a gap.
     """
 
     def __init__(
@@ -56,10 +52,7 @@ class BatchCutter:
         self._on_frame = on_frame
 
     def cut(self, batch: Batch) -> Iterator[Batch]:
-        """Yield the pieces of a batch; the last one ends with the batch.
-
-        Args:
-            batch: A batch with the columns of `FRAMED`.
+        """Yield the pieces of a batch with the columns of `FRAMED`; the last ends with the batch.
 
         Raises:
             BadFrameError: If a record is no frame or contradicts others, and is not to be skipped.

@@ -29,12 +29,9 @@ if TYPE_CHECKING:
 class ShuffleConnection:
     """Connect one running stream to the topics of shuffles.
 
-    Args:
-        kafka: The connection that reads the records, with the columns of `FRAMED`.
-        partition_counts: Checks how many partitions the topics have.
-        skip_bad_frames: Whether a record that is no frame is left out, as a gap.
-        producer_timeout: Seconds after which a producer is silent; None for never.
-        leave_out_silent: Whether watermarks go on without a silent producer.
+    The connection of Kafka reads the records, with the columns of `FRAMED`. See `ShuffleSource` for
+    the
+    options.
     """
 
     def __init__(
@@ -69,11 +66,7 @@ class ShuffleConnection:
         return self._kafka.pacing
 
     async def splits(self) -> Sequence[Split]:
-        """List the chosen partitions, and check the numbers of partitions of their topics.
-
-        Raises:
-            ServiceError: If a topic has another number of partitions.
-        """
+        """List the chosen partitions, and check the numbers of partitions of their topics."""
         splits = await self._kafka.splits()
         counts = self._kafka.partition_counts
         self._partition_counts.check(

@@ -50,13 +50,11 @@ _UNFRAMED: Final = SCHEMA.append(pa.field(CONTROL, pa.binary()))
 
 
 def encode(keys: pa.Array, values: pa.Array, timestamps: pa.Array | None) -> pa.BinaryArray:
-    """Return the frames of records.
+    """Return the frames of records; the keys are checked, but the frames do not hold them.
 
-    Args:
-        keys: The keys, of type binary or string. They are checked; the frames do not hold them.
-        values: The values, of type binary or string.
-        timestamps: The event times, as timestamps with a time zone, which are cut to milliseconds;
-            null for a record without one, None if no record has one.
+    Keys and values are binary or string. Event times are timestamps with a time zone, which are cut
+    to
+    milliseconds; null for a record without one, None if no record has one.
 
     Raises:
         BadFrameError: If a key or a value is null, or a time lies outside of the years 1 to 9999.
@@ -86,16 +84,7 @@ def keyed_rows(
 ) -> pa.RecordBatch:
     """Return rows that carry records, each for the partition that Kafka's producers choose.
 
-    Args:
-        topic: The topic.
-        count: The number of its partitions.
-        keys: The keys, as for `encode`.
-        values: The values, as for `encode`.
-        timestamps: The event times, as for `encode`.
-
-    Raises:
-        BadFrameError: As `encode`.
-        OptionError: As `encode`.
+    There are `count` partitions; see `encode` for the columns and for what is raised.
     """
     frames = encode(keys, values, timestamps)
     # Kafka's own timestamp stays the time of the write, because retention counts from it.

@@ -44,13 +44,7 @@ class FrameTag(IntEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class WatermarkFrame:
-    """A producer writes no more records with this event time or an earlier one.
-
-    Args:
-        producer: The number of the producer in its generation, from 0 on.
-        generation: The generation.
-        millis: The watermark, in milliseconds since the Unix epoch.
-    """
+    """A producer writes no more records with this time, in milliseconds, or an earlier one."""
 
     producer: int
     generation: int
@@ -60,13 +54,10 @@ class WatermarkFrame:
 @final
 @dataclass(frozen=True, slots=True)
 class HelloFrame:
-    """A producer joins its generation.
+    """A producer joins its generation; a higher one replaces all lower ones.
 
-    Args:
-        producer: The number of the producer in its generation, from 0 on.
-        generation: The generation; a higher one replaces all lower ones.
-        producers: The number of producers in the generation.
-        partitions: The number of partitions that keys are distributed over.
+    Producers are numbered from 0 on. The frame has how many there are, and over how many partitions
+    keys are distributed.
     """
 
     producer: int
@@ -78,12 +69,7 @@ class HelloFrame:
 @final
 @dataclass(frozen=True, slots=True)
 class IdleFrame:
-    """A producer pauses; watermarks advance without it.
-
-    Args:
-        producer: Its number.
-        generation: Its generation.
-    """
+    """A producer pauses; watermarks advance without it."""
 
     producer: int
     generation: int
@@ -92,12 +78,7 @@ class IdleFrame:
 @final
 @dataclass(frozen=True, slots=True)
 class EndFrame:
-    """A producer writes nothing any more.
-
-    Args:
-        producer: Its number.
-        generation: Its generation.
-    """
+    """A producer writes nothing any more."""
 
     producer: int
     generation: int
@@ -120,11 +101,7 @@ LONGEST_CONTROL: Final = max(layout.size for layout, _ in _LAYOUTS.values())
 
 
 def encode_control(frame: ControlFrame) -> bytes:
-    """Return the record value of a control frame; the record has a null key.
-
-    Raises:
-        OptionError: If a number is out of range.
-    """
+    """Return the record value of a control frame; the record has a null key."""
     tag = _TAGS[type(frame)]
     try:
         value = _LAYOUTS[tag][0].pack(VERSION, tag, *astuple(frame))
@@ -136,10 +113,7 @@ def encode_control(frame: ControlFrame) -> bytes:
 
 
 def decode_control(value: bytes) -> ControlFrame:
-    """Decode the value of a control frame.
-
-    Args:
-        value: The value, or its first `LONGEST_CONTROL` + 1 bytes.
+    """Decode the value of a control frame, or its first `LONGEST_CONTROL` + 1 bytes.
 
     Raises:
         BadFrameError: If it is no control frame. The message begins with "it", and shows none of

@@ -42,17 +42,9 @@ def producers_at(position: Position) -> Producers:
 class ShuffleReader:
     """Turn a subscription to a partition of Kafka into one to a partition of a shuffle.
 
-    Args:
-        split: The partition.
-        position: The position that the subscription begins after.
-        skip_bad_frames: Whether a record that is no frame is left out, as a gap.
-        leave_out_silent: Whether the watermark advances without silent producers.
-        liveness: The silence of producers, over all subscriptions to the partition.
-        check_partitions: Called with the number of partitions that producers announce; raises if
-            the topic has another number.
-
-    Raises:
-        PositionError: If the state that is stored with the position is damaged.
+    `liveness` lasts over all subscriptions to the partition. `check_partitions` gets the number of
+    partitions that producers announce, and raises if the topic has another number. PositionError is
+    raised if the state that is stored with the position is damaged.
     """
 
     def __init__(
@@ -82,10 +74,6 @@ class ShuffleReader:
         self, batches: AsyncIterator[Batch | End], reserve: Reserve
     ) -> AsyncGenerator[Batch | End]:
         """Yield pieces, and `End` once every producer has ended and nothing follows.
-
-        Args:
-            batches: The batches of the partition, with the columns of `FRAMED`.
-            reserve: Waits until memory is available.
 
         Raises:
             BadFrameError: If a record is no frame, and is not to be skipped.

@@ -137,14 +137,7 @@ class ShuffleSource:
 async def open_shuffle(
     source: ShuffleSource, transport: KafkaTransport, random: Random, *, available_now: bool = False
 ) -> AsyncIterator[ShuffleConnection]:
-    """Connect over a transport; see `ShuffleSource.connect`.
-
-    Args:
-        source: The options.
-        transport: The requests to the cluster.
-        random: The source of randomness for waits.
-        available_now: Whether the read ends at the present ends of the partitions.
-    """
+    """Connect over a transport; see `ShuffleSource.connect`."""
     opening = open_kafka_connection(
         source.kafka, transport, random, available_now=available_now, layout=FRAMED
     )
@@ -159,13 +152,9 @@ async def open_shuffle(
 
 
 async def describe_producers(source: ShuffleSource) -> Mapping[str, Producers]:
-    """Read a shuffle to its end, and return the producers of each partition.
+    """Read a shuffle from its start to its end, and return the producers of each partition.
 
-    Args:
-        source: The shuffle. All records from its start on are read; frames before it do not count.
-
-    Raises:
-        FanOutError: If the topic cannot be read, or has a record that is no frame.
+    Frames before the start do not count.
     """
     async with open_stream(source, available_now=True) as stream:
         async for batch in stream:

@@ -121,7 +121,7 @@ class TransactionCalls:
         return await self.add_group(token.transactional_id, token.incarnation, token.marker_group)
 
     async def mark(self, token: CommitToken, content: str = "") -> bool:
-        """Set the marker, with what it tells, in each topic of the transaction; see `set_offsets`."""
+        """Set the marker, with its content, in each topic of the transaction; see `set_offsets`."""
         offsets = {Partition(topic, _MARKED_PARTITION): token.batch_id for topic in token.topics}
         return await self.set_offsets(
             token.transactional_id, token.incarnation, token.marker_group, offsets, content

@@ -33,11 +33,6 @@ def partitions_of(keys: pa.BinaryArray, count: int, *, first_row: int = 0) -> pa
 
     Records without a key go to the partitions in turn by the numbers of their rows, so that the
     same rows have the same partitions each time.
-
-    Args:
-        keys: The keys.
-        count: How many partitions there are.
-        first_row: The number of the first row.
     """
     chosen = (murmur2(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(count)
     if keys.null_count:

@@ -21,12 +21,7 @@ _TOPIC: Final = "topic"
 
 
 def to_batch(records: pa.RecordBatch | Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Return rows as a record batch.
-
-    Raises:
-        UnwritableRecordError: If a row has a column that Kafka cannot hold, or a value of another
-            type.
-    """
+    """Return rows as a record batch, or raise UnwritableRecordError where Kafka cannot hold one."""
     if isinstance(records, pa.RecordBatch):
         return records
     names = dict.fromkeys(name for row in records for name in row)
@@ -35,15 +30,7 @@ def to_batch(records: pa.RecordBatch | Sequence[Mapping[str, Any]]) -> pa.Record
 
 
 def topics_of(records: pa.RecordBatch, topic: str | None) -> list[str]:
-    """Return the topics of rows.
-
-    Args:
-        records: The rows.
-        topic: The topic of all rows; None where a column names it.
-
-    Raises:
-        UnwritableRecordError: If a row has no topic.
-    """
+    """Return the topics of rows: this one, or those of their column where it is None."""
     if topic is not None:
         return [topic]
     if _TOPIC not in records.schema.names:
@@ -62,18 +49,11 @@ def place_rows(
     partitioner: Partitioner | None,
     first_row: int,
 ) -> pa.RecordBatch:
-    """Return rows with a topic and a partition each.
+    """Return rows with a topic and a partition each; a given partition goes before the partitioner.
 
-    Args:
-        records: The rows. A partition that is not null goes before the partitioner.
-        counts: The number of partitions of each topic of the rows; where there is one, all rows are
-            for it.
-        partitioner: The user's partitioner; None for Kafka's own.
-        first_row: The number of the first row, by which rows without a key go to all partitions in
-            turn.
-
-    Raises:
-        UnwritableRecordError: If the partitioner does not return partitions.
+    `counts` has the number of partitions of each topic; where there is one, all rows are for it.
+    Rows
+    without a key go to all partitions in turn, by their numbers from `first_row` on.
     """
     columns = {name: records[name] for name in records.schema.names}
     if len(counts) == 1:

@@ -59,20 +59,11 @@ _OPTIONS: Final = DottedOptions(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """The options of a producer, parsed. Times are in seconds; all defaults but one are Kafka's.
+    """The options of a producer, parsed, by the names of Kafka's. Times are in seconds.
 
-    Args:
-        compression_type: `"none"`, `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"` (`compression.type`).
-        batch_size: About the most bytes in a batch before it is compressed (`batch.size`); the
-            default is larger than Kafka's, because whole blocks of rows are written.
-        max_request_size: The most bytes in a record, and about those in a request
-            (`max.request.size`).
-        buffer_memory: About the most bytes that wait to be confirmed (`buffer.memory`).
-        request_timeout: The longest time until a broker answers (`request.timeout.ms`).
-        delivery_timeout: The longest time until records are confirmed, attempts together
-            (`delivery.timeout.ms`).
-        connections_max_idle: The time after which an idle connection is closed
-            (`connections.max.idle.ms`).
+    All defaults but one are Kafka's: `batch_size` is larger, because whole blocks of rows are
+    written.
+    `delivery_timeout` is the longest time until records are confirmed, attempts together.
     """
 
     compression_type: str = "none"
@@ -85,11 +76,7 @@ class ProducerOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str | int]) -> ProducerOptions:
-        """Read options by their dotted names, numbers as such or as text.
-
-        Raises:
-            OptionError: An option is unknown, refused, no such value, or contradicts another.
-        """
+        """Read options by their dotted names, numbers as such or as text."""
         parsed = cls(**_OPTIONS.parse(options))
         if parsed.delivery_timeout < parsed.request_timeout:
             raise OptionError(

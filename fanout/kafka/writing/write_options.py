@@ -49,14 +49,7 @@ class WriteOptions:
         return ProducerOptions.parse(self.producer_options)
 
     def check_writing(self, *guarantees: DeliveryGuarantee) -> None:
-        """Check the options of this class.
-
-        Args:
-            guarantees: The delivery guarantees that there are.
-
-        Raises:
-            OptionError: If an option is malformed or out of range.
-        """
+        """Check the options of this class; one of these delivery guarantees must be chosen."""
         check_cluster(self.cluster)
         _ = self.producing  # checks it
         one_of("delivery_guarantee", self.delivery_guarantee, *guarantees)
