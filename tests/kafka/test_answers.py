@@ -54,8 +54,8 @@ from fanout.kafka.writing.producer_id import (
     Transactional,
     obtain_producer_id,
 )
-from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.row_batches import COLUMNS, prepare_rows
+from fanout.kafka.writing.write_options import ProducerOptions
 from tests.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:

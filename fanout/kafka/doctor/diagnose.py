@@ -25,16 +25,14 @@ from fanout.kafka.doctor.brokers import (
 )
 from fanout.kafka.doctor.calls import CALL_ERRORS, DoctorCalls, reason
 from fanout.kafka.doctor.lag import examine_partitions, read_partition_backlogs
-from fanout.kafka.doctor.reading import (
+from fanout.kafka.doctor.resources import (
     examine_group,
+    examine_idempotence,
+    examine_limits,
     examine_replicas,
     examine_retention,
     examine_share_group,
     examine_topics,
-)
-from fanout.kafka.doctor.writing import (
-    examine_idempotence,
-    examine_limits,
     examine_transactional_id,
 )
 from fanout.kafka.partitions import Partition

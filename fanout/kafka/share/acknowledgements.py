@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from fanout.kafka.share.acquired import AcquiredRecords, Rows
     from fanout.kafka.share.dead_letters import DeadLetters
     from fanout.kafka.share.dedup import Dedup
+    from fanout.kafka.share.group_admin import TopicIds
     from fanout.kafka.share.member import Member, PartitionErrors
     from fanout.kafka.share.offset_ranges import OffsetRange
     from fanout.kafka.share.options import ShareOptions
-    from fanout.kafka.share.topic_ids import TopicIds
 
 log = logging.getLogger(__name__)
 

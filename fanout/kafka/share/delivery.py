@@ -16,10 +16,9 @@ from fanout.core.retrying import until_ready
 from fanout.core.sentence import Suggestion
 from fanout.errors import BadRecordError
 from fanout.kafka.share.acknowledgements import Acknowledgements
-from fanout.kafka.share.acquired import AcquiredRecords
+from fanout.kafka.share.acquired import AcquiredRecords, acknowledge_within, is_stale, lock_deadline
 from fanout.kafka.share.decode import decode, take_rows
 from fanout.kafka.share.dedup import DuplicateAction
-from fanout.kafka.share.locks import acknowledge_within, is_stale, lock_deadline
 from fanout.kafka.share.offset_ranges import describe_ranges
 
 if TYPE_CHECKING:
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
     from fanout.core.user_decode import UserDecode
     from fanout.errors import RetryLaterError
     from fanout.kafka.share.acknowledgements import SharedState
-    from fanout.kafka.share.acquired import Rows
+    from fanout.kafka.share.acquired import ExpiredRecords, Rows
     from fanout.kafka.share.decode import DecodedRows
-    from fanout.kafka.share.locks import ExpiredRecords
     from fanout.kafka.share.member import Member
     from fanout.kafka.share.offset_ranges import OffsetRange
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, final
 from fanout.core.positions import Cursor
 from fanout.core.statistics import LendingStatistics
 from fanout.errors import AcknowledgementError
-from fanout.kafka.share.locks import ExpiredRecords, acknowledge_within
+from fanout.kafka.share.acquired import ExpiredRecords, acknowledge_within
+from fanout.kafka.share.dedup import read_unconfirmed, write_unconfirmed
 from fanout.kafka.share.offset_ranges import describe_ranges
-from fanout.kafka.share.unconfirmed import read_unconfirmed, write_unconfirmed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

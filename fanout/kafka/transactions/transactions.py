@@ -27,6 +27,7 @@ from fanout.kafka.transactions.calls import Markers, NotYetError, TransactionCal
 from fanout.kafka.transactions.outcome import (
     TransactionOutcome,
     TransactionState,
+    TransactionStatus,
     outcome_without_marker,
 )
 
@@ -323,4 +324,22 @@ def _outcome(token: CommitToken, description: TransactionDescription | None) -> 
         TransactionOutcome.EXPIRED
         if token.expires_at <= datetime.now(UTC)
         else TransactionOutcome.FENCED
+    )
+
+
+async def transaction_status(
+    transactions: Transactions, token: CommitToken, *, recorded: bool
+) -> TransactionStatus:
+    """Read the status of a transaction, without changing it or waiting for its end."""
+    description = await transactions.describe(token.transactional_id)
+    markers = await transactions.markers(token.marker_group, token.topics, stable=True)
+    pending = markers.pending
+    if pending:  # it hides the marker before it
+        markers = await transactions.markers(token.marker_group, token.topics, stable=False)
+    return TransactionStatus(
+        token=token,
+        recorded=recorded,
+        description=description,
+        marked=markers.newest,
+        pending=pending,
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.writing.delivery import Part
     from fanout.kafka.writing.producer_id import OpenTransaction, ProducerId
-    from fanout.kafka.writing.producer_options import ProducerOptions
+    from fanout.kafka.writing.write_options import ProducerOptions
 
 _ALL_REPLICAS: Final = -1
 
@@ -40,7 +40,7 @@ _SEQUENCES: Final = 2**31
 
 @final
 @dataclass(slots=True, eq=False)
-class IdleMemory:
+class RetainedBytes:
     """About the bytes of confirmed rows that are still in memory."""
 
     nbytes: int = 0
@@ -55,28 +55,28 @@ class WriteBuffers:
     its partition keeps all of them.
 
     Args:
-        total: The idle memory of all writes.
+        total: The retained bytes of all writes.
         size: The bytes of the buffers.
         encoded: The bytes of all slices, as they are queued.
         slices: The slices that are queued, and one more while the write adds some.
-        idle: About the bytes of the others.
+        retained: About the bytes of the others.
     """
 
-    total: IdleMemory
+    total: RetainedBytes
     size: int
     encoded: int
     slices: int = 1
-    idle: int = 0
+    retained: int = 0
 
     def release(self, encoded: int) -> None:
         """Count a slice of these bytes, as it was queued, that is queued no more."""
         share = self.size * encoded // self.encoded
         self.slices -= 1
-        self.idle += share
+        self.retained += share
         self.total.nbytes += share
         if not self.slices:
-            self.total.nbytes -= self.idle
-            self.idle = 0
+            self.total.nbytes -= self.retained
+            self.retained = 0
 
 
 @final

@@ -18,9 +18,9 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.delivery import Part
 from fanout.kafka.writing.policy import TOO_LARGE, final_error
 from fanout.kafka.writing.produce_requests import (
-    IdleMemory,
     PartitionQueue,
     ProduceBatch,
+    RetainedBytes,
     WriteBuffers,
 )
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
     from fanout.kafka.writing.delivery import Delivery
     from fanout.kafka.writing.produce_requests import ProduceRequests
-    from fanout.kafka.writing.producer_options import ProducerOptions
+    from fanout.kafka.writing.write_options import ProducerOptions
 
 # Requests to one broker at a time, for different partitions: while the broker handles one, the next
 # is sent.
@@ -66,7 +66,7 @@ class Sender:
         self._ready: dict[PartitionQueue, None] = {}
         self._in_flight: Counter[int] = Counter()
         self._waiting = 0
-        self._idle = IdleMemory()
+        self._retained = RetainedBytes()
         self._latest: WriteBuffers | None = None
         self._progress = asyncio.Event()
         self._failure: Exception | None = None
@@ -112,13 +112,14 @@ class Sender:
         `buffer.memory`: small ones wait for a leader, and the other partitions go on. The latest
         write is usually still under way.
         """
-        idle = self._idle.nbytes - (self._latest.idle if self._latest is not None else 0)
-        if idle > self._options.buffer_memory:
+        under_way = 0 if self._latest is None else self._latest.retained
+        retained = self._retained.nbytes - under_way
+        if retained > self._options.buffer_memory:
             for queue in self._queues.values():
                 for batch in queue.batches:
                     if batch.buffers is not self._latest:
                         batch.copy_rows()
-        self._latest = WriteBuffers(self._idle, size, encoded)
+        self._latest = WriteBuffers(self._retained, size, encoded)
         return self._latest
 
     async def put(

@@ -15,9 +15,9 @@ from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.writing.produce_requests import ProduceRequests
 from fanout.kafka.writing.producer_id import OpenTransaction, Transactional, obtain_producer_id
-from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.row_batches import cut_batches, prepare_rows, split_by_partition
 from fanout.kafka.writing.sender import Sender
+from fanout.kafka.writing.write_options import ProducerOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

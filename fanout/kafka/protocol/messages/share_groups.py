@@ -28,8 +28,8 @@ from fanout.kafka.protocol.messages.flexible import (
     TOPIC,
     TOPIC_PARTITIONS,
     Uuid,
-    flexible_array,
     flexible_schema,
+    rows,
 )
 
 if TYPE_CHECKING:
@@ -46,31 +46,25 @@ def _offsets_schema(*lag: tuple[str, Any]) -> Any:
     """Return the schema of an answer about offsets, with the lag or without."""
     return flexible_schema(
         ("throttle_time_ms", Int32),
-        (
+        rows(
             "groups",
-            flexible_array(
-                ("group", CompactString()),
-                (
-                    "topics",
-                    flexible_array(
-                        TOPIC,
-                        ("topic_id", Uuid),
-                        (
-                            "partitions",
-                            flexible_array(
-                                ("partition", Int32),
-                                ("start_offset", Int64),
-                                ("leader_epoch", Int32),
-                                *lag,
-                                ("error_code", Int16),
-                                ("error_message", CompactString()),
-                            ),
-                        ),
-                    ),
+            ("group", CompactString()),
+            rows(
+                "topics",
+                TOPIC,
+                ("topic_id", Uuid),
+                rows(
+                    "partitions",
+                    ("partition", Int32),
+                    ("start_offset", Int64),
+                    ("leader_epoch", Int32),
+                    *lag,
+                    ("error_code", Int16),
+                    ("error_message", CompactString()),
                 ),
-                ("error_code", Int16),
-                ("error_message", CompactString()),
             ),
+            ("error_code", Int16),
+            ("error_message", CompactString()),
         ),
     )
 
@@ -99,15 +93,10 @@ class DescribeShareGroupOffsetsRequest_v0(RequestStruct):  # type: ignore[misc] 
     API_VERSION = 0
     RESPONSE_TYPE = DescribeShareGroupOffsetsResponse_v0
     SCHEMA = flexible_schema(
-        (
+        rows(
             "groups",
-            flexible_array(
-                ("group", CompactString()),
-                (
-                    "topics",
-                    TOPIC_PARTITIONS,
-                ),
-            ),
+            ("group", CompactString()),
+            ("topics", TOPIC_PARTITIONS),
         )
     )
 
@@ -145,36 +134,27 @@ class ShareGroupDescribeResponse_v1(Response):  # type: ignore[misc]  # noqa: N8
     API_VERSION = 1
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
-        (
+        rows(
             "groups",
-            flexible_array(
-                ("error_code", Int16),
-                ("error_message", CompactString()),
-                ("group", CompactString()),
-                ("state", CompactString()),
+            ("error_code", Int16),
+            ("error_message", CompactString()),
+            ("group", CompactString()),
+            ("state", CompactString()),
+            ("epoch", Int32),
+            ("assignment_epoch", Int32),
+            ("assignor", CompactString()),
+            rows(
+                "members",
+                ("member_id", CompactString()),
+                ("rack", CompactString()),
                 ("epoch", Int32),
-                ("assignment_epoch", Int32),
-                ("assignor", CompactString()),
-                (
-                    "members",
-                    flexible_array(
-                        ("member_id", CompactString()),
-                        ("rack", CompactString()),
-                        ("epoch", Int32),
-                        ("client_id", CompactString()),
-                        ("client_host", CompactString()),
-                        ("topics", CompactArray(CompactString())),
-                        (
-                            "assigned",
-                            flexible_array(
-                                ("topic_id", Uuid), TOPIC, ("partitions", CompactArray(Int32))
-                            ),
-                        ),
-                        ("assignment_tags", TaggedFields),
-                    ),
-                ),
-                ("operations", Int32),
+                ("client_id", CompactString()),
+                ("client_host", CompactString()),
+                ("topics", CompactArray(CompactString())),
+                rows("assigned", ("topic_id", Uuid), TOPIC, ("partitions", CompactArray(Int32))),
+                ("assignment_tags", TaggedFields),
             ),
+            ("operations", Int32),
         ),
     )
 

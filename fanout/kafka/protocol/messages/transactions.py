@@ -22,8 +22,8 @@ from fanout.kafka.protocol.messages.flexible import (
     NO_TAGS,
     TOPIC,
     TOPIC_PARTITIONS,
-    flexible_array,
     flexible_schema,
+    rows,
 )
 
 if TYPE_CHECKING:
@@ -40,20 +40,16 @@ class OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801 - na
     API_VERSION = 7
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
-        (
+        rows(
             "topics",
-            flexible_array(
-                TOPIC,
-                (
-                    "partitions",
-                    flexible_array(
-                        ("partition", Int32),
-                        ("offset", Int64),
-                        ("leader_epoch", Int32),
-                        ("metadata", CompactString()),
-                        ("error_code", Int16),
-                    ),
-                ),
+            TOPIC,
+            rows(
+                "partitions",
+                ("partition", Int32),
+                ("offset", Int64),
+                ("leader_epoch", Int32),
+                ("metadata", CompactString()),
+                ("error_code", Int16),
             ),
         ),
         ("error_code", Int16),
@@ -69,10 +65,7 @@ class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801 
     RESPONSE_TYPE = OffsetFetchResponse_v7
     SCHEMA = flexible_schema(
         ("group", CompactString()),
-        (
-            "topics",
-            TOPIC_PARTITIONS,
-        ),
+        ("topics", TOPIC_PARTITIONS),
         ("require_stable", Boolean),
     )
 
@@ -106,21 +99,16 @@ class DescribeTransactionsResponse_v0(Response):  # type: ignore[misc]  # noqa: 
     API_VERSION = 0
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
-        (
+        rows(
             "states",
-            flexible_array(
-                ("error_code", Int16),
-                ("transactional_id", CompactString()),
-                ("state", CompactString()),
-                ("timeout_ms", Int32),
-                ("start_time_ms", Int64),
-                ("producer_id", Int64),
-                ("producer_epoch", Int16),
-                (
-                    "topics",
-                    TOPIC_PARTITIONS,
-                ),
-            ),
+            ("error_code", Int16),
+            ("transactional_id", CompactString()),
+            ("state", CompactString()),
+            ("timeout_ms", Int32),
+            ("start_time_ms", Int64),
+            ("producer_id", Int64),
+            ("producer_epoch", Int16),
+            ("topics", TOPIC_PARTITIONS),
         ),
     )
 
