@@ -118,7 +118,7 @@ def kafka_columns(records: LocatedRecords) -> pa.RecordBatch:
             pa.repeat(partition.topic, rows),
             pa.repeat(pa.scalar(partition.number, pa.int32()), rows),
             pa.array(records.offsets),
-            _timestamps(records.timestamps),
+            timestamps_of(records.timestamps),
             pa.array(records.timestamp_types),
             _headers(data, fields.headers, rows),
         ],
@@ -145,7 +145,8 @@ def take_spans(data: Bytes, spans: Spans) -> pa.BinaryArray:
     return everything.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=spans.null))
 
 
-def _timestamps(milliseconds: Numbers) -> pa.TimestampArray:
+def timestamps_of(milliseconds: Numbers) -> pa.TimestampArray:
+    """Return timestamps since the Unix epoch; null for one that is missing or after 9999."""
     null = (milliseconds < 0) | (milliseconds > _LATEST)
     return pa.array(milliseconds * 1000, mask=null if null.any() else None).view(_TIMESTAMP)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
+from fanout.kafka.reading.columns import timestamps_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +24,6 @@ NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 _HEADERS: Final = SCHEMA.field("headers").type
 _NO_PAIRS: Final = pa.array([], _HEADERS.value_type)
-_TIMESTAMP: Final = SCHEMA.field("timestamp").type
-# The last millisecond of the year 9999: neither Python nor Spark has a timestamp after it.
-_LATEST: Final = 253_402_300_799_999
 
 
 @final
@@ -73,7 +71,7 @@ def to_columns(messages: Sequence[Message], acquired_after: float) -> PolledReco
             pa.array(topics, pa.string()),
             pa.array(partitions),
             pa.array(offsets),
-            _timestamps(stamps),
+            timestamps_of(stamps),
             pa.array((kinds > 1).astype(np.int32)),
             headers,
             pa.array(delivery_counts),
@@ -87,13 +85,6 @@ def to_columns(messages: Sequence[Message], acquired_after: float) -> PolledReco
     return PolledRecords(
         records, tuple(numbers), keys, offsets, delivery_counts, unreadable, acquired_after
     )
-
-
-def _timestamps(milliseconds: NDArray[np.int64]) -> pa.TimestampArray:
-    null = None
-    if milliseconds.min() < 0 or milliseconds.max() > _LATEST:
-        null = (milliseconds < 0) | (milliseconds > _LATEST)
-    return pa.array(milliseconds * 1000, mask=null).view(_TIMESTAMP)
 
 
 def _headers(messages: Sequence[Message]) -> tuple[pa.ListArray, NDArray[np.int64]]:

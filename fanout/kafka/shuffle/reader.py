@@ -17,8 +17,7 @@ from fanout.core.positions import Cursor, Range
 from fanout.core.sentence import Suggestion
 from fanout.errors import BadFrameError, SilentProducerError
 from fanout.kafka.reading.subscription import HEARTBEAT
-from fanout.kafka.shuffle.frame_columns import CONTROL, SCHEMA
-from fanout.kafka.shuffle.frames import decode_control
+from fanout.kafka.shuffle.frames import CONTROL, SCHEMA, decode_control
 from fanout.kafka.shuffle.producers import Producers
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from fanout.kafka.reading.kafka_source import (
     open_kafka_transport,
 )
 from fanout.kafka.reading.subscription import HEARTBEAT
-from fanout.kafka.shuffle.frame_columns import FRAMED, SCHEMA
+from fanout.kafka.shuffle.frames import FRAMED, SCHEMA
 from fanout.kafka.shuffle.producers import Liveness, Producers
 from fanout.kafka.shuffle.reader import ShuffleReader, producers_at
 from fanout.kafka.shuffle.topic import PartitionCounts

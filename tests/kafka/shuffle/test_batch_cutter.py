@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fanout.core.events import Batch, Gap, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import BadFrameError
-from fanout.kafka.shuffle.frame_columns import SCHEMA
 from fanout.kafka.shuffle.frames import (
+    SCHEMA,
     ControlFrame,
     EndFrame,
     HelloFrame,
