@@ -246,7 +246,7 @@ async def examine_idempotence(calls: DoctorCalls) -> Finding:
 
 
 async def examine_limits(calls: DoctorCalls, broker: int, seconds: float | None) -> Finding:
-    """Compare the sink's timeout, None for the longest, with the limits of a broker."""
+    """Compare the sink's timeout, None for the longest allowed, with the limits of a broker."""
     check = "transaction limits"
     try:
         found = await calls.settings(BROKER, str(broker), _MOST, _EXPIRY)

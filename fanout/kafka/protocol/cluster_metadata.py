@@ -63,9 +63,9 @@ class ClusterMetadata:
         }
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic had when the cluster first reported any, or KeyError.
+        """Return how many partitions the cluster first reported of a topic, or raise KeyError.
 
-        A later answer does not change it. Otherwise a key would move to another partition, in which
+        A later number does not count. Otherwise a key would move to another partition, in which
         its records may overtake earlier ones.
         """
         return self._counts[topic]

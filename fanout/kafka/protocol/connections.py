@@ -141,7 +141,7 @@ class Connections:
     async def send(
         self, broker: int, request: Any, lane: Lane = Lane.CALLS, *, answered: bool = True
     ) -> Any:
-        """Send a request to a broker and return its answer; None at once where it has none.
+        """Send a request to a broker; return its answer, or None once it is sent if it has none.
 
         Raises:
             KafkaError: If the broker is unknown, cannot be reached, does not answer in time, or

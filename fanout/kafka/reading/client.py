@@ -53,7 +53,9 @@ async def start_client(
     client_rack: str = "",
     isolation_level: IsolationLevel = "read_committed",
 ) -> KafkaTransport:
-    """Return the calls for reading from a cluster, after the first of them; a near replica is read.
+    """Return the calls for reading from a cluster, after the first of them.
+
+    With a rack, replicas in the same rack are read.
 
     Raises:
         KafkaError: If no broker answers, or they are older than Kafka 0.11.

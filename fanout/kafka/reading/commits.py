@@ -67,7 +67,7 @@ class Committer:
         )
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit these offsets, after the last acknowledged ones, soon instead of older ones."""
+        """Commit the offsets after these acknowledged records soon, instead of older ones."""
         self._pending.update(offsets)
         self._has_pending.set()
 
