@@ -67,7 +67,7 @@ class Committer:
         )
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit the offsets after these acknowledged records soon, instead of older ones."""
+        """Commit soon the offset to go on with of each partition, instead of older ones."""
         self._pending.update(offsets)
         self._has_pending.set()
 
