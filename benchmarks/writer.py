@@ -30,7 +30,7 @@ from benchmarks.kafka_topic import PARTITIONS
 from benchmarks.shuffle import batches
 from benchmarks.turns import take_turns
 from fanout.kafka import Cluster, Security, open_writer
-from fanout.kafka.writing.producer_options import ProducerOptions
+from fanout.kafka.writing.write_options import ProducerOptions
 from fanout.testing.kafka.broker import KafkaBroker
 
 if TYPE_CHECKING:

@@ -64,8 +64,7 @@ ROWS_OF_ROOM = {
         {"doctor"},
     ),
     "kafka": (
-        {"intervals", "partitions", "dotted_options", "security", "msk_iam", "client_properties"}
-        | {"cluster"},
+        {"intervals", "partitions", "dotted_options", "security", "client_properties", "cluster"},
         {"protocol"},
         {"reading"},
         {"transactions"},

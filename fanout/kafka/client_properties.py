@@ -1,24 +1,34 @@
 """Read the properties file that Kafka's own tools use to reach a cluster.
 
 The tools take it as `--command-config` or `--consumer.config`, so that passwords stay in a file.
-Names of librdkafka are read too, where they have the meaning of a name of the Java client.
+Names of librdkafka are read too, where they have the meaning of a name of the Java client. Amazon
+MSK knows users by IAM: there a token takes the place of a password.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, final
 
+from fanout._exports import naming_extras
+from fanout.core.error_text import text_of
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError
-from fanout.kafka.msk_iam import MSK_IAM, msk_iam_token
 from fanout.kafka.security import Security
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
+
+MSK_IAM: Final = "AWS_MSK_IAM"
+"""The mechanism of Kafka's own tools with Amazon's library for MSK."""
+
+# https://docs.aws.amazon.com/msk/latest/developerguide/msk-get-bootstrap-brokers.html
+_REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 
 _LARGEST: Final = 1024 * 1024
 
@@ -61,13 +71,7 @@ _LOGIN_OPTION: Final = re.compile(r'(username|password)\s*=\s*"((?:\\.|[^"\\])*)
 @final
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """The settings of a cluster in a properties file.
-
-    Args:
-        bootstrap_servers: Brokers to begin with; None where neither the caller nor the file names
-            any.
-        security: Encryption and authentication.
-    """
+    """The brokers, None where neither caller nor file names any, and the security of a cluster."""
 
     bootstrap_servers: str | None
     security: Security
@@ -81,20 +85,17 @@ def read_client_properties(
     options: Mapping[str, str] = MappingProxyType({}),
     secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> ClientProperties:
-    """Read a properties file of a Kafka client. It blocks.
+    """Read a properties file of a Kafka client, or take Kafka's defaults without a path. It blocks.
 
     Settings of other kinds are ignored, as Kafka's own tools ignore unknown ones. As in Kafka, the
-    protocol is PLAINTEXT where none is named; here it may only be used to this machine.
-
-    Args:
-        path: The file; None for the defaults of Kafka.
-        servers: The brokers, which come before those of the file.
-        insecure: Allow a plaintext protocol to a host that is not this machine.
-        options: Options of `Security` that come before the settings of the file. Where neither
-            names a protocol, a username or AWS_MSK_IAM selects SASL_SSL, and a certificate SSL.
-        secrets: The `password`, `key_password` and `token` of the environment. Those that the
-            protocol or the mechanism does not need are ignored. A password of the file comes before
-            them, unless `options` name another user, certificate or key.
+    protocol is PLAINTEXT where none is named; here it may only be used to this machine, unless
+    `insecure`. `servers` and `options` of `Security` come before the settings of the file. Where
+    neither names a protocol, a username or AWS_MSK_IAM selects SASL_SSL, and a certificate SSL.
+    `secrets` are the `password`, `key_password` and `token` of the environment; what the protocol
+    or
+    the mechanism does not need is ignored. A password of the file comes before them, unless
+    `options`
+    name another user, certificate or key.
 
     Raises:
         OptionError: If it cannot be read, has a setting that is not supported, or contradicts the
@@ -253,3 +254,53 @@ def _login(text: str, path: object) -> dict[str, str]:
             f"and a password, or {_IAM_MODULE} for {MSK_IAM}"
         )
     return {name: re.sub(r"\\(.)", r"\1", value) for name, value in _LOGIN_OPTION.findall(text)}
+
+
+def msk_iam_token(servers: str | None) -> Callable[[], Awaitable[str]]:
+    """Return a function that signs a token by the credentials of AWS's default chain. It blocks.
+
+    A token is signed on this machine, and is valid for 15 minutes; the broker checks it. The region
+    is
+    the one in the names of the brokers, else that of the environment or of AWS's configuration.
+
+    Raises:
+        OptionError: No region is known.
+        SetupError: The signer of MSK is not installed.
+    """
+    with naming_extras(MSK_IAM):
+        from aiokafka.errors import AuthenticationFailedError  # noqa: PLC0415 - optional extras
+        from aws_msk_iam_sasl_signer.MSKAuthTokenProvider import (  # noqa: PLC0415
+            generate_auth_token,
+        )
+        from botocore.exceptions import BotoCoreError  # noqa: PLC0415
+
+    region = _region(servers or "")
+
+    async def token() -> str:
+        try:
+            signed, _ = await asyncio.to_thread(generate_auth_token, region)
+        except BotoCoreError as error:
+            raise AuthenticationFailedError(
+                f"{MSK_IAM} cannot use the credentials of AWS: {text_of(error)}"
+            ) from error
+        except (AttributeError, ValueError) as error:  # the signer reads those of None
+            raise AuthenticationFailedError(
+                f"{MSK_IAM} finds no credentials of AWS: set AWS_PROFILE, or AWS_ACCESS_KEY_ID "
+                "and AWS_SECRET_ACCESS_KEY, or run where a role is attached"
+            ) from error
+        return str(signed)
+
+    return token
+
+
+def _region(servers: str) -> str:
+    from botocore.session import Session  # noqa: PLC0415 - an optional extra
+
+    if match := _REGION.search(servers):
+        return match[1]
+    region = os.environ.get("AWS_REGION") or Session().get_config_variable("region")
+    if not region:
+        raise OptionError(
+            f"{MSK_IAM} needs a region, and the names of the brokers have none: set AWS_REGION"
+        )
+    return str(region)

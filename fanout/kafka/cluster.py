@@ -28,12 +28,7 @@ _SERVER = re.compile(
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class Server:
-    """The address of a broker.
-
-    Args:
-        host: Its name or address.
-        port: Its port.
-    """
+    """The address of a broker."""
 
     host: str
     port: int
@@ -137,11 +132,7 @@ class Cluster:
 
 
 def check_cluster(cluster: object) -> None:
-    """Check that an option is a Cluster.
-
-    Raises:
-        OptionError: If it is not.
-    """
+    """Check that an option is a Cluster."""
     if not isinstance(cluster, Cluster):
         raise OptionError(
             "cluster must be a fanout.kafka.Cluster, like Cluster('broker:9093', security=...)"
@@ -149,15 +140,7 @@ def check_cluster(cluster: object) -> None:
 
 
 def parse_servers(servers: str | Sequence[str]) -> tuple[Server, ...]:
-    """Read the addresses of brokers.
-
-    Args:
-        servers: `"host:port"` of each, as a sequence or in one string with commas between; the
-            port is 9092 where it is left out.
-
-    Raises:
-        OptionError: There is none, or one is no such address.
-    """
+    """Read the addresses of brokers, each `"host:port"`; the port is 9092 where it is left out."""
     texts = servers.split(",") if isinstance(servers, str) else servers
     if not texts:
         raise OptionError(Option("servers"), " must name at least one broker, as 'host:port'")

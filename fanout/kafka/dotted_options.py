@@ -35,8 +35,7 @@ class DottedOptions:
         whose: The client: `"consumer"` or `"producer"`.
         numbers: The range of each option that is a whole number.
         words: The values of each option that is one of several words.
-        refused: The reason for each option of Kafka's that this client refuses, or what replaces
-            it.
+        refused: For each option that this client refuses, the reason or what replaces it.
     """
 
     whose: str
@@ -45,11 +44,7 @@ class DottedOptions:
     refused: Mapping[str, str]
 
     def parse(self, options: Mapping[str, str | int]) -> dict[str, Any]:
-        """Return values by the names of fields; milliseconds become seconds.
-
-        Raises:
-            OptionError: An option is unknown, refused, or has no such value.
-        """
+        """Return values by the names of fields, milliseconds as seconds."""
         if not isinstance(options, Mapping):
             raise OptionError(f"{self.whose}_options must be a mapping of Kafka's names to values")
         fields: dict[str, Any] = {}

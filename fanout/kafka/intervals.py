@@ -17,10 +17,10 @@ class KafkaIntervals:
     """Seconds between calls about one partition. The defaults are for real clusters.
 
     Args:
-        subscribe: The least time between two attempts. A broker asks for none; this one bounds
-            what errors cost.
-        manual: The wait after an error that only a person can end. A person needs minutes at
-            least, and a log that repeats itself every minute is read.
+        subscribe: The least time between two attempts, which bounds what errors cost: a broker asks
+            for none.
+        manual: The wait after an error that only a person can end, which takes minutes at least. A
+            log that repeats itself every minute is read.
         loss_confirmed_after: How long the cluster has to report a topic or an offset as missing
             before it counts as lost. A controller takes about as long to announce a topic to all
             brokers, or to find a new leader.

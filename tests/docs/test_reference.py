@@ -9,7 +9,7 @@ import pytest
 
 from fanout.kafka.reading.columns import SCHEMA as KAFKA
 from fanout.kafka.share.poll_columns import SCHEMA as SHARE
-from fanout.kafka.shuffle.frame_columns import SCHEMA as SHUFFLE
+from fanout.kafka.shuffle.frames import SCHEMA as SHUFFLE
 from fanout.kinesis.reading.decode import SCHEMA as KINESIS
 from tests.pages import DOCS, PAGES, page
 

@@ -25,7 +25,7 @@ from tests.provers.record_batches import batch, marker, rows
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from fanout.kafka.reading.kafka_connection import KafkaConnection
+    from fanout.kafka.reading.kafka_source import KafkaConnection
     from fanout.kafka.reading.transport import AbortedTransaction, FetchAnswer, PartitionFetch
 
 __all__ = ("Log", "Request", "ScriptedCluster", "ScriptedSource")

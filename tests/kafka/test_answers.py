@@ -60,8 +60,8 @@ from fanout.kafka.writing.producer_id import (
     Transactional,
     obtain_producer_id,
 )
-from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.row_batches import COLUMNS, prepare_rows
+from fanout.kafka.writing.write_options import ProducerOptions
 from fanout.spark.sinks.kafka.job import AttemptFailedError, _raise_failure
 from tests.virtual_time import in_virtual_time
 

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.cli.kafka_options import ClusterOptions
 from fanout.errors import OptionError
-from fanout.kafka.client_properties import read_client_properties
-from fanout.kafka.msk_iam import msk_iam_token
+from fanout.kafka.client_properties import msk_iam_token, read_client_properties
 
 if TYPE_CHECKING:
     from pathlib import Path

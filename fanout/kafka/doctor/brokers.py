@@ -39,13 +39,8 @@ async def probe_servers(
 ) -> Mapping[Server, str | float]:
     """Connect to all servers at once, each as a client does, and ask each for the brokers.
 
-    Args:
-        cluster: The cluster, with its security.
-        servers: The addresses.
-        cluster_id: The cluster that each must belong to; empty for any.
-
-    Returns:
-        For each the seconds until it answered, or why it cannot be used.
+    Return for each the seconds until it answered, or why it cannot be used. Each must belong to the
+    cluster of this id; an empty one fits any.
     """
     security = await asyncio.to_thread(cluster.load_security)
 
@@ -66,12 +61,7 @@ async def probe_servers(
 
 
 def examine_bootstrap(probes: Mapping[Server, str | float], protocol: str) -> list[Finding]:
-    """Judge the connections to the servers that the user named.
-
-    Args:
-        probes: What came of each.
-        protocol: The security protocol of the connections.
-    """
+    """Judge the connections to the servers that the user named."""
     findings = []
     for server, probe in probes.items():
         check = f"server {server}"
@@ -85,12 +75,7 @@ def examine_bootstrap(probes: Mapping[Server, str | float], protocol: str) -> li
 def examine_advertised(
     brokers: Mapping[int, Server], probes: Mapping[Server, str | float]
 ) -> list[Finding]:
-    """Judge the connections to the addresses that brokers advertise.
-
-    Args:
-        brokers: The address of each broker.
-        probes: What came of each address.
-    """
+    """Judge the connections to the addresses that brokers advertise."""
     findings = []
     for broker, server in sorted(brokers.items()):
         check, probe = f"broker {broker}", probes[server]
@@ -104,11 +89,7 @@ def examine_advertised(
 
 
 async def examine_features(calls: DoctorCalls) -> tuple[Finding, Mapping[str, int]]:
-    """Report the levels of the features that the cluster has enabled.
-
-    Returns:
-        The finding, and the levels; empty where brokers are older than features.
-    """
+    """Report the levels of the features that the cluster has enabled; none of old brokers."""
     try:
         levels = finalized_features(await calls.send(FeaturesRequest()))
     except CALL_ERRORS as error:

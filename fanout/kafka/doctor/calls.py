@@ -50,12 +50,7 @@ _PASSING: Final = MOVED_COORDINATOR | {GroupLoadInProgressError.errno}
 
 @final
 class DoctorCalls:
-    """Calls to one cluster.
-
-    Args:
-        connections: Connections to the cluster.
-        patience: The seconds after which a call is not tried again.
-    """
+    """Calls to one cluster; none is tried again after `patience` seconds."""
 
     def __init__(self, connections: Connections, patience: float) -> None:
         self.connections = connections
@@ -63,21 +58,13 @@ class DoctorCalls:
         self._coordinators = {kind: Coordinators(connections, kind) for kind in CoordinatorType}
 
     async def send(self, request: Any, broker: int | None = None) -> Any:
-        """Send a request to a broker, or to any, and return the answer.
-
-        Raises:
-            ServiceError: If no broker answers.
-        """
+        """Send a request to a broker, or to any, and return the answer."""
         if broker is None:
             return await self.retried(lambda: self.connections.send_to_any(request))
         return await self.retried(lambda: self.connections.send(broker, request))
 
     async def coordinate(self, kind: CoordinatorType, key: str, request: Any) -> Any:
-        """Send a request to the coordinator of a group or a transactional id.
-
-        Raises:
-            ServiceError: If it is not found, which needs DESCRIBE, or does not answer.
-        """
+        """Send a request to the coordinator of a group or an id; to find it needs DESCRIBE."""
 
         async def call() -> Any:
             response = await self._coordinators[kind].send(key, request)
@@ -104,11 +91,7 @@ class DoctorCalls:
         return found
 
     async def retried(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Make a call, and again while its error may pass.
-
-        Raises:
-            ServiceError: If it still fails.
-        """
+        """Make a call, and again while its error may pass."""
         jitter = FullJitter(Backoff(base=0.2, cap=1), Random())  # noqa: S311 - jitter, no secret
         return await with_retries(_FAILED, call, jitter, patience=self._patience)
 
@@ -128,26 +111,14 @@ def refused(error: BaseException) -> bool:
 
 
 def failed_call(check: str, error: BaseException, grant: str) -> Finding:
-    """Judge a failed call: a refused permission is a problem, all else leaves the check open.
-
-    Args:
-        check: The subject of the check.
-        error: The error of the call.
-        grant: What to do about a refused permission.
-    """
+    """Judge a failed call: a refused permission is a problem, all else leaves the check open."""
     if refused(error):
         return problem(check, reason(error), grant)
     return unknown(check, reason(error), "try again in a minute, and check the brokers' log")
 
 
 def permissions(resource: str, operations: int, *needed: str) -> Finding:
-    """Judge what the principal may do with a resource.
-
-    Args:
-        resource: The resource, such as `topic orders`.
-        operations: The authorized operations that a broker reports, one bit for each.
-        needed: The operations that are needed.
-    """
+    """Judge what the principal may do, by the bit of each authorized operation in an answer."""
     check = f"permissions on {resource}"
     missing = [name for name in needed if not operations >> _OPERATIONS[name] & 1]
     if missing:

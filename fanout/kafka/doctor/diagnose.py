@@ -25,16 +25,14 @@ from fanout.kafka.doctor.brokers import (
 )
 from fanout.kafka.doctor.calls import CALL_ERRORS, DoctorCalls, reason
 from fanout.kafka.doctor.lag import examine_partitions, read_partition_backlogs
-from fanout.kafka.doctor.reading import (
+from fanout.kafka.doctor.resources import (
     examine_group,
+    examine_idempotence,
+    examine_limits,
     examine_replicas,
     examine_retention,
     examine_share_group,
     examine_topics,
-)
-from fanout.kafka.doctor.writing import (
-    examine_idempotence,
-    examine_limits,
     examine_transactional_id,
 )
 from fanout.kafka.partitions import Partition
@@ -70,11 +68,9 @@ class KafkaNeeds:
     """What a source or a sink needs of a cluster.
 
     Args:
-        topics: The topics that are read.
         group: The group whose offsets a KafkaSource commits.
         share_group: The group of a KafkaShareSource.
         sink_topics: The topics that are written to.
-        transactional_id_prefix: The beginning of the sink's transactional ids.
         transaction_timeout: The sink's, in seconds; None for the most that brokers allow.
         landers: How many landers are to read the topics; None for the driver.
     """
@@ -94,17 +90,9 @@ async def diagnose_cluster(
     """Check what a source or a sink needs, and advise what to do about each problem.
 
     No record is read or written, but for the oldest unread one of each partition. No group is
-    joined and nothing is changed.
-
-    Args:
-        cluster: The cluster.
-        needs: What is needed of it.
-        checkpoint: Stored positions, to compare with the topics and their retention.
-
-    Returns:
-        The findings, in the order of the checks. A failure is a finding, not an exception.
-
-    Cancellation: every connection is closed.
+    joined and nothing is changed. Stored positions are compared with the topics and their
+    retention. A
+    failure is a finding, not an exception.
     """
     if checkpoint is not None:
         needs = _with_checkpoint(needs, checkpoint)
@@ -139,10 +127,6 @@ async def diagnose_cluster(
 
 async def read_lag(cluster: Cluster, checkpoint: Checkpoint) -> dict[str, Backlog]:
     """Find out how far a checkpoint is behind the ends of its partitions.
-
-    Args:
-        cluster: The cluster.
-        checkpoint: Positions of partitions.
 
     Raises:
         OptionError: It is a checkpoint of another cluster, or one without partitions.
@@ -268,11 +252,7 @@ async def _committed(
 
 
 def _offsets_of(checkpoint: Checkpoint, cluster_id: str) -> dict[Partition, int | None]:
-    """Return the next offset of each partition that is not read to its end.
-
-    Raises:
-        OptionError: It is a checkpoint of another cluster, or has no partitions.
-    """
+    """Return the next offset of each partition that is not read to its end."""
     if checkpoint.source.removeprefix("shuffle:") != f"kafka:{cluster_id}":
         raise OptionError(f"it belongs to {checkpoint.source}, not to kafka:{cluster_id}")
     return {

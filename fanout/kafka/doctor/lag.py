@@ -48,11 +48,7 @@ _ADVICE: Final = BacklogAdvice(
 
 
 def examine_partitions(backlogs: Mapping[str, Backlog]) -> list[Finding]:
-    """Judge whether unread records are kept, and how far a reader is behind.
-
-    Args:
-        backlogs: The backlog of each partition; at least one.
-    """
+    """Judge whether unread records are kept, and how far a reader is behind."""
     beyond = {id_ for id_, each in backlogs.items() if each.obstacle == BEYOND_END}
     others = {id_: each for id_, each in backlogs.items() if id_ not in beyond}
     findings = [problem("backlog", f"{named(beyond)}: {BEYOND_END}", _CONTINUE)] if beyond else []
@@ -69,15 +65,9 @@ async def read_partition_backlogs(
     """Find out how many records are unread in partitions, and how old the oldest of each is.
 
     Records of open and aborted transactions, and those that compaction has removed, are counted
-    too.
-
-    Args:
-        transport: The calls to the cluster, with read_uncommitted.
-        offsets: The next offset to read of each partition; None for the oldest.
-        retention: The hours for which each topic keeps its records; for ever where it is missing.
-
-    Raises:
-        KafkaError: If a partition does not exist, or its offsets cannot be looked up.
+    too: the calls are made with read_uncommitted. The oldest offset stands for None. Topics keep
+    their
+    records for these hours, or for ever.
     """
     begins = await transport.offsets(dict.fromkeys(offsets, OffsetSpec.EARLIEST))
     ends = await transport.offsets(dict.fromkeys(offsets, OffsetSpec.LATEST))

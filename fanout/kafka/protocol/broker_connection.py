@@ -100,11 +100,7 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
 
 @final
 class ResponseFrame:
-    """A received answer as a file, from which aiokafka's types read.
-
-    Args:
-        data: Its bytes, which must not change any more.
-    """
+    """A received answer as a file, from which aiokafka's types read; its bytes must not change."""
 
     def __init__(self, data: bytearray | memoryview) -> None:
         self._data = memoryview(data).toreadonly()
@@ -184,22 +180,13 @@ class ResponseReceiver(asyncio.BufferedProtocol):
 
 @final
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is untyped
-    """A user's token function as aiokafka's token provider.
-
-    Args:
-        token: The function.
-    """
+    """A user's token function as aiokafka's token provider."""
 
     def __init__(self, token: Callable[[], Awaitable[str]]) -> None:
         self._token = token
 
     async def token(self) -> str:
-        """Return a token.
-
-        Raises:
-            KafkaConnectionError: If the function raises; it is called again later.
-            OptionError: If it is not async, or returns no string.
-        """
+        """Return a token, or raise KafkaConnectionError, so that the function is called again."""
         try:
             returned = self._token()
             token = await returned if inspect.isawaitable(returned) else returned

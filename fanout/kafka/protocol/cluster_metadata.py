@@ -30,11 +30,7 @@ _NO_LEADER: Final = -1
 class ClusterMetadata:
     """The topics of a cluster and the leaders of their partitions, as the cluster last told them.
 
-    Args:
-        connections: Connections to the cluster.
-
-    Attributes:
-        cluster_id: The id of the cluster; empty before the first answer.
+    `cluster_id` is empty before the first answer.
     """
 
     def __init__(self, connections: Connections) -> None:
@@ -47,15 +43,7 @@ class ClusterMetadata:
     async def refresh(
         self, topics: Iterable[str] | None
     ) -> Mapping[str, Sequence[int] | KafkaError]:
-        """Request topics and their leaders; None requests all topics.
-
-        Returns:
-            The partitions of each topic; the error of a topic that fails.
-
-        Raises:
-            KafkaError: If the request fails.
-            ServiceError: If the answer comes from another cluster than before.
-        """
+        """Request topics, or all for None; return the partitions of each, or its error."""
         names = None if topics is None else sorted(set(topics))
         response = await fetch_metadata(self._connections, names, cluster_id=self.cluster_id)
         self.cluster_id = response.cluster_id or self.cluster_id
@@ -75,13 +63,10 @@ class ClusterMetadata:
         }
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic had when the cluster first reported any.
+        """Return how many partitions the cluster first reported of a topic, or raise KeyError.
 
-        A later answer does not change it. Otherwise a key would move to another partition, in which
+        A later number does not count. Otherwise a key would move to another partition, in which
         its records may overtake earlier ones.
-
-        Raises:
-            KeyError: If the cluster has reported none yet.
         """
         return self._counts[topic]
 
@@ -112,19 +97,11 @@ class ClusterMetadata:
 async def fetch_metadata(
     connections: Connections, topics: list[str] | None, *, cluster_id: str = ""
 ) -> Any:
-    """Request metadata; the connections use the addresses of brokers in the answer.
-
-    Args:
-        connections: Connections to the cluster.
-        topics: The topics to describe; None for all.
-        cluster_id: The expected id of the cluster; empty for any.
-
-    Returns:
-        The answer, of version 4 or 5.
+    """Request metadata (version 4 or 5); the connections use the addresses of brokers in it.
 
     Raises:
         KafkaError: If no broker answers, or they are older than Kafka 0.11.
-        ServiceError: If it is another cluster.
+        ServiceError: If the cluster's id is not the expected one; an empty one fits any.
     """
     request = MetadataRequest(topics, allow_auto_topic_creation=False)
     response = await connections.send_to_any(request)

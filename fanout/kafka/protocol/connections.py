@@ -59,15 +59,7 @@ class CallTimeouts:
 
 @asynccontextmanager
 async def open_connections(cluster: Cluster, options: Timeouts) -> AsyncIterator[Connections]:
-    """Prepare connections to a cluster; leaving the context closes all of them at once.
-
-    Args:
-        cluster: The cluster.
-        options: The timeouts.
-
-    Raises:
-        OptionError: If a server would be used without TLS, or a file cannot be used.
-    """
+    """Prepare connections to a cluster; leaving the context closes all of them at once."""
     if isinstance(cluster.security, Security):
         security = cluster.security
     else:
@@ -107,19 +99,9 @@ class Connections:
     """Send requests to the brokers of a cluster, without retries.
 
     In the background there is one reader per connection, and a look-up about a broker that answers
-    nothing.
-
-    Args:
-        servers: The first brokers to connect to.
-        security: Encryption and authentication.
-        context: The TLS context; None without TLS.
-        client_id: The name of this client in the brokers' logs and quotas.
-        options: The timeouts.
-        scope: Runs the look-ups.
-
-    Attributes:
-        throttled: Answers by which brokers slow this client down, for a quota.
-        advertised: The addresses that brokers have told of themselves, the oldest first.
+    nothing. `servers` are the first brokers to connect to; `scope` runs the look-ups. `throttled`
+    counts the answers by which brokers slow this client down, for a quota. `advertised` has the
+    addresses that brokers have told of themselves, the oldest first.
     """
 
     def __init__(
@@ -171,14 +153,7 @@ class Connections:
     async def send(
         self, broker: int, request: Any, lane: Lane = Lane.CALLS, *, answered: bool = True
     ) -> Any:
-        """Send a request to a broker and return its answer.
-
-        Args:
-            broker: The broker.
-            request: The request.
-            lane: The connection.
-            answered: Whether the broker answers such a request; if not, None is returned when the
-                request is sent.
+        """Send a request to a broker; return its answer, or None once it is sent if it has none.
 
         Raises:
             KafkaError: If the broker is unknown, cannot be reached, does not answer in time, or
@@ -190,21 +165,14 @@ class Connections:
         return await self._send(server, request, lane, answered=answered)
 
     async def send_to(self, server: Server, request: Any) -> Any:
-        """Send a request to a server by its address, and return its answer.
-
-        Raises:
-            KafkaError: As `send`.
-        """
+        """Send a request to a server by its address, and return its answer."""
         return await self._send(server, request, Lane.CALLS)
 
     async def send_to_any(self, request: Any) -> Any:
-        """Send a request to one broker after the other until one answers.
+        """Send a request to one broker after the other until one answers, or an error is final.
 
         Brokers with an open connection come first, and last those that did not answer lately. The
         next broker is asked when one takes seconds; if none answers, they get the whole timeout.
-
-        Raises:
-            KafkaError: The error of the last broker, or the first error that is final.
         """
         servers = sorted(dict.fromkeys((*self._brokers.values(), *self._servers)), key=self._rank)
         limit = SUSPICIOUS if len(servers) > 1 else None
@@ -275,12 +243,9 @@ class Connections:
             self._throttled_until[server, lane] = now + seconds
 
     async def _wait_for_quota(self, server: Server, lane: Lane) -> None:
-        """Wait until the broker reads requests of a connection again (KIP-219).
+        """Wait until the broker reads from a connection again, for the request timeout (KIP-219).
 
         A request that is sent before would use up its timeout in the socket.
-
-        Raises:
-            RequestTimedOutError: If that takes longer than a broker may take to answer.
         """
         now = asyncio.get_running_loop().time
         patience_ends = now() + self._options.request_timeout

@@ -31,12 +31,7 @@ class CoordinatorType(IntEnum):
 
 @final
 class Coordinators:
-    """Send requests to the coordinators of one type, and remember which brokers they are.
-
-    Args:
-        connections: Connections to the cluster.
-        kind: The type of the coordinators.
-    """
+    """Send requests to the coordinators of one type, and remember which brokers they are."""
 
     def __init__(self, connections: Connections, kind: CoordinatorType) -> None:
         self._connections = connections
@@ -44,17 +39,10 @@ class Coordinators:
         self._found: dict[str, int] = {}
 
     async def send(self, key: str, request: Any) -> Any:
-        """Send a request to the coordinator, and once more if a remembered one fails.
+        """Send a request to the coordinator of a key, and once more if a remembered one fails.
 
         A remembered coordinator may have moved, one that was just found not. The request may have
         been carried out twice.
-
-        Args:
-            key: The name of the group, or the transactional id.
-            request: The request.
-
-        Raises:
-            KafkaError: If there is no coordinator at the moment, or it does not answer.
         """
         if key in self._found:
             try:
@@ -70,9 +58,7 @@ class Coordinators:
     async def send_once(self, key: str, request: Any) -> Any:
         """Send a request to the coordinator once; find the coordinator first if it is not known.
 
-        Raises:
-            KafkaError: If there is no coordinator at the moment, or it does not answer; the request
-                may have been carried out.
+        After an error the request may have been carried out.
         """
         coordinator = self._found.get(key)
         if coordinator is None:

@@ -96,12 +96,7 @@ _KINDS: Final[Mapping[int, type[KafkaError]]] = MappingProxyType(
 
 
 def error_of(code: int, what: object) -> KafkaError | None:
-    """Return the error of a code; None for the code of success.
-
-    Args:
-        code: The code.
-        what: The subject of the call, for the message.
-    """
+    """Return the error of a code, with the subject of the call; None for the code of success."""
     if code == NoError.errno:
         return None
     kind, name = _KINDS.get(code) or for_code(code), RETRIABLE.get(code, "")
@@ -112,31 +107,14 @@ def error_of(code: int, what: object) -> KafkaError | None:
 
 
 def raise_for_code(code: int, what: object) -> None:
-    """Raise the error of a code, except for the code of success.
-
-    Args:
-        code: The code.
-        what: The subject of the call, for the message.
-
-    Raises:
-        KafkaError: The error.
-    """
+    """Raise the error of a code, with the subject of the call, except for the code of success."""
     error = error_of(code, what)
     if error is not None:
         raise error
 
 
 def check_complete(asked: Iterable[object], answered: Iterable[object], what: str) -> None:
-    """Check that an answer has a row for everything that was asked for.
-
-    Args:
-        asked: What was asked for.
-        answered: What the answer has.
-        what: The call, for the message.
-
-    Raises:
-        KafkaProtocolError: If something is missing.
-    """
+    """Raise KafkaProtocolError if an answer lacks a row for something that was asked for."""
     found = set(answered)
     missing = [str(each) for each in asked if each not in found]
     if missing:
@@ -156,17 +134,6 @@ def raise_if_refused(
 
     Which operation a call needs on which resource is in Kafka's documentation, "Operations and
     Resources on Protocols".
-
-    Args:
-        code: The code.
-        what: The subject of the call, for the message.
-        transactional_id: The transactional id that the call uses.
-        group: The group that the call uses.
-        topic: The topic that the call uses.
-        operation: The operation on the topic.
-
-    Raises:
-        KafkaError: The error.
     """
     missing = {
         _TRANSACTIONAL_ID_REFUSED: f"WRITE on the transactional id {transactional_id}",

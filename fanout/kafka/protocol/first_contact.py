@@ -37,11 +37,7 @@ _REQUEST: Final = MetadataRequest([], allow_auto_topic_creation=False)
 
 @asynccontextmanager
 async def open_cluster(cluster: Cluster, options: Timeouts) -> AsyncIterator[Connections]:
-    """Open connections to a cluster, and wait until a broker has answered.
-
-    Args:
-        cluster: The cluster; its `connect_timeout` bounds the wait.
-        options: The timeouts of later calls.
+    """Open connections to a cluster; wait up to its `connect_timeout` until a broker answers.
 
     Raises:
         OptionError: If a server would be used without TLS, or a file cannot be used.
@@ -55,15 +51,9 @@ async def open_cluster(cluster: Cluster, options: Timeouts) -> AsyncIterator[Con
 async def make_contact(connections: Connections, seconds: float) -> None:
     """Wait until one server of a cluster has answered, and one at the address that it advertises.
 
-    Args:
-        connections: The connections to the cluster.
-        seconds: How long it may take.
-
     Raises:
         OptionError: If the function for a token returns no string.
-        ServiceError: If no server can be used; it says what each looks like.
-
-    Cancellation: connections that are being opened are closed.
+        ServiceError: If no server can be used within these seconds; it says what each looks like.
     """
     await _FirstContact(connections, seconds).make()
 

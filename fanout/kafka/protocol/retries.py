@@ -32,14 +32,8 @@ async def with_retries(
 ) -> _T:
     """Return the result of a call, with further attempts after errors that may pass.
 
-    Args:
-        failure: The clause with which an error begins: `"the topics cannot be listed"`.
-        call: Makes the call.
-        jitter: The waits between two attempts.
-        patience: The seconds after which no further attempt is made; None is a minute.
-
-    Raises:
-        ServiceError: If the cluster refuses the call, or the last attempt fails.
+    The last one begins within `patience` seconds; None is a minute. Then the call raises a
+    ServiceError that begins with `failure`, a clause such as `"the topics cannot be listed"`.
     """
     longest = _PATIENCE if patience is None else patience
     try:

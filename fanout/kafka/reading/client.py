@@ -58,11 +58,7 @@ async def start_client(
 ) -> KafkaTransport:
     """Return the calls for reading from a cluster, after the first of them.
 
-    Args:
-        connections: The connections to the cluster.
-        options: The consumer options with Kafka's own names.
-        client_rack: The rack of this client, so that a near replica is read; empty for none.
-        isolation_level: Whether records of open and aborted transactions are read.
+    With a rack, replicas in the same rack are read.
 
     Raises:
         KafkaError: If no broker answers, or they are older than Kafka 0.11.
@@ -242,8 +238,7 @@ def read_fetched(
 ) -> tuple[Fetched, int | None]:
     """Read the fields of one partition in an answer of Fetch, versions 4 to 11.
 
-    Returns:
-        The records, and the replica that the leader names to be read instead; None for none.
+    Also return the replica that the leader names to be read instead; None for none.
     """
     start, aborted, replica, batches = -1, fields[-2], -1, fields[-1]
     match fields:

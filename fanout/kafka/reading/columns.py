@@ -79,15 +79,11 @@ def arrival(records: pa.RecordBatch, row: int) -> int | None:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class LocatedRecords:
-    """Records of a partition whose fields are found, but not copied yet.
+    """Records of a partition whose fields are found in less than 2 GiB of data, but not copied yet.
 
-    Args:
-        fields: Their fields.
-        data: The bytes that hold the fields, less than 2 GiB.
-        partition: The partition.
-        offsets: Their offsets.
-        timestamps: Their timestamps, in milliseconds since the Unix epoch.
-        timestamp_types: For each timestamp 0 if the producer set it, 1 if the broker did.
+    Timestamps are in milliseconds since the Unix epoch; their type is 0 if the producer set it, 1
+    if
+    the broker did.
     """
 
     fields: RecordFields
@@ -101,12 +97,7 @@ class LocatedRecords:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The columns that a source makes of records.
-
-    Args:
-        columns: Makes the columns; they share no memory with the records.
-        no_records: A batch with these columns and without rows.
-    """
+    """What makes the columns of records, without memory shared with them, and the empty batch."""
 
     columns: Callable[[LocatedRecords], pa.RecordBatch]
     no_records: pa.RecordBatch
@@ -127,7 +118,7 @@ def kafka_columns(records: LocatedRecords) -> pa.RecordBatch:
             pa.repeat(partition.topic, rows),
             pa.repeat(pa.scalar(partition.number, pa.int32()), rows),
             pa.array(records.offsets),
-            _timestamps(records.timestamps),
+            timestamps_of(records.timestamps),
             pa.array(records.timestamp_types),
             _headers(data, fields.headers, rows),
         ],
@@ -140,13 +131,9 @@ KAFKA_LAYOUT: Final = Layout(kafka_columns, NO_RECORDS)
 
 
 def take_spans(data: Bytes, spans: Spans) -> pa.BinaryArray:
-    """Copy spans of bytes into an array at once, without a Python object per value.
+    """Copy spans of less than 2 GiB into an array at once, without a Python object per value.
 
     The spans and the bytes between them form an array, of which every other value is taken.
-
-    Args:
-        data: The bytes, less than 2 GiB.
-        spans: Where the values are.
     """
     rows = len(spans.begins)
     ends = np.empty(2 * rows + 1, np.int32)
@@ -158,7 +145,8 @@ def take_spans(data: Bytes, spans: Spans) -> pa.BinaryArray:
     return everything.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=spans.null))
 
 
-def _timestamps(milliseconds: Numbers) -> pa.TimestampArray:
+def timestamps_of(milliseconds: Numbers) -> pa.TimestampArray:
+    """Return timestamps since the Unix epoch; null for one that is missing or after 9999."""
     null = (milliseconds < 0) | (milliseconds > _LATEST)
     return pa.array(milliseconds * 1000, mask=null if null.any() else None).view(_TIMESTAMP)
 

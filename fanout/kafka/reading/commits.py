@@ -40,13 +40,7 @@ _CLOSING_TIMEOUT: Final = 5.0
 
 @final
 class Committer:
-    """Commit the newest offset of each partition, one request at a time and without a queue.
-
-    Args:
-        transport: Makes the calls.
-        group_id: The consumer group.
-        jitter: The waits after failures.
-    """
+    """Commit the newest offset of each partition, one request at a time and without a queue."""
 
     def __init__(self, transport: KafkaTransport, group_id: str, jitter: FullJitter) -> None:
         self.succeeded = 0
@@ -65,11 +59,7 @@ class Committer:
         self._held = {**offsets, **self._held}
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Commit the offsets after these positions soon; the call does not wait for the cluster.
-
-        Args:
-            positions: The position up to which everything is durable, of each partition by its id.
-        """
+        """Commit the offsets after these positions soon; the call does not wait for the cluster."""
         self.commit(
             {
                 Partition.of(split_id): next_offset(position)
@@ -88,18 +78,14 @@ class Committer:
         )
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit these offsets soon, instead of older ones of the same partitions.
-
-        Args:
-            offsets: The offset after the last acknowledged one, of each partition.
-        """
+        """Commit soon the offset to go on with of each partition, instead of older ones."""
         self._pending.update(offsets)
         self._has_pending.set()
 
     async def run(self) -> None:
         """Commit pending offsets until cancelled, and now and then those that have not moved.
 
-        Cancellation: offsets that were not confirmed stay pending.
+        Offsets that were not confirmed stay pending.
         """
         clock = asyncio.get_running_loop().time
         due = clock() + STORED_AGAIN
@@ -114,10 +100,7 @@ class Committer:
                 due = clock() + STORED_AGAIN
 
     async def finish(self) -> None:
-        """Commit what is left, for a few seconds at most.
-
-        Cancellation: the attempt is given up.
-        """
+        """Commit what is left, for a few seconds at most; a cancellation gives it up."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING_TIMEOUT):
                 while self._pending:
@@ -197,7 +180,7 @@ async def open_committer(
 ) -> AsyncIterator[Committer]:
     """Commit a group's offsets while the block runs, and the rest of them when it ends.
 
-    Cancellation: the last attempt is given up when the task is cancelled once more.
+    When the task is cancelled once more, the last attempt is given up.
     """
     committer = Committer(transport, group_id, jitter)
     task = asyncio.create_task(committer.run(), name="fanout commits")

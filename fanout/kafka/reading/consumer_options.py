@@ -64,23 +64,13 @@ _OPTIONS: Final = DottedOptions(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """The options of a consumer, parsed. Times are in seconds.
+    """The options of a consumer, parsed, by the names of Kafka's. Times are in seconds.
 
     All defaults but two are Kafka's. An answer has a fixed cost for each partition: with 2 MiB of a
     partition instead of 1, records of 1 KB take a sixth less processor time. An answer has 16 MiB
     instead of 50: where a broker leads many partitions, the memory of larger answers would be
     returned to the kernel each time, see `keep_freed_memory`. With 24 partitions both together save
     a fifth, and 2 MiB without that bound would cost a seventh.
-
-    Args:
-        fetch_min_bytes: The bytes that a broker waits for before it answers (`fetch.min.bytes`).
-        fetch_max_bytes: About the most bytes of an answer (`fetch.max.bytes`).
-        fetch_max_wait: The longest time that a broker waits for them (`fetch.max.wait.ms`).
-        max_partition_fetch_bytes: About the most bytes of one partition in an answer
-            (`max.partition.fetch.bytes`).
-        request_timeout: The longest time until a broker answers (`request.timeout.ms`).
-        connections_max_idle: The time after which an idle connection is closed
-            (`connections.max.idle.ms`).
     """
 
     fetch_min_bytes: int = 1
@@ -92,11 +82,7 @@ class ConsumerOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str | int]) -> ConsumerOptions:
-        """Read options by their dotted names, numbers as such or as text.
-
-        Raises:
-            OptionError: An option is unknown, refused, no such value, or contradicts another.
-        """
+        """Read options by their dotted names, numbers as such or as text."""
         parsed = cls(**_OPTIONS.parse(options))
         if parsed.fetch_max_wait >= parsed.request_timeout:
             raise OptionError(

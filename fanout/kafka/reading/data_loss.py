@@ -72,10 +72,7 @@ class _Loss:
 class DataLossCheck:
     """Decide how a reader goes on whose partition or offset may be lost.
 
-    Args:
-        transport: Makes the calls.
-        on_data_loss: Whether a loss fails the stream, or is skipped.
-        stops: The first offset not to deliver, of each partition that has one.
+    `stops` has the first offset not to deliver, of each partition that has one.
     """
 
     def __init__(
@@ -99,13 +96,7 @@ class DataLossCheck:
         self._suspicions.pop(partition, None)
 
     async def verdict(self, remedy: Remedy, partition: Partition, position: Position) -> Verdict:
-        """Find out whether a partition or its records are lost; it raises nothing.
-
-        Args:
-            remedy: What to find out.
-            partition: The partition.
-            position: The position of its reader.
-        """
+        """Find out whether a partition or the records at a position are lost; it raises nothing."""
         try:
             loss = await self._check(remedy, partition, position)
         except Exception as error:  # noqa: BLE001 - the policy table decides

@@ -70,7 +70,6 @@ class Fetcher:
     """Fetch for all partitions of a connection, with one request at a time to each broker.
 
     Args:
-        transport: Makes the calls.
         max_partition_bytes: About the most bytes that are fetched of one partition at once.
         max_bytes_in_flight: The memory limit of all partitions together.
         max_wait: How long a broker may wait for records, in seconds.
@@ -112,11 +111,7 @@ class Fetcher:
         return min(self._max_partition_bytes, max(share, _LEAST_BYTES))
 
     def poll_every(self, seconds: float) -> None:
-        """Set how far apart requests to a broker begin while all readers have read to the end.
-
-        Args:
-            seconds: From the beginning of one to that of the next.
-        """
+        """Set how far apart requests to a broker begin while all readers have read to the end."""
         self._poll_seconds = seconds
         for broker in self._brokers.values():
             broker.poll_seconds = seconds
@@ -152,22 +147,16 @@ class Fetcher:
     ) -> Fetched | Throttled:
         """Wait for the records from an offset; one call at a time for a subscribed partition.
 
-        Args:
-            partition: The partition.
-            offset: The first offset to fetch.
-            max_bytes: About the most bytes to fetch; the first batch is returned whole.
-            patience: Seconds after which an answer without records is returned too.
-            urgent: Whether the request is sent without a pause. False where the reader has read to
-                the end of the partition, as the last answer named it.
-
-        Returns:
-            The records; `Throttled` where a quota keeps them back for longer than the patience.
+        The first batch is returned whole, even beyond `max_bytes`. After `patience` seconds an
+        answer
+        without records is returned too, or `Throttled` where a quota keeps them back for longer. An
+        `urgent` request is sent without a pause; it is not where the reader has read to the end of
+        the
+        partition, as the last answer named it. A cancellation drops the broker's answer.
 
         Raises:
             KafkaError: If the broker refuses, or the partition has no leader.
             Exception: Any other error of the transport.
-
-        Cancellation: the broker's answer is dropped.
         """
         loop = asyncio.get_running_loop()
         request, empty_at = PartitionFetch(offset, max_bytes), loop.time() + patience
@@ -207,13 +196,7 @@ class Fetcher:
 class _Broker:
     """Send fetch requests to one broker for as long as readers wait for its partitions.
 
-    `task` runs it while readers wait; else it is None.
-
-    Args:
-        number: The broker.
-        transport: Makes the calls.
-        max_wait: How long the broker may wait for records, in seconds.
-        poll_seconds: How far apart requests begin while all readers have read to the end.
+    `task` runs it while readers wait; else it is None. `max_wait` and `poll_seconds` are Fetcher's.
     """
 
     def __init__(

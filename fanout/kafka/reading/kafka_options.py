@@ -1,39 +1,46 @@
-"""The options of a source that reads partitions of Kafka, and their checks."""
+"""The options of sources of Kafka, and their checks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from fanout.core.backoff import Backoff
 from fanout.core.bad_records import check_on_bad_record
 from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.event_time import parse_event_time
-from fanout.core.option_checks import check_memory, check_seconds, one_of
+from fanout.core.option_checks import check_memory, check_seconds, check_text, one_of
 from fanout.core.positions import Committed, Horizon
 from fanout.core.sentence import Option, Sentence
+from fanout.core.source_options import SourceOptions
 from fanout.core.starts import Chooser, PerSplit, parse_start
-from fanout.core.user_decode import UserDecode
+from fanout.core.user_decode import UserDecode, check_decode
 from fanout.errors import OptionError
+from fanout.kafka.cluster import check_cluster
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.reading.columns import NO_RECORDS, PLACES, SCHEMA, cursor_after
 from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.offsets import DIALECT
-from fanout.kafka.reading.read_options import KafkaReadOptions
 from fanout.kafka.reading.selection import Selection, select
 from fanout.kafka.reading.subscription import HEARTBEAT
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
+
+    import pyarrow as pa
 
     from fanout.core.backoff import Pacing
     from fanout.core.bad_records import OnBadRecord
     from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor, Start
+    from fanout.kafka.cluster import Cluster
     from fanout.kafka.partitions import Partition
 
     _Start: TypeAlias = Start | datetime | str
+
+_BACKOFF: Final = Backoff(base=0.5, cap=5.0)
 
 # Arrow counts the bytes of a column with 32 bits and a sign.
 _LARGEST_EVENT = 2**31 - 1
@@ -42,6 +49,27 @@ _SUBSCRIBE_TIMEOUT = 60.0
 # Each call has to time out by itself, which closes its connection: the connection of an abandoned
 # call would be used again.
 _SUBSCRIBE_CALLS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaReadOptions(SourceOptions):
+    """Options of every Kafka source; see also `SourceOptions`. All times are in seconds."""
+
+    cluster: Cluster
+    group_id: str | None = None
+    client_rack: str | None = None
+    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    backoff: Backoff = _BACKOFF
+    discovery_interval: float | None = 60.0
+    consumer_options: Mapping[str, str | int] = field(default_factory=dict, hash=False)
+
+    def check_client(self) -> None:
+        """Check the options of this class."""
+        self.check_reading()
+        check_cluster(self.cluster)
+        for name in ("group_id", "client_rack"):
+            check_text(name, getattr(self, name))
+        check_decode(self.decode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,6 @@ class Leaders:
 
     One metadata request refreshes all stale leaders; requests begin at least half a second
     apart.
-
-    Args:
-        transport: Makes the calls.
     """
 
     def __init__(self, transport: KafkaTransport) -> None:
@@ -46,13 +43,9 @@ class Leaders:
         self._stale[partition] = self._refreshes
 
     async def of(self, partition: Partition) -> int:
-        """Return the broker that leads a partition.
+        """Return the broker that leads a partition, or raise why there is none now.
 
-        Raises:
-            KafkaError: If the metadata request fails, or has an error for the topic.
-            LeaderNotAvailableError: If the partition has no leader now.
-
-        Cancellation: another waiting call makes the request instead.
+        Where the call that makes the request is cancelled, another waiting call makes it instead.
         """
         topic = partition.topic
         leader = self._transport.leader(partition)

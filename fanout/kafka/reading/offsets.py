@@ -59,13 +59,7 @@ DIALECT: Final = Dialect(
 class OffsetResolver:
     """Resolve a user's choices of starts and stops to offsets.
 
-    Args:
-        transport: Makes the calls.
-        group_id: The group of committed offsets; None for no group.
-        jitter: The waits between two calls.
-
-    Attributes:
-        stored: The committed offsets from which partitions begin.
+    `stored` has the committed offsets from which partitions begin.
     """
 
     def __init__(self, transport: KafkaTransport, group_id: str | None, jitter: FullJitter) -> None:
@@ -77,12 +71,7 @@ class OffsetResolver:
     async def resolve(
         self, option: str, value: object, splits: Sequence[Split]
     ) -> dict[Partition, int]:
-        """Return the offset of the first record at or after a start, for each partition.
-
-        Args:
-            option: The name of the option, for messages.
-            value: The value of the option: one start for all partitions, or one for each.
-            splits: The partitions.
+        """Return the offset of the first record at or after a start or stop, for each partition.
 
         Raises:
             OptionError: If the value does not fit the partitions.

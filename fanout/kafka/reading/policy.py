@@ -183,12 +183,9 @@ _HINTS: Final[Mapping[type[Exception], str]] = {
 
 
 def judge(error: Exception, *, first: bool) -> Treatment:
-    """Return how to go on after an error, with what a person can do about it.
+    """Return how to go on after an error; it is the `first` where the operation has not worked yet.
 
-    Args:
-        error: An error of connecting, of listing, or of a subscription.
-        first: Whether the failed operation has not worked yet in this run of the stream: a
-            listing, a look-up of an offset, or a fetch.
+    The operation is a listing, a look-up of an offset, or a fetch, in this run of the stream.
     """
     return _TABLE.judge(error, Phase.STREAM, first=first)  # the phase makes no difference
 

@@ -1,7 +1,10 @@
-"""Cut the answer of a Fetch into record batches, and check the header and checksum of each.
+"""Cut the answer of a Fetch into record batches, check each, and decompress it up to a limit.
 
 The format is https://kafka.apache.org/documentation/#recordbatch with "magic" 2. Brokers have
 written it since Kafka 0.11; from 4.0 on they can send no other.
+
+Arrow has every codec of Kafka and decompresses in steps, so a batch beyond the limit is refused
+before its memory is taken. aiokafka's own decoder decompresses first and checks afterwards.
 """
 
 from __future__ import annotations
@@ -9,7 +12,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fanout.errors import DamagedFrameError, MalformedEventError
+import pyarrow as pa
+
+from fanout.core.error_text import text_of
+from fanout.errors import DamagedFrameError, MalformedEventError, SetupError
 
 try:
     from google_crc32c.cext import value as crc32c
@@ -20,6 +26,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fanout.kafka.partitions import Partition
+
+# By their numbers in the attributes of a batch:
+# https://kafka.apache.org/documentation/#recordbatch
+_CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+
+# The JVM's snappy library writes blocks after a header of its own: a name, a version, and the
+# oldest version that can read it. Other clients write one block without a header.
+_XERIAL: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = len(_XERIAL) + 8
+
+_STEP: Final = 64 * 1024
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _BEFORE_LENGTH_COUNTS: Final = 12
@@ -45,11 +62,97 @@ _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 
 
+def decompress(batch: RawBatch, partition: Partition, max_bytes: int) -> bytes:
+    """Return the data of a batch, decompressed if it was; `max_bytes` bounds its records in Arrow.
+
+    Raises:
+        DamagedFrameError: If it cannot be decompressed, or takes more than `max_bytes`.
+        SetupError: If this build of pyarrow lacks the codec.
+    """
+    if not batch.codec:
+        return batch.data
+    try:
+        most = max_bytes - batch.rows * ROW_BYTES
+        records = decompress_records(memoryview(batch.data)[RECORDS_AT:], batch.codec, most)
+    except MalformedEventError as error:
+        last = batch.next_offset - 1
+        raise damaged_batch(partition, batch.base_offset, last, str(error)) from error
+    return b"".join((batch.data[:RECORDS_AT], *records))
+
+
+def decompress_records(compressed: memoryview, codec: int, max_bytes: int) -> list[bytes]:
+    """Return the records of a batch, which follow its header, decompressed in pieces.
+
+    Raises:
+        MalformedEventError: If the bytes do not fit the codec, or hold more than `max_bytes`.
+        SetupError: If this build of pyarrow lacks the codec.
+    """
+    name = _CODECS.get(codec)
+    if name is None:
+        raise MalformedEventError(f"there is no codec {codec} in Kafka")
+    if not pa.Codec.is_available(name):
+        raise SetupError(
+            f"the records are compressed with {name}, which this build of pyarrow lacks: "
+            "install pyarrow from PyPI or conda-forge, whose builds have it"
+        )
+    whole: list[bytes] = []
+    pieces = _snappy(compressed, max_bytes) if name == "snappy" else _stream(compressed, name)
+    size = 0
+    try:
+        for piece in pieces:
+            size += len(piece)
+            if size > max_bytes:
+                raise _too_large()
+            whole.append(piece)
+    except (OSError, ValueError) as error:
+        # Arrow's message names the codec and the library's error, and quotes no data.
+        raise MalformedEventError(f"they cannot be decompressed: {text_of(error)}") from error
+    return whole
+
+
+def _stream(compressed: memoryview, name: str) -> Iterator[bytes]:
+    with pa.CompressedInputStream(pa.BufferReader(compressed), name) as stream:
+        while piece := stream.read(_STEP):
+            yield piece
+
+
+def _snappy(compressed: memoryview, max_bytes: int) -> Iterator[bytes]:
+    if bytes(compressed[: len(_XERIAL)]) != _XERIAL:
+        yield _block(compressed, max_bytes)
+        return
+    at = _XERIAL_HEADER
+    while at < len(compressed):
+        size = int.from_bytes(compressed[at : at + 4])
+        block = compressed[at + 4 : at + 4 + size]
+        if len(block) != size or not size:
+            raise MalformedEventError("they cannot be decompressed: a block of snappy is cut short")
+        yield _block(block, max_bytes)
+        at += 4 + size
+
+
+def _block(block: memoryview, max_bytes: int) -> bytes:
+    """Decompress one block, which begins with its size as a varint."""
+    size = 0
+    for index, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:  # noqa: PLR2004 - a varint's last byte
+            break
+    if size > max_bytes:
+        raise _too_large()
+    whole: bytes = pa.decompress(block, size, "snappy", asbytes=True)
+    return whole
+
+
+def _too_large() -> MalformedEventError:
+    return MalformedEventError(
+        "decompressed, they take more than max_event_bytes: raise it if that is intended"
+    )
+
+
 class RawBatch(NamedTuple):
     """A record batch with a valid checksum, whose records are not decoded yet.
 
     Args:
-        base_offset: Its first offset.
         next_offset: The offset after its last one, including records that compaction has removed.
         attributes: Its flags, as received.
         first_timestamp: The base of its records' timestamps, in milliseconds since the Unix epoch.
@@ -94,10 +197,6 @@ class RawBatch(NamedTuple):
 def read_raw_batches(data: bytes | memoryview, partition: Partition) -> Iterator[RawBatch]:
     """Cut an answer into its record batches; a batch that is cut short at the end is left out.
 
-    Args:
-        data: The record batches of one partition, as received.
-        partition: The partition, for messages.
-
     Raises:
         DamagedFrameError: If the checksum of a batch is wrong.
         MalformedEventError: If the bytes are no record batch, or have an older format.
@@ -136,24 +235,12 @@ def read_raw_batches(data: bytes | memoryview, partition: Partition) -> Iterator
 
 
 def arrow_bytes(data: bytes, rows: int) -> int:
-    """Return about how many bytes the records of a batch take in Arrow; small ones grow there.
-
-    Args:
-        data: The batch, not compressed.
-        rows: How many records it holds.
-    """
+    """Return about how many bytes uncompressed records take in Arrow; small ones grow there."""
     return len(data) + rows * ROW_BYTES
 
 
 def damaged_batch(partition: Partition, first: int, last: int, why: str) -> DamagedFrameError:
-    """Build the error for a batch that cannot be read.
-
-    Args:
-        partition: The partition.
-        first: The first offset of the batch.
-        last: The last offset of the batch.
-        why: What is wrong with its records.
-    """
+    """Build the error for a batch that cannot be read."""
     return DamagedFrameError(
         f"the records of {partition} at offsets {first} to {last} cannot be read: {why}"
     )

@@ -37,10 +37,7 @@ _HeaderSpan: TypeAlias = tuple[int, int, int, int, bool]
 class Spans:
     """Where the values of a field are, in bytes; no span overlaps one before it.
 
-    Args:
-        begins: Where they begin.
-        ends: Where they end.
-        null: Which values are null and have no bytes; None where no value is null.
+    `null` says which values are null and have no bytes; it is None where no value is null.
     """
 
     begins: Numbers
@@ -51,12 +48,9 @@ class Spans:
 @final
 @dataclass(frozen=True, slots=True)
 class HeaderFields:
-    """The headers of records, one record after the other.
+    """The headers of records, one record after the other; no key is null.
 
-    Args:
-        ends: The number of headers up to the end of each record; one number more, beginning with 0.
-        keys: Their keys; no key is null.
-        values: Their values.
+    `ends` has the number of headers up to the end of each record, with a 0 before the first.
     """
 
     ends: Numbers
@@ -67,14 +61,9 @@ class HeaderFields:
 @final
 @dataclass(frozen=True, slots=True)
 class RecordFields:
-    """The fields of records.
+    """The fields of records; `headers` is None where no record has any.
 
-    Args:
-        timestamp_deltas: Milliseconds since the first timestamp of the batch.
-        offset_deltas: Offsets since the first offset of the batch.
-        keys: Their keys.
-        values: Their values.
-        headers: Their headers; None where no record has any.
+    The deltas are to the first timestamp of the batch, in milliseconds, and to its first offset.
     """
 
     timestamp_deltas: Numbers
@@ -91,14 +80,9 @@ class RecordFields:
 def find_records(data: bytes, at: int, rows: int, begins: list[int]) -> bool:
     """Find where the records of a batch begin; return whether they fill it exactly.
 
-    Only the lengths of records are read. Where the records do not fill the batch, those that lie
-    in it as a whole are found.
-
-    Args:
-        data: The batch, not compressed.
-        at: Where its first record begins.
-        rows: How many records its header announces.
-        begins: The list to which the position of each record is appended.
+    Only the lengths of records are read. The positions are appended to `begins`. Where the records
+    do
+    not fill the uncompressed batch, those that lie in it as a whole are found.
     """
     found, append = len(begins), begins.append
     try:
@@ -124,12 +108,7 @@ def find_records(data: bytes, at: int, rows: int, begins: list[int]) -> bool:
 
 
 def find_fields(data: Bytes, begins: Numbers) -> RecordFields:
-    """Return the fields of records, up to the first that breaks the format.
-
-    Args:
-        data: The bytes that hold the records.
-        begins: Where the records begin, as `find_records` has found it.
-    """
+    """Return the fields of the records that begin here, up to one that breaks the format."""
     length, at = read_varints(data, begins)
     ends = at + length
     timestamps, at = read_varints(data, at + 1)  # after the attributes, which have no meaning yet
@@ -215,10 +194,6 @@ def _headers_of_one(data: Bytes, at: int, count: int) -> tuple[list[_HeaderSpan]
 def read_varint(data: Sequence[int], at: int) -> tuple[int, int]:
     """Read one varint; return its value, and where the next field begins.
 
-    Args:
-        data: The bytes.
-        at: Where the number begins.
-
     Raises:
         ValueError: If the number has more than 64 bits.
         IndexError: If the bytes end before the number does.
@@ -240,11 +215,9 @@ def read_varints(data: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
     """Read one varint at each of many positions; return them, and where the next fields begin.
 
     Nothing is raised: a number of more than 64 bits ends at OUT_OF_RANGE, and a number at a
-    position after the end of the data has no meaning.
-
-    Args:
-        data: The bytes; at least one where there is a position.
-        at: Where the numbers begin; not negative.
+    position after the end of the data has no meaning. No position is negative, and where there is
+    one
+    there is a byte of data.
     """
     first = data.take(at, mode="clip")
     after = at + 1

@@ -1,51 +1,101 @@
-"""Decode the answer of a Fetch into Arrow record batches.
+"""Decode the answer of a Fetch into Arrow record batches, without aborted transactions.
 
-The records of many batches are decoded at once: `record_batches` cuts the answer, `compression`
-decompresses, `aborted_transactions` filters, `record_fields` finds the fields, and `columns` makes
-Arrow columns of them. Only the step from one record to the next is Python code per record.
+The records of many batches are decoded at once: `record_batches` cuts the answer and decompresses,
+`AbortFilter` leaves out, `record_fields` finds the fields, and `columns` makes Arrow columns of
+them. Only the step from one record to the next is Python code per record.
+
+A transaction of a partition is open from its first offset to its marker, and a producer has one at
+a time. The broker lists the aborted transactions of an answer (KIP-98).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 import pyarrow as pa
 
 from fanout.errors import FanOutError, MalformedEventError
-from fanout.kafka.reading.aborted_transactions import AbortFilter
 from fanout.kafka.reading.columns import KAFKA_LAYOUT, LocatedRecords
-from fanout.kafka.reading.compression import decompress
 from fanout.kafka.reading.record_batches import (
     BREAKS_FORMAT,
     RECORDS_AT,
     arrow_bytes,
     damaged_batch,
+    decompress,
     read_raw_batches,
 )
-from fanout.kafka.reading.record_fields import find_fields, find_records
+from fanout.kafka.reading.record_fields import find_fields, find_records, read_varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from fanout.errors import DamagedFrameError
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.columns import Layout
     from fanout.kafka.reading.record_batches import RawBatch
     from fanout.kafka.reading.record_fields import Bytes, Numbers, RecordFields
-    from fanout.kafka.reading.transport import Fetched
+    from fanout.kafka.reading.transport import AbortedTransaction, Fetched
+
+_ABORT: Final = 0  # the type of the marker that ends an aborted transaction
+_MARKER_BYTES: Final = 64 * 1024
+_KEY_BYTES: Final = 4
+
+
+@final
+class AbortFilter:
+    """Find the record batches of an answer that belong to the aborted transactions it lists."""
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self._ahead = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+        self._producers: set[int] = set()
+
+    def drops(self, batch: RawBatch, partition: Partition) -> bool:
+        """Return whether a batch is left out; call it for each batch of the answer in order."""
+        while self._ahead and self._ahead[-1].first_offset <= batch.base_offset:
+            self._producers.add(self._ahead.pop().producer_id)
+        if batch.control:
+            if _marker_type(batch, partition) == _ABORT:
+                self._producers.discard(batch.producer_id)
+            return True
+        return batch.transactional and batch.producer_id in self._producers
+
+
+def _marker_type(batch: RawBatch, partition: Partition) -> int | None:
+    """Return the type of a control batch; None where compaction has removed its record.
+
+    The record's key is a version and a type, of 16 bits each:
+    https://kafka.apache.org/documentation/#controlbatch
+    """
+    data = decompress(batch, partition, _MARKER_BYTES)
+    broken = damaged_batch(partition, batch.base_offset, batch.next_offset - 1, BREAKS_FORMAT)
+    begins: list[int] = []
+    if not find_records(data, RECORDS_AT, batch.rows, begins):
+        raise broken
+    if not begins:
+        return None
+    try:
+        _, at = read_varint(data, begins[0])  # its length
+        _, at = read_varint(data, at + 1)  # its timestamp, after its attributes
+        delta, at = read_varint(data, at)
+        size, at = read_varint(data, at)
+    except (IndexError, ValueError):
+        raise broken from None
+    key = data[at : at + max(size, 0)]
+    if len(key) < _KEY_BYTES:
+        raise MalformedEventError(
+            f"{partition}: the control record at offset {batch.base_offset + delta} has no type"
+        )
+    return int.from_bytes(key[2:_KEY_BYTES])
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DecodedPart:
-    """A decoded part of an answer.
+    """Decoded records in the order of their offsets, perhaps none, with the columns of the layout.
 
-    Args:
-        records: Records in the order of their offsets, with the columns of the layout; may be
-            empty.
-        next_offset: The offset after everything that the part covers, delivered or left out.
+    `next_offset` comes after everything that the part covers, delivered or left out.
     """
 
     records: pa.RecordBatch
@@ -64,17 +114,11 @@ def decode_fetched(
 ) -> Iterator[DecodedPart]:
     """Decode an answer of Fetch; yield at least one part, and usually exactly one.
 
-    Records before an error are yielded first, so that the position moves up to the damage.
-
-    Args:
-        fetched: The answer.
-        partition: The partition.
-        offset: The first offset to deliver.
-        stop: The first offset not to deliver; None for no such end.
-        read_committed: Whether the records of aborted transactions are left out.
-        max_bytes: About the most bytes in one part. A compressed batch that holds more is refused;
-            a larger batch that is not compressed is a part of its own.
-        layout: The columns to make, `offset` among them.
+    Records before an error are yielded first, so that the position moves up to the damage. `stop`
+    is
+    the first offset not to deliver. A part has about `max_bytes` at most: a compressed batch that
+    holds
+    more is refused, and a larger batch that is not compressed is a part of its own.
 
     Raises:
         DamagedFrameError: If a batch cannot be read; the message names its offsets.
@@ -133,11 +177,9 @@ def _parts(
 class _Part:
     """Collect record batches, and decode all of their records at once.
 
-    Attributes:
-        first_offset: The first offset to deliver.
-        next_offset: The offset after everything that the part covers.
-        nbytes: About what the records take in Arrow.
-        error: What is wrong with the batch after the part, or None.
+    `next_offset` comes after everything that the part covers, `nbytes` is about what the records
+    take
+    in Arrow, and `error` is what is wrong with the batch after the part.
     """
 
     def __init__(
@@ -163,16 +205,11 @@ class _Part:
         self.next_offset = max(self.next_offset, next_offset)
 
     def add(self, batch: RawBatch, data: bytes, size: int) -> None:
-        """Add a batch, and cover its offsets.
-
-        Args:
-            batch: The batch as received.
-            data: Its data, not compressed.
-            size: About what its records take in Arrow.
+        """Add a batch with its uncompressed data, of `size` bytes in Arrow, and cover its offsets.
 
         Raises:
-            DamagedFrameError: If its records do not fill it; the whole records at its beginning
-                are added.
+            DamagedFrameError: If its records do not fill it; the whole records at its beginning are
+                added.
         """
         found = len(self._begins)
         filled = find_records(data, RECORDS_AT, batch.rows, self._begins)
@@ -203,8 +240,7 @@ class _Part:
     ) -> tuple[pa.RecordBatch, tuple[int, DamagedFrameError] | None]:
         """Decode all records before the first one that cannot be read.
 
-        Returns:
-            The records; the first offset of the batch that cannot be read, and its error.
+        The damage is the first offset of the batch that cannot be read, and its error.
         """
         if not self._begins:
             return layout.no_records, None
@@ -263,10 +299,7 @@ class _Part:
 def _find_fields(data: Bytes, begins: Numbers, max_deltas: Numbers) -> tuple[RecordFields, str]:
     """Find the fields of records up to the first that cannot be read, and say what is wrong.
 
-    Args:
-        data: The bytes that hold the records.
-        begins: Where the records begin.
-        max_deltas: The largest offset delta that each record may have in its batch.
+    No record has a larger offset delta than `max_deltas` says for its batch.
     """
     fields = find_fields(data, begins)
     deltas = fields.offset_deltas

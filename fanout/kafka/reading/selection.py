@@ -1,15 +1,28 @@
-"""The topics and partitions that a user chose to read."""
+"""The topics and partitions that a user chose to read, and those of them that exist."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
+
+from aiokafka.errors import UnknownTopicOrPartitionError
 
 from fanout.core.sentence import Option, Sentence, all_of
-from fanout.errors import OptionError
+from fanout.errors import OptionError, ServiceError
 from fanout.kafka.partitions import Partition
+from fanout.kafka.protocol.retries import with_retries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanout.core.backoff import FullJitter
+    from fanout.core.events import Split
+    from fanout.kafka.reading.transport import KafkaTransport
+
+log = logging.getLogger(__name__)
 
 # Kafka's rule for the names of topics, and its internal topics, which a pattern such as ".*" does
 # not match (org.apache.kafka.common.internals.Topic).
@@ -20,13 +33,7 @@ _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sh
 @final
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A choice of partitions; exactly one of the three is given.
-
-    Args:
-        topics: Topics, with all their partitions.
-        pattern: Topics whose whole name matches, with all their partitions.
-        partitions: Single partitions.
-    """
+    """A choice of partitions: whole topics, a pattern of whole names, or single partitions."""
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
@@ -51,16 +58,7 @@ class Selection:
 
 
 def select(topics: object, pattern: object, partitions: object) -> Selection:
-    """Parse a user's choice.
-
-    Args:
-        topics: One topic, or several.
-        pattern: A regular expression for whole names, as text or compiled.
-        partitions: One partition or several, each as `"orders-0"` or a Partition.
-
-    Raises:
-        OptionError: If not exactly one of them is given, or it is malformed or empty.
-    """
+    """Parse a user's choice, which is exactly one of the three; a partition is `"orders-0"`."""
     options = {"topics": topics, "pattern": pattern, "partitions": partitions}
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
@@ -122,3 +120,84 @@ def _partition(partition: object) -> Partition:
             Option("partitions"), f" holds {partition!r}; name a partition like 'orders-0'"
         )
     return Partition(_topic(named.topic), named.number)
+
+
+@final
+class PartitionCatalog:
+    """List the chosen partitions that exist."""
+
+    def __init__(self, transport: KafkaTransport, selection: Selection, jitter: FullJitter) -> None:
+        self._transport = transport
+        self._selection = selection
+        self._jitter = jitter
+        self._topics: Mapping[str, Sequence[int]] | None = None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of partitions of each topic, chosen or not, at the last listing."""
+        return {topic: len(numbers) for topic, numbers in (self._topics or {}).items()}
+
+    async def refresh(self) -> Sequence[Split]:
+        """List the chosen partitions.
+
+        The first listing must contain every topic and partition that the user named, or it raises
+        ServiceError; it is retried for half a minute. Later listings leave out deleted topics; a
+        topic with
+        another error keeps its partitions.
+        """
+        if self._topics is None:
+            return await with_retries("the topics cannot be listed", self._refresh, self._jitter)
+        return await self._refresh()
+
+    async def _refresh(self) -> Sequence[Split]:
+        if self._selection.pattern is None:
+            answers = await self._transport.describe(sorted(self._selection.names))
+        else:
+            answers = await self._transport.topics()
+        topics = self._usable(answers)
+        chosen = sorted(
+            partition
+            for topic, numbers in topics.items()
+            for partition in (Partition(topic, number) for number in numbers)
+            if self._selection.includes(partition)
+        )
+        if self._topics is None:
+            self._check_named(topics)
+            if not chosen:
+                log.warning("no topic matches %s yet", self._selection.pattern)
+        self._topics = topics
+        return [partition.split for partition in chosen]
+
+    def _usable(self, answers: Mapping[str, Sequence[int] | Exception]) -> dict[str, Sequence[int]]:
+        topics: dict[str, Sequence[int]] = {}
+        known = self._topics
+        for topic, answer in answers.items():
+            match answer:
+                case UnknownTopicOrPartitionError():
+                    # The first listing is checked as a whole.
+                    if known is not None and topic in known:
+                        log.warning(
+                            "the topic %s was deleted, or may no longer be described", topic
+                        )
+                case Exception() if known is None:
+                    raise answer
+                case Exception():
+                    log.warning("the partitions of %s cannot be listed: %s", topic, answer)
+                    if known is not None and topic in known:
+                        topics[topic] = known[topic]
+                case numbers:
+                    topics[topic] = numbers
+        return topics
+
+    def _check_named(self, topics: Mapping[str, Sequence[int]]) -> None:
+        if missing := sorted(self._selection.names - topics.keys()):
+            raise ServiceError(
+                f"there is no topic {', '.join(missing)}; check the name and the cluster, and that "
+                f"the principal may describe it"
+            )
+        for partition in sorted(self._selection.partitions):
+            if partition.number not in topics[partition.topic]:
+                raise ServiceError(
+                    f"there is no partition {partition}: {partition.topic} has "
+                    f"{len(topics[partition.topic])} partitions"
+                )

@@ -31,15 +31,9 @@ HEARTBEAT: Final = 5.0
 
 @final
 class PartitionReader:
-    """Open subscriptions to partitions.
+    """Open subscriptions to partitions, in batches of about `max_event_bytes` at most.
 
-    Args:
-        transport: Makes the calls.
-        fetcher: Fetches for all partitions.
-        read_committed: Whether only records of committed transactions are read, up to the first
-            open transaction.
-        max_event_bytes: About the most bytes in one batch.
-        layout: The columns to make.
+    With `read_committed` only records of committed transactions are read, up to the first open one.
     """
 
     def __init__(
@@ -61,17 +55,9 @@ class PartitionReader:
     async def subscribe(
         self, partition: Partition, position: Position, *, stop: int | None, reserve: Reserve
     ) -> AsyncIterator[AsyncIterator[Batch]]:
-        """Open a subscription, which goes on until it fails or the block is left.
+        """Open a subscription after a position, which goes on until it fails or the block is left.
 
-        Args:
-            partition: The partition.
-            position: The position after which to read.
-            stop: The first offset not to deliver; None for no end. When it is reached, the
-                subscription stays open and yields only heartbeats.
-            reserve: Waits until memory may be taken.
-
-        Raises:
-            KafkaError: If the first offset cannot be looked up.
+        At `stop`, the first offset not to deliver, it stays open and yields only heartbeats.
         """
         offset = await self._first_offset(partition, position)
         subscription = _Subscription(self, partition, position, offset, stop=stop, reserve=reserve)
@@ -108,16 +94,7 @@ class PartitionReader:
 
 @final
 class _Subscription:
-    """One subscription.
-
-    Args:
-        reader: What all subscriptions have in common.
-        partition: The partition.
-        position: The position after which to read.
-        offset: The first offset to deliver.
-        stop: The first offset not to deliver, or None.
-        reserve: Waits until memory may be taken.
-    """
+    """One subscription, with the first offset to deliver and the first not to deliver."""
 
     def __init__(
         self,

@@ -28,13 +28,7 @@ class OffsetSpec(IntEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class PartitionFetch:
-    """What a fetch requests of one partition.
-
-    Args:
-        offset: The first offset to fetch.
-        max_bytes: About the most bytes to return; the first batch is returned whole, however
-            large it is.
-    """
+    """Where a fetch of a partition begins, and its size; the first batch is returned whole."""
 
     offset: int
     max_bytes: int
@@ -43,12 +37,7 @@ class PartitionFetch:
 @final
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """An aborted transaction, whose records up to its marker must be left out.
-
-    Args:
-        producer_id: Its producer.
-        first_offset: The offset of its first record in the partition.
-    """
+    """An aborted transaction; its records from here to its marker must be left out."""
 
     producer_id: int
     first_offset: int
@@ -81,11 +70,7 @@ class Fetched:
 @final
 @dataclass(frozen=True, slots=True)
 class FetchRefused:
-    """The error that a broker returned for one partition.
-
-    Args:
-        error: The error.
-    """
+    """The error that a broker returned for one partition."""
 
     error: Exception
 
@@ -93,11 +78,7 @@ class FetchRefused:
 @final
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """The answer of a broker that returned nothing for a partition because of a quota (KIP-219).
-
-    Args:
-        seconds: For how long the broker accepts no other fetch.
-    """
+    """No records because of a quota, and the seconds in which no other fetch is accepted."""
 
     seconds: float
 
@@ -117,17 +98,13 @@ class KafkaTransport(Protocol):
         """How many answers came by which brokers slow this client down, for a quota."""
 
     async def topics(self) -> Mapping[str, Sequence[int] | Exception]:
-        """List all visible topics, internal ones included, with the numbers of their partitions.
+        """List all visible topics, internal ones too, and refresh their partitions' leaders.
 
-        A topic that cannot be described now has its error instead. The call refreshes the leaders
-        of the partitions too.
+        A topic that cannot be described now has its error instead of the numbers of its partitions.
         """
 
     async def describe(self, topics: Sequence[str]) -> Mapping[str, Sequence[int] | Exception]:
-        """List the partitions of some topics; a topic that fails has its error instead.
-
-        The call refreshes the leaders of the partitions too.
-        """
+        """List the partitions of some topics, or the error of a topic, and refresh the leaders."""
 
     def leader(self, partition: Partition) -> int | None:
         """Return the broker from which to fetch a partition; None where it is not known.
@@ -139,15 +116,11 @@ class KafkaTransport(Protocol):
     async def offsets(
         self, specs: Mapping[Partition, OffsetSpec | int]
     ) -> Mapping[Partition, int | None]:
-        """Look offsets up at the partitions' leaders.
+        """Look up, at each partition's leader, one of its ends or the first record since a time.
 
-        Args:
-            specs: For each partition one of its ends, or a time in milliseconds since the Unix
-                epoch, which stands for the first record that is not older. The latest end depends
-                on the isolation level.
-
-        Returns:
-            The offset of each partition; None where all records are older.
+        A time is in milliseconds since the Unix epoch; None answers it where all records are older.
+        The
+        latest end depends on the isolation level.
         """
 
     async def committed(
@@ -163,10 +136,4 @@ class KafkaTransport(Protocol):
     async def fetch(
         self, broker: int, fetches: Mapping[Partition, PartitionFetch], *, max_wait: float
     ) -> Mapping[Partition, FetchAnswer]:
-        """Fetch from one broker.
-
-        Args:
-            broker: The broker to fetch the partitions from.
-            fetches: What to fetch of each partition.
-            max_wait: Seconds that the broker may wait while it has no records.
-        """
+        """Fetch from one broker, which may wait `max_wait` seconds while it has no records."""

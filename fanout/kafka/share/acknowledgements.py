@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from fanout.kafka.share.acquired import AcquiredRecords, Rows
     from fanout.kafka.share.dead_letters import DeadLetters
     from fanout.kafka.share.dedup import Dedup
+    from fanout.kafka.share.group_admin import TopicIds
     from fanout.kafka.share.member import Member, PartitionErrors
     from fanout.kafka.share.offset_ranges import OffsetRange
     from fanout.kafka.share.options import ShareOptions
-    from fanout.kafka.share.topic_ids import TopicIds
 
 log = logging.getLogger(__name__)
 
@@ -58,17 +58,8 @@ def _summarize(kind: str, left_out: Counter[str]) -> None:
 class SharedState:
     """The state that all members of one stream share.
 
-    Args:
-        options: The options of the source.
-        lock_seconds: How long a lock lasts.
-        topic_ids: The ids of the topics.
-        dedup: The records that the stream has.
-        dead_letters: Writes rejected records to a topic; None if there is none.
-        jitter: The waits before `decode` is called again.
-        counts: The counts of records.
-        fetching: Set while members may fetch records.
-        consumer_waits: Set while the consumer waits for records.
-        log_limit: Bounds the lines about acknowledgements that are not confirmed.
+    `fetching` is set while members may fetch records, and `consumer_waits` while the consumer waits
+    for some; `log_limit` bounds the lines about acknowledgements that are not confirmed.
     """
 
     options: ShareOptions
@@ -85,13 +76,7 @@ class SharedState:
 
 @final
 class Acknowledgements:
-    """Send the acknowledgements of one member.
-
-    Args:
-        member: The client of the member.
-        shared: The state that it shares with the other members.
-        notify: Called when an acknowledgement is sent, and when the broker has responded.
-    """
+    """Send the acknowledgements of one member; `notify` hears of each, and of its response."""
 
     def __init__(self, member: Member, shared: SharedState, notify: Callable[[], None]) -> None:
         self._member = member
@@ -109,12 +94,8 @@ class Acknowledgements:
         """Acknowledge rows; return those whose acknowledgement the broker did not confirm.
 
         The acknowledgement is sent and counted even if the future is cancelled or dropped.
-
-        Args:
-            acquired: The poll of the rows.
-            rows: The rows.
-            kind: ACCEPT, RELEASE or REJECT.
-            counted: Whether what is released has been counted as expired.
+        `counted` rows
+        are released ones that have been counted as expired.
         """
         done: asyncio.Future[list[OffsetRange]] = asyncio.get_running_loop().create_future()
         failed: list[OffsetRange] = []

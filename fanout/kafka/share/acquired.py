@@ -1,7 +1,8 @@
-"""The records that one poll of a member acquired, and the state of each."""
+"""The records that one poll of a member acquired, the state of each, and their locks."""
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, final
 
@@ -11,7 +12,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.share.poll_columns import NO_RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from fanout.kafka.share.poll_columns import PolledRecords
 
     Rows = NDArray[np.int64]
+
+# The part of a lock that may pass before its record is delivered. The rest is left for the
+# acknowledgement.
+_UNTIL_DELIVERY: Final = 0.5
+# Polls. A user who acknowledges needs few of them; the limit bounds memory for one who does not.
+_MAX_POLLS: Final = 1000
+_ALL: Final = 2**62
 
 # The states of a row. An expired row was delivered, and its lock expired before an acknowledgement.
 _PENDING, _EXPIRED, _DONE = 0, 1, 2
@@ -33,10 +41,7 @@ class AcquiredRecords:
 
     A row is the index of a record in the poll. Each delivered row has a delivery number, which
     counts all records that the member has delivered; positions of its split hold these numbers.
-
-    Args:
-        polled: The result of the poll.
-        lock_deadline: When the first lock may expire, in seconds of the loop's clock.
+    The first lock may expire at `lock_deadline`, by the loop's clock.
     """
 
     def __init__(self, polled: PolledRecords, lock_deadline: float) -> None:
@@ -67,12 +72,7 @@ class AcquiredRecords:
         return self._with_state(self._undelivered, _PENDING)
 
     def mark_delivered(self, rows: Rows, after: int) -> None:
-        """Number rows in their order.
-
-        Args:
-            rows: The delivered rows.
-            after: The number of records that the member delivered before.
-        """
+        """Number rows in their order, after the records that the member delivered before."""
         self._delivered, self._after = rows, after
         if len(rows) == len(self.all_rows):
             self._undelivered = _NO_ROWS
@@ -148,3 +148,58 @@ class AcquiredRecords:
 
     def _partition(self, key: int) -> Partition:
         return Partition(self._topics[key >> 32], key & 0xFFFFFFFF)
+
+
+def acknowledge_within(lock_seconds: float) -> float:
+    """Return the seconds that a delivered record has for its acknowledgement, at the least."""
+    return (1 - _UNTIL_DELIVERY) * lock_seconds
+
+
+def lock_deadline(acquired_after: float, lock_seconds: float) -> float:
+    """Return when the locks of a poll may begin to expire, if none was taken before this time."""
+    return acquired_after + lock_seconds
+
+
+def is_stale(acquired_after: float, lock_seconds: float, now: float) -> bool:
+    """Return whether a poll is too old to be delivered: too little may be left of its locks."""
+    return now > acquired_after + _UNTIL_DELIVERY * lock_seconds
+
+
+@final
+class ExpiredRecords:
+    """Delivered records of one member that lost their locks; a late acknowledgement names them."""
+
+    def __init__(self) -> None:
+        self._polls: deque[AcquiredRecords] = deque(maxlen=_MAX_POLLS)
+
+    def add(self, acquired: AcquiredRecords) -> None:
+        """Remember the expired records of a poll, without their columns."""
+        acquired.drop_records()
+        self._polls.append(acquired)
+
+    def up_to(self, until: int) -> list[OffsetRange]:
+        """Return the records up to a delivery number."""
+        return [
+            range_
+            for acquired in self._polls
+            for range_ in acquired.ranges(acquired.expired(until))
+        ]
+
+    def take_up_to(self, until: int) -> list[OffsetRange]:
+        """Return the records up to a delivery number, and forget them."""
+        ranges = [
+            range_
+            for acquired in self._polls
+            for range_ in acquired.take_expired(acquired.expired(until))
+        ]
+        while self._polls and not len(self._polls[0].expired(_ALL)):
+            self._polls.popleft()
+        return ranges
+
+    def take(self, numbers: Sequence[int]) -> list[OffsetRange]:
+        """Return the records with these delivery numbers, and forget them."""
+        return [
+            range_
+            for acquired in self._polls
+            for range_ in acquired.take_expired(acquired.delivered_as(numbers, expired=True))
+        ]

@@ -64,12 +64,7 @@ _OPTIONS: Final = DottedOptions(
 class ClientOptions:
     """The parsed options. Times are in seconds; all defaults but one are Kafka's.
 
-    Args:
-        fetch_min_bytes: Bytes that a broker waits for before it responds (`fetch.min.bytes`).
-        fetch_max_bytes: About how many bytes a response may have (`fetch.max.bytes`); the default
-            is smaller than Kafka's, because the records of a response are locked.
-        fetch_max_wait: How long a broker may wait for them (`fetch.max.wait.ms`).
-        request_timeout: How long a broker may take to respond (`request.timeout.ms`).
+    `fetch_max_bytes` is smaller than Kafka's, because the records of a response are locked.
     """
 
     fetch_min_bytes: int = 1
@@ -82,11 +77,7 @@ class ClientOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str | int]) -> ClientOptions:
-        """Parse options by their dotted names, with numbers as such or as text.
-
-        Raises:
-            OptionError: If an option is unknown, refused, out of range, or contradicts another.
-        """
+        """Parse options by their dotted names, with numbers as such or as text."""
         parsed = cls(**_OPTIONS.parse(options))
         if parsed.fetch_max_wait >= parsed.request_timeout:
             raise OptionError(
@@ -106,11 +97,7 @@ class ClientOptions:
 
 
 def security_properties(security: Security) -> dict[str, Any]:
-    """Return the security options by librdkafka's names; it gets a token by a function.
-
-    Raises:
-        OptionError: If librdkafka has no option for one of them.
-    """
+    """Return the security options by librdkafka's names; it gets a token by a function."""
     if security.ssl_context is not None:
         raise OptionError(
             "ssl_context is not for a share group, whose client reads files: pass ca_file, "

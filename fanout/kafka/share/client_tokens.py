@@ -38,12 +38,7 @@ class RefusedTokenError(ServiceError):
 
 @final
 class ClientTokens:
-    """Give a client its tokens: a function for librdkafka's `oauth_cb`.
-
-    Args:
-        token: The user's function.
-        timeout: The seconds that it may take.
-    """
+    """Give a client its tokens: a function for librdkafka's `oauth_cb`."""
 
     def __init__(self, token: Callable[[], Awaitable[str]], *, timeout: float) -> None:
         self._provider = TokenProvider(token)
@@ -58,39 +53,22 @@ class ClientTokens:
     def __call__(self, _config: str) -> tuple[str, float]:
         """Return a token, and when it expires, in seconds since 1970. It blocks.
 
-        Raises:
-            Exception: If there is none. The client ignores which one, and asks again.
+        The client ignores what is raised, and asks again.
         """
         first, self._first = self._first, None
         return first or asyncio.run_coroutine_threadsafe(self._get_next(), self._loop).result()
 
     async def get_first(self) -> None:
-        """Get the token that the client finds when it is made.
-
-        Raises:
-            KafkaConnectionError: If the user's function raises, or takes too long.
-            OptionError: If it returns no string.
-
-        Cancellation: the function is cancelled.
-        """
+        """Get the token that the client finds when it is made."""
         self._first = await self._get()
 
     def raise_if_expired(self) -> None:
-        """Raise the error of the user's function, if the last token has expired since.
-
-        Raises:
-            KafkaConnectionError: If the function raised, or took too long.
-            OptionError: If it returned no string.
-        """
+        """Raise the error of the user's function, if the last token has expired since."""
         if self._error is not None and time.monotonic() >= self._expires_at:
             raise self._error
 
     def refusal(self, error: Exception) -> Exception:
-        """Return why the broker does not let the client in any more.
-
-        Args:
-            error: What the client raised.
-        """
+        """Return why the broker does not let the client in any more, after what it raised."""
         return self._error or RefusedTokenError(f"the broker refuses the token: {text_of(error)}")
 
     def close(self) -> None:

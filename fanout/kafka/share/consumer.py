@@ -75,10 +75,7 @@ _MAX_MESSAGES: Final = 100  # more than the client logs within that time
 class Acknowledgement:
     """An acknowledgement of records of the last poll, and the broker's response to it.
 
-    Args:
-        ranges: The records.
-        kind: ACCEPT, RELEASE or REJECT.
-        errors: Why it is not confirmed, by partition; a TimeoutError until the broker responds.
+    `errors` has why it is not confirmed, by partition; a TimeoutError until the broker responds.
     """
 
     ranges: Sequence[OffsetRange]
@@ -100,13 +97,7 @@ class Acknowledgement:
 
 @final
 class BlockingShareConsumer:
-    """Poll records and acknowledge them. Each call blocks, and returns with the responses set.
-
-    Args:
-        config: The configuration of the client.
-        topics: The topics to subscribe to.
-        tokens: Its tokens, for OAUTHBEARER.
-    """
+    """Poll records and acknowledge them. Each call blocks, and returns with the responses set."""
 
     def __init__(
         self, config: Mapping[str, Any], topics: Sequence[str], tokens: ClientTokens | None

@@ -28,17 +28,7 @@ _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary(
 async def open_dead_letters(
     options: ShareOptions, connections: Connections, topic: str
 ) -> AsyncIterator[DeadLetters]:
-    """Open a writer to the dead letter topic.
-
-    Args:
-        options: The options of the source, which name the cluster.
-        connections: Connections to the cluster.
-        topic: The topic.
-
-    Raises:
-        KafkaError: If the topic does not exist, or may not be described.
-        ServiceError: If the cluster cannot be reached.
-    """
+    """Open a writer to the dead letter topic, or raise KafkaError where it may not be described."""
     response = await fetch_metadata(connections, [topic])
     ((code, _, _, partitions),) = response.topics
     raise_if_refused(code, topic, topic=topic, operation="DESCRIBE and WRITE")
@@ -48,14 +38,7 @@ async def open_dead_letters(
 
 @final
 class DeadLetters:
-    """Write records to the dead letter topic, to the partition with the number of their own.
-
-    Args:
-        writer: A writer to the cluster.
-        topic: The topic.
-        partitions: The number of its partitions.
-        group: The share group that rejects the records.
-    """
+    """Write records to the dead letter topic, to the partition with the number of their own."""
 
     def __init__(self, writer: KafkaWriter, topic: str, partitions: int, group: str) -> None:
         self._writer = writer
@@ -65,16 +48,11 @@ class DeadLetters:
         self._lock = asyncio.Lock()
 
     async def write(self, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
-        """Write records, and wait until the topic has them.
+        """Write records of a share group, each with its reason, and wait until the topic has them.
 
-        Args:
-            records: The records, with the columns of a share group.
-            reasons: The reason for each rejection.
-
-        Raises:
-            ServiceError: If they cannot be written; every later call raises it as well.
-
-        Cancellation: some of the records may be written.
+        An error that it raises is raised by every later call as well. A cancelled call may have
+        written
+        some of the records.
         """
         rows = zip(records.to_pylist(), reasons, strict=True)
         headers = [self._headers(row, reason) for row, reason in rows]

@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(slots=True)
 class DecodedRows:
-    """The result of `decode` for some rows of a poll.
-
-    Args:
-        batches: The decoded batches.
-        rows: The rows of each batch, in its order.
-        bad: The rows that it fails for, with the reasons.
-    """
+    """Decoded batches, the rows of each, and the reasons for the rows that `decode` fails for."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: list[NDArray[np.int64]] = field(default_factory=list)
@@ -45,17 +39,12 @@ def take_rows(records: pa.RecordBatch, rows: NDArray[np.int64]) -> pa.RecordBatc
 def decode(
     function: UserDecode, acquired: AcquiredRecords, rows: NDArray[np.int64], *, find_bad: bool
 ) -> DecodedRows:
-    """Apply the user's function to some rows of a poll, partition by partition.
+    """Apply the user's function to some rows of a poll, at least one, partition by partition.
 
-    Args:
-        function: The function.
-        acquired: The poll.
-        rows: The rows, at least one.
-        find_bad: Whether to halve a batch that fails until the bad rows are found.
+    With `find_bad`, a batch that fails is halved until the bad rows are found.
 
     Raises:
-        DecodeFailedError: If the function fails, and `find_bad` is false, or it tries to end the
-            process.
+        DecodeFailedError: If the function fails without `find_bad`, or tries to end the process.
         RetryLaterError: If the function raises it.
     """
     decoded = DecodedRows()

@@ -16,10 +16,9 @@ from fanout.core.retrying import until_ready
 from fanout.core.sentence import Suggestion
 from fanout.errors import BadRecordError
 from fanout.kafka.share.acknowledgements import Acknowledgements
-from fanout.kafka.share.acquired import AcquiredRecords
+from fanout.kafka.share.acquired import AcquiredRecords, acknowledge_within, is_stale, lock_deadline
 from fanout.kafka.share.decode import decode, take_rows
 from fanout.kafka.share.dedup import DuplicateAction
-from fanout.kafka.share.locks import acknowledge_within, is_stale, lock_deadline
 from fanout.kafka.share.offset_ranges import describe_ranges
 
 if TYPE_CHECKING:
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
     from fanout.core.user_decode import UserDecode
     from fanout.errors import RetryLaterError
     from fanout.kafka.share.acknowledgements import SharedState
-    from fanout.kafka.share.acquired import Rows
+    from fanout.kafka.share.acquired import ExpiredRecords, Rows
     from fanout.kafka.share.decode import DecodedRows
-    from fanout.kafka.share.locks import ExpiredRecords
     from fanout.kafka.share.member import Member
     from fanout.kafka.share.offset_ranges import OffsetRange
 
@@ -53,14 +51,8 @@ class MemberDelivery:
     """Deliver the records of a member, poll by poll.
 
     A member polls again when every record of its last poll is acknowledged, released or rejected,
-    or its lock has expired.
-
-    Args:
-        split: The split of the member.
-        delivered: The number of records that it delivered before.
-        member: Its client.
-        expired: The records that it delivered and whose locks expired.
-        shared: The state that it shares with the other members.
+    or its lock has expired. It has `delivered` so many records before; `expired` are those of them
+    whose locks expired.
     """
 
     def __init__(
@@ -86,12 +78,7 @@ class MemberDelivery:
         self._changed.set()
 
     async def batches(self, reserve: Reserve) -> AsyncGenerator[Batch]:
-        """Yield the batches of the member.
-
-        Raises:
-            KafkaException: If the client fails.
-            FanOutError: If a record is bad, and `on_bad_record` is `"fail"`.
-        """
+        """Yield the member's batches; a bad record raises where `on_bad_record` is `"fail"`."""
         while True:
             await self._last_poll_done()
             await reserve(_RESERVED)
@@ -325,8 +312,7 @@ class MemberDelivery:
     async def _release_pending(self, *, expired: bool = False) -> None:
         """Release all pending records of the last poll; the delivered ones are expired.
 
-        Args:
-            expired: Whether they are counted as expired, and not as released.
+        With `expired` all are counted as expired, and not as released.
         """
         acquired = self.acquired
         assert acquired is not None

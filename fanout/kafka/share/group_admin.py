@@ -1,4 +1,4 @@
-"""Admin requests about a share group: its members, start offsets and settings.
+"""Admin requests about a share group, and the ids of its topics.
 
 An error is raised as the `aiokafka.errors.KafkaError` of its code:
 
@@ -18,7 +18,9 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     IncompatibleBrokerVersion,
     InvalidConfigurationError,
+    KafkaError,
     StaleMetadata,
+    UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
 from aiokafka.protocol.admin import DescribeConfigsRequest
@@ -26,8 +28,10 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import raise_for_code
+from fanout.kafka.protocol.error_codes import error_of, raise_for_code
 from fanout.kafka.protocol.first_contact import open_cluster
+from fanout.kafka.protocol.messages.cluster_state import TopicIdsRequest
+from fanout.kafka.protocol.messages.flexible import ANY_TOPIC_ID
 from fanout.kafka.protocol.messages.share_groups import (
     AlterGroupRequest,
     GroupMembersRequest,
@@ -37,7 +41,7 @@ from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.share.client_options import ClientOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.protocol.connections import Connections
@@ -75,14 +79,7 @@ class StartOffset:
 @final
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a share group.
-
-    Args:
-        id: Its id.
-        client_id: Its client id.
-        host: Its host.
-        partitions: The partitions assigned to it; other members may have the same.
-    """
+    """A member of a share group; other members may have the same partitions."""
 
     id: str
     client_id: str
@@ -92,12 +89,7 @@ class GroupMember:
 
 @final
 class ShareGroupAdmin:
-    """Send admin requests about one group.
-
-    Args:
-        connections: Connections to the cluster.
-        group: The group.
-    """
+    """Send admin requests about one group."""
 
     def __init__(self, connections: Connections, group: str) -> None:
         self._connections = connections
@@ -144,12 +136,9 @@ class ShareGroupAdmin:
     async def settings(self, altered: Mapping[str, str] | None = None) -> Mapping[str, str]:
         """Return the settings of the group, with the cluster's own as defaults.
 
-        Args:
-            altered: Settings that were altered just before. They reach a broker through the
-                controller.
-
-        Raises:
-            StaleMetadata: If they have not reached the broker yet; a later call succeeds.
+        Settings that were `altered` just before reach a broker through the controller. If they have
+        not
+        reached it yet, StaleMetadata is raised, and a later call succeeds.
         """
         request = DescribeConfigsRequest([(_GROUP, self._group, None)])
         response = await self._connections.send_to_any(request)
@@ -196,14 +185,7 @@ def _or_none(number: int) -> int | None:
 @final
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """The state of a share group.
-
-    Args:
-        state: Its state, such as `Stable` or `Empty`; `Unknown` before a member has joined.
-        members: Its members.
-        start_offsets: Its start offset in each partition.
-        settings: Its settings.
-    """
+    """The state of a share group, such as `Stable`; `Unknown` before a member has joined."""
 
     state: str
     members: tuple[GroupMember, ...]
@@ -212,15 +194,7 @@ class GroupDescription:
 
 
 async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
-    """Describe a group.
-
-    Args:
-        cluster: The cluster.
-        group: The group.
-
-    Raises:
-        ServiceError: If the brokers have no share groups, refuse the request, or do not answer.
-    """
+    """Describe a group, or raise ServiceError."""
     jitter = FullJitter(Backoff(), Random())  # noqa: S311 - jitter, no secret
 
     async def retried(call: Callable[[], Awaitable[_T]]) -> _T:
@@ -231,3 +205,42 @@ async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
         state, members = await retried(admin.members)
         start_offsets = await retried(admin.start_offsets)
         return GroupDescription(state, members, start_offsets, await retried(admin.settings))
+
+
+@final
+class TopicIds:
+    """Track the ids of topics, and find topics that were deleted and created again."""
+
+    def __init__(self, connections: Connections, topics: Sequence[str]) -> None:
+        self._connections = connections
+        self._topics = topics
+        self._known: dict[str, str] = {}
+        self._missing: set[str] = set()
+
+    @property
+    def known(self) -> Mapping[str, str]:
+        """The latest known id of each topic."""
+        return self._known
+
+    @property
+    def missing(self) -> set[str]:
+        """The topics that did not exist at the last refresh."""
+        return self._missing
+
+    async def refresh(self) -> set[str]:
+        """Request the ids, and return the topics that were deleted and created again."""
+        response = await self._connections.send_to_any(TopicIdsRequest(self._topics))
+        replaced, self._missing = set[str](), set[str]()
+        for code, topic, topic_id, *_ in response.topics:
+            match error_of(code, topic):
+                case UnknownTopicOrPartitionError():
+                    self._missing.add(topic)
+                case KafkaError() as error if not error.retriable:
+                    raise error
+                case _ if topic_id != ANY_TOPIC_ID:
+                    if self._known.setdefault(topic, topic_id.hex()) != topic_id.hex():
+                        replaced.add(topic)
+                    self._known[topic] = topic_id.hex()
+                case _:
+                    pass
+        return replaced

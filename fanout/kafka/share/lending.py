@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, final
 from fanout.core.positions import Cursor
 from fanout.core.statistics import LendingStatistics
 from fanout.errors import AcknowledgementError
-from fanout.kafka.share.locks import ExpiredRecords, acknowledge_within
+from fanout.kafka.share.acquired import ExpiredRecords, acknowledge_within
+from fanout.kafka.share.dedup import read_unconfirmed, write_unconfirmed
 from fanout.kafka.share.offset_ranges import describe_ranges
-from fanout.kafka.share.unconfirmed import read_unconfirmed, write_unconfirmed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,11 +34,7 @@ def delivery_number(position: Position) -> int:
 class GroupLending:
     """The records that the group has locked for one stream.
 
-    It implements `RecordLocks` of `fanout.core.source`.
-
-    Args:
-        source: The identity of the source.
-        shared: The state that the members share.
+    It implements `RecordLocks` of `fanout.core.source`; `source` is the identity of the source.
     """
 
     def __init__(self, source: str, shared: SharedState) -> None:
@@ -118,12 +114,10 @@ class GroupLending:
         self._shared.consumer_waits.clear()
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Accept the records that were delivered up to these positions.
+        """Accept the records that were delivered up to these positions, even if it is cancelled.
 
         Raises:
             AcknowledgementError: If the group did not confirm the acknowledgement of some records.
-
-        Cancellation: the acknowledgements are sent all the same.
         """
         failed: list[OffsetRange] = []
         responses: list[asyncio.Future[list[OffsetRange]]] = []
@@ -173,11 +167,7 @@ class GroupLending:
         return write_unconfirmed(self._source, dedup.unconfirmed, self._shared.topic_ids.known)
 
     def remember(self, unconfirmed: str) -> None:
-        """Take over the unconfirmed records of an earlier run, and drop them from now on.
-
-        Raises:
-            PositionError: If the JSON is damaged, of another version, or of another source.
-        """
+        """Take over the unconfirmed records of an earlier run, and drop them from now on."""
         dedup = self._shared.dedup
         ranges = read_unconfirmed(unconfirmed, self._source, self._shared.topic_ids.known)
         dedup.add_unconfirmed(ranges)

@@ -40,18 +40,11 @@ async def open_member(
 ) -> AsyncIterator[Member]:
     """Join a group. Leaving the context releases unacknowledged records and leaves the group.
 
-    Args:
-        config: The configuration of the client.
-        topics: The topics to subscribe to.
-        name: The name of the thread.
-        token: The user's function for a token of OAUTHBEARER.
+    Leaving takes as long as a call that is under way, and a request, even if it is cancelled.
 
     Raises:
-        KafkaConnectionError: If the first token cannot be had.
+        KafkaConnectionError: If the first token of OAUTHBEARER cannot be had.
         KafkaException: If the client refuses the configuration.
-
-    Cancellation: the user's function is cancelled; leaving takes as long as a call that is under
-    way, and a request.
     """
     tokens = None
     if token is not None:
@@ -80,12 +73,7 @@ def _serve(calls: SimpleQueue[Callable[[], None] | None]) -> None:
 
 @final
 class Member:
-    """Poll and acknowledge; `open_member` makes one. The calls run one after another.
-
-    Args:
-        consumer: The client.
-        calls: The queue of the thread that the client lives in.
-    """
+    """Poll and acknowledge in a thread, one call after another; `open_member` makes one."""
 
     def __init__(
         self, consumer: BlockingShareConsumer, calls: SimpleQueue[Callable[[], None] | None]
@@ -102,14 +90,9 @@ class Member:
         return self._consumer.fetching
 
     async def poll(self) -> PolledRecords | None:
-        """Poll for a moment; return None if no records came.
+        """Poll for a moment; return None if no records came. See `BlockingShareConsumer.poll`.
 
-        Raises:
-            KafkaException: If the client fails.
-            IllegalStateException: If a record of the last poll is not acknowledged.
-            MalformedEventError: If the client cannot read a record.
-
-        Cancellation: records that arrive are released when the member is closed.
+        Where it is cancelled, records that arrive are released when the member is closed.
         """
         if not self._consumer.last_poll_full:
             self._send()  # with the poll, the response would wait for records
@@ -118,15 +101,11 @@ class Member:
     def acknowledge(
         self, ranges: Sequence[OffsetRange], kind: AcknowledgeType
     ) -> asyncio.Future[PartitionErrors]:
-        """Acknowledge records; the result is what the broker did not confirm.
+        """Acknowledge records of the last poll; the result is what the broker did not confirm.
 
         The acknowledgement is sent whether or not the result is awaited. It goes with the next poll
         if there are probably more records and that poll begins in this iteration of the loop, and
         else in a request of its own.
-
-        Args:
-            ranges: Records of the last poll.
-            kind: ACCEPT, RELEASE or REJECT.
         """
         acknowledgement, response = Acknowledgement(ranges, kind), self._loop.create_future()
         if self._left:

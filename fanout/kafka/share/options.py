@@ -11,7 +11,7 @@ from fanout.core.user_decode import UserDecode
 from fanout.errors import OptionError
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.reading.columns import PLACES
-from fanout.kafka.reading.read_options import KafkaReadOptions
+from fanout.kafka.reading.kafka_options import KafkaReadOptions
 from fanout.kafka.reading.selection import select
 from fanout.kafka.security import Security
 from fanout.kafka.share.client_options import ClientOptions, security_properties

@@ -55,12 +55,7 @@ _REFUSED: Final[Mapping[int, str]] = {
 
 
 def judge(error: Exception, *, first: bool) -> Verdict:
-    """Judge an error, with a hint for the user.
-
-    Args:
-        error: An error of connecting, listing or a subscription.
-        first: Whether the operation has not succeeded yet in this run of the stream.
-    """
+    """Judge an error, with a hint for the user; see `fanout.kafka.reading.policy`."""
     if isinstance(error, RefusedTokenError):
         # The next token may be accepted: one expires, or lives for too short a time to be renewed.
         return Fatal(_CHECK_CLOCKS) if first else Retry(hint=_CHECK_CLOCKS)

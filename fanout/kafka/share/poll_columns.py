@@ -11,6 +11,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
+from fanout.kafka.reading.columns import timestamps_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +24,6 @@ NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 _HEADERS: Final = SCHEMA.field("headers").type
 _NO_PAIRS: Final = pa.array([], _HEADERS.value_type)
-_TIMESTAMP: Final = SCHEMA.field("timestamp").type
-# The last millisecond of the year 9999: neither Python nor Spark has a timestamp after it.
-_LATEST: Final = 253_402_300_799_999
 
 
 @final
@@ -35,10 +33,8 @@ class PolledRecords:
 
     Args:
         records: The records, with the columns of SCHEMA.
-        topics: Their topics.
         partition_keys: The partition of each record: the index of its topic in the upper 32 bits,
             the number of the partition in the lower 32 bits.
-        offsets: The offset of each record.
         delivery_counts: How often each record was delivered, this time included.
         unreadable: The rows whose headers the client cannot read.
         acquired_after: A time before the broker locked the first record, on the loop's clock.
@@ -54,11 +50,9 @@ class PolledRecords:
 
 
 def to_columns(messages: Sequence[Message], acquired_after: float) -> PolledRecords:
-    """Turn messages into columns, without a line of Python for each message.
+    """Turn messages, at least one and none with an error, into columns.
 
-    Args:
-        messages: The messages, at least one and none with an error.
-        acquired_after: See PolledRecords.
+    No line of Python runs for each message.
     """
     size = len(messages)
     topics: list[Any] = list(map(Message.topic, messages))
@@ -77,7 +71,7 @@ def to_columns(messages: Sequence[Message], acquired_after: float) -> PolledReco
             pa.array(topics, pa.string()),
             pa.array(partitions),
             pa.array(offsets),
-            _timestamps(stamps),
+            timestamps_of(stamps),
             pa.array((kinds > 1).astype(np.int32)),
             headers,
             pa.array(delivery_counts),
@@ -91,13 +85,6 @@ def to_columns(messages: Sequence[Message], acquired_after: float) -> PolledReco
     return PolledRecords(
         records, tuple(numbers), keys, offsets, delivery_counts, unreadable, acquired_after
     )
-
-
-def _timestamps(milliseconds: NDArray[np.int64]) -> pa.TimestampArray:
-    null = None
-    if milliseconds.min() < 0 or milliseconds.max() > _LATEST:
-        null = (milliseconds < 0) | (milliseconds > _LATEST)
-    return pa.array(milliseconds * 1000, mask=null).view(_TIMESTAMP)
 
 
 def _headers(messages: Sequence[Message]) -> tuple[pa.ListArray, NDArray[np.int64]]:

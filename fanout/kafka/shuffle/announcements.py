@@ -29,9 +29,6 @@ class Announcements:
     """Decide which control frames one producer has to write next.
 
     Times are in seconds, of any clock that never goes back.
-
-    Args:
-        hello: The hello of the producer.
     """
 
     def __init__(self, hello: HelloFrame) -> None:
@@ -90,16 +87,7 @@ class Announcements:
 def announcement_rows(
     topic: str, partitions: Iterable[int], frames: Sequence[ControlFrame]
 ) -> pa.RecordBatch:
-    """Return rows that carry control frames, in their order, to each of some partitions.
-
-    Args:
-        topic: The topic.
-        partitions: The numbers of the partitions.
-        frames: The frames.
-
-    Raises:
-        OptionError: As `encode_control`.
-    """
+    """Return rows that carry control frames, in their order, to each of some partitions."""
     values = [encode_control(frame) for frame in frames]
     numbers = [number for number in partitions for _ in values]
     columns = {

@@ -41,11 +41,7 @@ class CommitMode(Protocol):
 
 @final
 class AtLeastOnceMode:
-    """Make rows visible as soon as all in-sync replicas have them.
-
-    Args:
-        writer: The writer to Kafka.
-    """
+    """Make rows visible as soon as all in-sync replicas have them."""
 
     pending = False
 
@@ -68,13 +64,9 @@ class AtLeastOnceMode:
 class ExactlyOnceMode:
     """Make all rows between two commits visible at once, by a transaction.
 
-    Args:
-        writer: The writer to Kafka, which writes in transactions.
-        transactions: Ends the transactions.
-        joined: The transactional id and its incarnation.
-        marker_group: The consumer group whose offset marks the last commit.
-        timeout: Seconds after which brokers abort a transaction.
-        number: The number of the first commit; the numbers increase.
+    The offset of the marker group marks the last commit. The numbers of commits increase from
+    `number`
+    on.
     """
 
     def __init__(
@@ -102,13 +94,10 @@ class ExactlyOnceMode:
         return self._expires_at is not None
 
     async def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows, in a transaction that begins with the first of them.
+        """Write rows; the first one begins a transaction.
 
         A commit that was cancelled is finished first, because no row may follow the marker in its
         transaction.
-
-        Raises:
-            FanOutError: As `KafkaWriter.write` and `commit`.
         """
         if self._marked_token is not None:
             await self.commit()
@@ -119,12 +108,12 @@ class ExactlyOnceMode:
     async def commit(self) -> None:
         """Commit the rows that were written since the last commit.
 
+        Where it is cancelled, the rows may be committed; another call finishes the commit.
+
         Raises:
             BatchNotWrittenError: If brokers aborted the transaction, because it took too long.
             FencedError: If a newer writer has taken over.
             FanOutError: As `KafkaWriter.flush` and `Transactions.commit`.
-
-        Cancellation: the rows may be committed; another call finishes the commit.
         """
         if self._expires_at is None:
             return

@@ -240,10 +240,7 @@ class Liveness:
     """Measure how long each producer has been silent, in time that the reader waited.
 
     Only the time counts in which the reader waits at the end of its partition. A reader that lags,
-    or whose consumer is busy, cannot tell whether producers are silent.
-
-    Args:
-        timeout: Seconds after which a producer is silent; None for never.
+    or whose consumer is busy, cannot tell whether producers are silent. Without a timeout none is.
     """
 
     def __init__(self, timeout: float | None) -> None:

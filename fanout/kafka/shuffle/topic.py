@@ -47,15 +47,9 @@ _REQUEST_SECONDS: Final = 30.0
 class ShuffleTopic:
     """The requirements on the topic of a shuffle. It is never compacted.
 
-    Args:
-        name: Its name.
-        partition_count: The number of its partitions, which never changes.
-        retention: The least time that records are kept; None for ever. Writers and readers may be
-            stopped for that long.
-        replication_factor: The number of replicas of each record.
-
-    Raises:
-        OptionError: If a number is out of range.
+    The number of partitions never changes. Records are kept for `retention` at least, None for
+    ever:
+    writers and readers may be stopped for that long.
     """
 
     name: str
@@ -85,17 +79,7 @@ class _NotThereYetError(KafkaError):  # type: ignore[misc]  # aiokafka is untype
 
 
 async def ensure_topic(cluster: Cluster, topic: ShuffleTopic) -> None:
-    """Create a topic if it does not exist, and check its configuration.
-
-    Args:
-        cluster: The cluster.
-        topic: The topic.
-
-    Raises:
-        OptionError: If a server would be used without TLS, or a file cannot be used.
-        ServiceError: If the topic has another configuration, or may not be created or described,
-            or no broker responds.
-    """
+    """Create a topic if it does not exist, and check its configuration."""
     jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts
     timeouts = CallTimeouts(_REQUEST_SECONDS)
     async with open_cluster(cluster.named("shuffle"), timeouts) as connections:
@@ -178,17 +162,7 @@ def _check(topic: ShuffleTopic, replicas: int, configs: Mapping[str, str]) -> No
 def check_partition_count(
     topic: str, found: int, expected: int | None, *, by: str = "partition_count"
 ) -> None:
-    """Check the number of partitions of a topic.
-
-    Args:
-        topic: The topic.
-        found: The number that it has.
-        expected: The number that it must have; None for any number.
-        by: The option or the writer that `expected` comes from, for the message.
-
-    Raises:
-        ServiceError: If the numbers differ.
-    """
+    """Check the number of partitions of a topic, which `by` expects; None for any number."""
     if expected not in {None, found}:
         raise ServiceError(
             f"the topic {topic!r} has {found} partitions, and by {by} it has {expected}: "
@@ -198,12 +172,7 @@ def check_partition_count(
 
 @final
 class PartitionCounts:
-    """Check the numbers of partitions of topics; with another number keys would move.
-
-    Args:
-        transport: The requests to the cluster.
-        expected: The number of partitions that each topic must have; None for any number.
-    """
+    """Check the numbers of partitions of topics; with another number keys would move."""
 
     def __init__(self, transport: KafkaTransport, expected: int | None) -> None:
         self._transport = transport
@@ -212,11 +181,7 @@ class PartitionCounts:
         self._announced: dict[str, int] = {}
 
     def check(self, found: Mapping[str, int]) -> None:
-        """Compare the numbers of partitions of topics with the expected and announced ones.
-
-        Raises:
-            ServiceError: If a topic has another number of partitions.
-        """
+        """Compare the numbers of partitions of topics with the expected and announced ones."""
         for topic, count in found.items():
             required = {
                 "partition_count": self._expected,
@@ -227,12 +192,7 @@ class PartitionCounts:
         self._found.update(found)
 
     async def check_announced(self, topic: str, number: int) -> None:
-        """Compare the number of partitions that producers announce with the one of the topic.
-
-        Raises:
-            KafkaError: If the request fails.
-            ServiceError: If the topic has another number of partitions.
-        """
+        """Compare the number of partitions that producers announce with the one of the topic."""
         self._announced[topic] = number
         if self._found.get(topic) == number:
             return

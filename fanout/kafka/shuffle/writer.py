@@ -17,8 +17,7 @@ from fanout.core.user_functions import drop_unawaited
 from fanout.errors import FanOutError, OptionError, StreamStateError
 from fanout.kafka.shuffle.announcements import Announcements, announcement_rows
 from fanout.kafka.shuffle.commit_mode import AtLeastOnceMode, ExactlyOnceMode
-from fanout.kafka.shuffle.frame_columns import keyed_rows, latest_millis
-from fanout.kafka.shuffle.frames import HelloFrame
+from fanout.kafka.shuffle.frames import HelloFrame, keyed_rows, latest_millis
 from fanout.kafka.shuffle.topic import check_partition_count
 from fanout.kafka.transactions.transactions import open_transactions
 from fanout.kafka.writing.producer_id import Idempotent, Transactional

@@ -50,14 +50,7 @@ class ShuffleProducerOptions(WriteOptions):
     generation: int | None = None
 
     def check_producer(self, *, has_times: bool) -> None:
-        """Check the options of this class.
-
-        Args:
-            has_times: Whether records have times.
-
-        Raises:
-            OptionError: If an option is malformed or out of range, or two contradict each other.
-        """
+        """Check the options of this class, with or without times of records."""
         self.check_writing("exactly_once", "at_least_once")
         check_text("topic", self.topic, or_none=False)
         lateness = self.out_of_orderness

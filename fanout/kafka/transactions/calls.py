@@ -87,12 +87,9 @@ class NotYetError(KafkaError):  # type: ignore[misc]  # aiokafka is untyped
 @final
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """The markers of a marker group.
+    """The newest batch that a group marks as committed, and what its marker tells of that batch.
 
-    Args:
-        newest: The newest batch that is marked as committed; None for none.
-        pending: Whether a transaction that is still open has set a marker.
-        content: What the newest one tells of its batch; empty where it tells nothing.
+    `pending` says whether a transaction that is still open has set a marker.
     """
 
     newest: int | None
@@ -102,11 +99,7 @@ class Markers:
 
 @final
 class TransactionCalls:
-    """Make the calls to the coordinators of transactional ids and marker groups.
-
-    Args:
-        connections: Connections to the cluster.
-    """
+    """Make the calls to the coordinators of transactional ids and marker groups."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -114,11 +107,7 @@ class TransactionCalls:
         self._groups = Coordinators(connections, CoordinatorType.GROUP)
 
     async def begin(self, transactional_id: str, seconds: float) -> Incarnation | None:
-        """Begin a new run of a transactional id (InitProducerId).
-
-        Returns:
-            The producer that may write from now on; None where the broker allows no such timeout.
-        """
+        """Begin a run of an id (InitProducerId); None where the broker allows no such timeout."""
         request = InitProducerIdRequest(transactional_id, round(seconds * 1000))
         response = await self._ids.send(transactional_id, request)
         if response.error_code == InvalidTransactionTimeout.errno:
@@ -132,12 +121,7 @@ class TransactionCalls:
         return await self.add_group(token.transactional_id, token.incarnation, token.marker_group)
 
     async def mark(self, token: CommitToken, content: str = "") -> bool:
-        """Set the marker in each topic of the transaction; see `set_offsets`.
-
-        Args:
-            token: The transaction.
-            content: What the marker tells of its batch.
-        """
+        """Set the marker, with its content, in each topic of the transaction; see `set_offsets`."""
         offsets = {Partition(topic, _MARKED_PARTITION): token.batch_id for topic in token.topics}
         return await self.set_offsets(
             token.transactional_id, token.incarnation, token.marker_group, offsets, content
@@ -146,8 +130,7 @@ class TransactionCalls:
     async def add_group(self, transactional_id: str, incarnation: Incarnation, group: str) -> bool:
         """Add a group to the transaction (AddOffsetsToTxn), which begins with it if none is open.
 
-        Returns:
-            Whether the transaction may still be written to.
+        Return whether the transaction may still be written to.
         """
         request = AddOffsetsToTxnRequest(
             transactional_id, incarnation.producer_id, incarnation.epoch, group
@@ -166,17 +149,9 @@ class TransactionCalls:
         offsets: Mapping[Partition, int],
         metadata: str = "",
     ) -> bool:
-        """Set offsets of an added group in the transaction (TxnOffsetCommit).
+        """Set offsets of an added group in the transaction (TxnOffsetCommit), with one text.
 
-        Args:
-            transactional_id: The transactional id.
-            incarnation: Its producer.
-            group: The group.
-            offsets: The offsets.
-            metadata: A text that is stored with each.
-
-        Returns:
-            Whether the transaction may still be written to.
+        Return whether the transaction may still be written to.
         """
         request = TxnOffsetCommitRequest(
             transactional_id,
@@ -195,11 +170,7 @@ class TransactionCalls:
         return True
 
     async def offsets(self, group: str) -> dict[Partition, int]:
-        """Read all offsets of a group (OffsetFetch).
-
-        Raises:
-            NotYetError: If an open transaction may change one of them.
-        """
+        """Read all offsets of a group (OffsetFetch), or NotYetError if a transaction is open."""
         response = await self._groups.send(group, CommittedOffsetsRequest(group, None, stable=True))
         raise_if_refused(response.error_code, group, group=group)
         found: dict[Partition, int] = {}
@@ -212,13 +183,12 @@ class TransactionCalls:
         return found
 
     async def end(self, transactional_id: str, incarnation: Incarnation, *, commit: bool) -> bool:
-        """Commit or abort the open transaction (EndTxn).
+        """Commit or abort the open transaction (EndTxn); return whether it has ended this way.
 
         The request is sent once. It is not retried blindly after a lost answer: a zombie may have
-        opened another transaction with the same epoch meanwhile.
-
-        Returns:
-            Whether the transaction has ended this way, now or by an earlier call of this producer.
+        opened another transaction with the same epoch meanwhile. An earlier call of this producer
+        may have
+        ended it.
         """
         request = EndTxnRequest(
             transactional_id, incarnation.producer_id, incarnation.epoch, commit
@@ -235,12 +205,9 @@ class TransactionCalls:
     ) -> Markers:
         """Read the markers of a group in some topics, or in all with a committed one (OffsetFetch).
 
-        Args:
-            group: The group.
-            topics: The topics; None for all.
-            stable: Whether to "require stable" (KIP-447): the marker of an open transaction, or one
-                whose commit has not reached all partitions, is then reported as pending, instead
-                of the marker before it.
+        With `stable` ("require stable" of KIP-447) the marker of an open transaction, or one whose
+        commit
+        has not reached all partitions, is reported as pending, instead of the marker before it.
         """
         request = CommittedOffsetsRequest(group, topics, stable=stable)
         try:

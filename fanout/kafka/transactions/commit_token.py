@@ -40,12 +40,7 @@ _Time = Annotated[datetime, msgspec.Meta(tz=True)]
 @final
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One run of a producer under a transactional id; brokers fence all but the newest.
-
-    Args:
-        producer_id: The broker's producer id for the transactional id.
-        epoch: The number of the run; the broker refuses all but the newest.
-    """
+    """One run of a producer under a transactional id; brokers fence all but the newest epoch."""
 
     producer_id: int
     epoch: int
@@ -57,10 +52,7 @@ class CommitToken:
     """A transaction that is ready to be committed.
 
     Args:
-        transactional_id: Its transactional id.
-        incarnation: The producer that opened it.
         marker_group: The consumer group in which it marks its batch as committed.
-        batch_id: The batch that it holds.
         partitions: The partitions that it wrote to, by topic; its marker is on partition 0 of each
             of these topics.
         created_at: When the token was made, with a time zone.
@@ -103,11 +95,7 @@ class CommitToken:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> CommitToken:
-        """Parse a token.
-
-        Raises:
-            CheckpointError: If it is damaged, too large, or was written by a newer version.
-        """
+        """Parse a token; a damaged, too large or newer one raises CheckpointError."""
         wire = _FORMAT.read(text, "the commit token")
         return cls(
             transactional_id=wire.transactional_id,

@@ -27,6 +27,7 @@ from fanout.kafka.transactions.calls import Markers, NotYetError, TransactionCal
 from fanout.kafka.transactions.outcome import (
     TransactionOutcome,
     TransactionState,
+    TransactionStatus,
     outcome_without_marker,
 )
 
@@ -57,16 +58,8 @@ async def open_transactions(
 ) -> AsyncIterator[Transactions]:
     """Connect to a cluster; leaving the context closes all connections, and ends no transaction.
 
-    Args:
-        cluster: The cluster.
-        request_timeout: Seconds that a broker may take to answer.
-        patience: Seconds for which a call is tried again where that may help: Kafka's own default
-            of `max.block.ms`.
-        random: The source of jitter; pass a seeded one for a repeatable run.
-
-    Raises:
-        OptionError: A file cannot be used, or a server would be used without TLS.
-        ServiceError: No broker answers within the cluster's `connect_timeout`.
+    A call is tried again for `patience` seconds where that may help: Kafka's default of
+    `max.block.ms`.
     """
     jitter = FullJitter(_WAITS, random or Random())  # noqa: S311 - jitter, no secret
     timeouts = CallTimeouts(request_timeout)
@@ -81,11 +74,6 @@ class Transactions:
     Every call is retried while brokers start, move, or cannot be reached. It raises ServiceError
     when that takes too long, or when the cluster refuses it, with the missing permission. A
     cancelled call may have been carried out, and every call may be repeated.
-
-    Args:
-        calls: Makes each call once.
-        jitter: The waits between attempts.
-        patience: Seconds for which a call is retried.
     """
 
     def __init__(self, calls: TransactionCalls, *, jitter: FullJitter, patience: float) -> None:
@@ -98,9 +86,6 @@ class Transactions:
 
         Without permission to read its configuration (DESCRIBE_CONFIGS on the cluster), or where a
         compatible broker does not report it, that is Kafka's default, 15 minutes.
-
-        Raises:
-            ServiceError: No broker answers.
         """
 
         async def call() -> float:
@@ -115,15 +100,9 @@ class Transactions:
         """Begin a new run of a transactional id, which aborts its open transaction.
 
         All former producers of the id are fenced. The call waits until a transaction that is being
-        ended has ended in all partitions, so that markers read afterwards are final.
-
-        Args:
-            transactional_id: The id.
-            timeout: Seconds after which the broker aborts a transaction of this run.
-
-        Raises:
-            OptionError: If the timeout is not positive, or longer than a broker allows.
-            ServiceError: If the id may not be used, or the cluster does not answer.
+        ended has ended in all partitions, so that markers read afterwards are final. OptionError is
+        raised
+        if the timeout, in seconds, is not positive, or longer than a broker allows.
         """
         if not _SHORTEST_TIMEOUT <= number("transaction_timeout", timeout) <= _LONGEST_TIMEOUT:
             raise OptionError(
@@ -146,17 +125,9 @@ class Transactions:
 
         The marker is an offset in partition 0 of each topic of the transaction, so it exists as
         long as one of these topics does. A transaction that is not open any more is no error here:
-        `commit` returns how it ended.
-
-        Call it before `commit`, never after, where it would open a new transaction.
-
-        Args:
-            token: The transaction, whose topics must exist.
-            content: What the marker tells of its batch.
-
-        Raises:
-            ServiceError: If the id, the group or a topic may not be used, a topic does not exist,
-                or the cluster does not answer.
+        `commit` returns how it ended. Call it before `commit`, never after, where it would open a
+        new
+        transaction. `content` is what the marker tells of its batch.
         """
 
         async def call() -> None:
@@ -171,11 +142,9 @@ class Transactions:
         It may be called any number of times, in any process, also after later batches. Only a
         marked transaction is committed: an open one without a marker may be a zombie's, which
         wrote with the same epoch after the end of this one. The call is retried until the
-        transaction expires, if that is longer than the patience.
-
-        Raises:
-            ServiceError: If the id, the group or a topic may not be used, or the outcome is not
-                known in time; a later call returns it.
+        transaction expires, if that is longer than the patience; then ServiceError means that the
+        outcome
+        is not known, and a later call returns it.
         """
         left = (token.expires_at - datetime.now(UTC)).total_seconds()
         return await self._retried(
@@ -190,9 +159,6 @@ class Transactions:
 
         For a producer that is not the newest, and for any before Kafka 3.0, the result only means
         that it can write no more: its marker shows whether it had committed before.
-
-        Raises:
-            ServiceError: If the id may not be used, or the cluster does not answer.
         """
 
         async def call() -> TransactionOutcome:
@@ -216,10 +182,6 @@ class Transactions:
 
         A transaction that is not open any more is no error here: `end` returns how it ended.
         Call it before `end`, never after, where it would begin a new transaction.
-
-        Raises:
-            ServiceError: If the id, the group or a topic may not be used, a topic does not exist,
-                or the cluster does not answer.
         """
 
         async def call() -> None:
@@ -229,12 +191,7 @@ class Transactions:
         await self._retried(f"the offsets of {group} cannot be stored in a transaction", call)
 
     async def stored_offsets(self, group: str) -> Mapping[Partition, int]:
-        """Return all committed offsets of a group; final after `begin`, as for `marked`.
-
-        Raises:
-            ServiceError: If the group may not be used, the cluster does not answer, or a
-                transaction stays open.
-        """
+        """Return all committed offsets of a group; final after `begin`, as for `marked`."""
         doing = f"the offsets of the group {group} cannot be read"
         return await self._retried(doing, lambda: self._calls.offsets(group))
 
@@ -245,14 +202,6 @@ class Transactions:
 
         Only the process that began it calls this: no other one writes with its epoch, so that a
         commit whose answer was lost is repeated without danger.
-
-        Args:
-            transactional_id: The id.
-            incarnation: The producer that opened it.
-            patience: Seconds for which the call is retried.
-
-        Raises:
-            ServiceError: If the id may not be used, or the outcome is not known in time.
         """
 
         async def call() -> TransactionOutcome:
@@ -270,28 +219,18 @@ class Transactions:
         )
 
     async def marked(self, marker_group: str, topics: Sequence[str] = ()) -> int | None:
-        """Return the newest batch that is marked as committed; None for none. See `newest_mark`.
-
-        Raises:
-            ServiceError: If the group may not be used, the cluster does not answer, or a
-                transaction stays open; `describe` reports that without waiting.
-        """
+        """Return the newest batch that is marked as committed; None for none. See `newest_mark`."""
         return (await self.newest_mark(marker_group, topics)).newest
 
     async def newest_mark(self, marker_group: str, topics: Sequence[str] = ()) -> Markers:
         """Return the newest batch that is marked as committed, and what its marker tells of it.
 
         The result is final if no other process can commit, so after `begin`. The call waits for a
-        transaction that is open or being ended, and has its marker in one of these topics.
-
-        Args:
-            marker_group: The group.
-            topics: The topics of a stored token, in which a transaction that is being ended may
-                have its marker. All other topics with a marker are included.
-
-        Raises:
-            ServiceError: If the group may not be used, the cluster does not answer, or a
-                transaction stays open; `describe` reports that without waiting.
+        transaction that is open or being ended, and has its marker in one of these topics, those of
+        a
+        stored token, or in any topic with a committed marker. It raises ServiceError where a
+        transaction
+        stays open; `describe` reports that without waiting.
         """
 
         async def call() -> Markers:
@@ -306,11 +245,7 @@ class Transactions:
         return await self._retried(f"the marker in {marker_group} cannot be read", call)
 
     async def markers(self, group: str, topics: Sequence[str], *, stable: bool) -> Markers:
-        """Return the markers in some topics now; see `TransactionCalls.markers`.
-
-        Raises:
-            ServiceError: If the group may not be used, or the cluster does not answer.
-        """
+        """Return the markers in some topics now; see `TransactionCalls.markers`."""
         doing = f"the marker in {group} cannot be read"
         return await self._retried(doing, lambda: self._calls.markers(group, topics, stable=stable))
 
@@ -323,12 +258,8 @@ class Transactions:
     ) -> dict[str, int]:
         """Return how many partitions topics have, in the order of their names.
 
-        Args:
-            topics: Topics that have to exist.
-            others: Topics that are left out where they do not exist, or may not be described.
-
-        Raises:
-            ServiceError: If a topic does not exist, may not be described, or no broker answers.
+        The others are left out where they do not exist, or may not be described; the first have to
+        exist.
         """
         clock = asyncio.get_running_loop().time
         missing_at = clock() + KAFKA_INTERVALS.current.topic_missing_after
@@ -348,11 +279,7 @@ class Transactions:
         return await self._retried(f"the partitions of {named} cannot be counted", count)
 
     async def describe(self, transactional_id: str) -> TransactionDescription | None:
-        """Return the description of a transactional id; None before Kafka 3.0.
-
-        Raises:
-            ServiceError: If the id may not be described, or the cluster does not answer.
-        """
+        """Return the description of a transactional id; None before Kafka 3.0."""
         doing = f"the transactions of {transactional_id} cannot be described"
         return await self._retried(doing, lambda: self._calls.describe(transactional_id))
 
@@ -397,4 +324,22 @@ def _outcome(token: CommitToken, description: TransactionDescription | None) -> 
         TransactionOutcome.EXPIRED
         if token.expires_at <= datetime.now(UTC)
         else TransactionOutcome.FENCED
+    )
+
+
+async def transaction_status(
+    transactions: Transactions, token: CommitToken, *, recorded: bool
+) -> TransactionStatus:
+    """Read the status of a transaction, without changing it or waiting for its end."""
+    description = await transactions.describe(token.transactional_id)
+    markers = await transactions.markers(token.marker_group, token.topics, stable=True)
+    pending = markers.pending
+    if pending:  # it hides the marker before it
+        markers = await transactions.markers(token.marker_group, token.topics, stable=False)
+    return TransactionStatus(
+        token=token,
+        recorded=recorded,
+        description=description,
+        marked=markers.newest,
+        pending=pending,
     )

@@ -76,12 +76,7 @@ class Delivery:
 @final
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows of a batch that belong to one delivery.
-
-    Args:
-        delivery: The delivery.
-        rows: The number of its rows.
-    """
+    """The rows of a batch that belong to one delivery."""
 
     delivery: Delivery
     rows: int

@@ -52,11 +52,7 @@ CODECS: Final[Mapping[str, tuple[int, Callable[[memoryview], bytes | memoryview]
 
 
 def record_sizes(rows: pa.RecordBatch) -> _Numbers:
-    """Return the most bytes that each record takes in a batch; a batch takes 61 bytes more.
-
-    Args:
-        rows: The columns `key`, `value` and `headers` among others, as for `encode`.
-    """
+    """Return the most bytes that each record takes in a batch; a batch takes 61 bytes more."""
     most = _lengths(rows["key"], 0) + _lengths(rows["value"], 0) + _RECORD
     headers = rows["headers"]
     inside = headers.flatten()
@@ -70,16 +66,12 @@ def record_sizes(rows: pa.RecordBatch) -> _Numbers:
 def encode_record_batch(
     rows: pa.RecordBatch, codec: str, producer: ProducerId, sequence: int
 ) -> bytes:
-    """Encode records as one batch.
+    """Encode at least one record as one batch, by a codec of CODECS.
 
-    Args:
-        rows: At least one record: `key` and `value` (binary, null for none),
-            `timestamp` (int64, milliseconds from 1970 on) and `headers` (a list of structs of a
-            string `key` and a binary `value`).
-        codec: A name in CODECS.
-        producer: The producer.
-        sequence: The number of the producer's records in the partition before these; -1 without a
-            producer id.
+    The rows have `key` and `value` (binary, null for none), `timestamp` (int64, milliseconds from
+    1970
+    on) and `headers` (a list of structs of a string `key` and a binary `value`). `sequence` is the
+    number of the producer's records in the partition before these; -1 without a producer id.
     """
     times = rows["timestamp"].to_numpy()
     number, compress = CODECS[codec]

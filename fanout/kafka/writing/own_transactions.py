@@ -34,13 +34,7 @@ class OwnTransactions:
     """Write in transactions that nobody else writes in.
 
     The offsets of a consumer group may be part of a transaction. The group has the name of the
-    transactional id.
-
-    Args:
-        writer: Writes in the transactions.
-        transactions: Ends them.
-        joined: The transactional id and its incarnation.
-        timeout: Seconds after which brokers abort a transaction.
+    transactional id. Brokers abort a transaction after `timeout` seconds.
     """
 
     def __init__(
@@ -72,10 +66,8 @@ class OwnTransactions:
     async def offsets(self) -> Mapping[Partition, int]:
         """Return the offsets of the last committed transaction that had any.
 
-        Raises:
-            StreamStateError: If a transaction is open, whose offsets are not known to be valid.
-            ServiceError: If the group may not be read, or the cluster does not answer.
-            FanOutError: As `commit`, if one was cancelled.
+        StreamStateError is raised if a transaction is open, whose offsets are not known to be
+        valid.
         """
         if self._ending:
             await self._end()
@@ -86,11 +78,7 @@ class OwnTransactions:
         return await self._transactions.stored_offsets(self._joined.transactional_id)
 
     async def write(self, rows: pa.RecordBatch, delivery: Delivery) -> None:
-        """Write rows, in a transaction that begins with the first of them.
-
-        Raises:
-            FanOutError: As `KafkaWriter.write`; and as `commit`, if one was cancelled.
-        """
+        """Write rows, in a transaction that begins with the first of them."""
         if self._ending:
             await self._end()
         before = self._writer.queued
@@ -107,15 +95,14 @@ class OwnTransactions:
         """Commit the rows since the last commit, and offsets with them.
 
         Offsets that are stored already are stored again now and then: brokers forget each of them
-        a time after its own last commit.
+        a time after its own last commit. Where it is cancelled, the rows may be committed; another
+        call finishes the commit.
 
         Raises:
             StreamStateError: If a write was cancelled in the middle.
             FencedError: If a newer writer has taken over.
             BatchNotWrittenError: If brokers have aborted the transaction.
             FanOutError: As `KafkaWriter.flush` and `Transactions.end`.
-
-        Cancellation: the rows may be committed; another call finishes the commit.
         """
         if self._ending:
             await self._end()
@@ -138,11 +125,7 @@ class OwnTransactions:
         await self._end()
 
     async def abort(self) -> None:
-        """Abort the open transaction, if there is one.
-
-        Raises:
-            FanOutError: As `KafkaWriter.flush` and `Transactions.abort`.
-        """
+        """Abort the open transaction, if there is one."""
         if self._ending:
             await self._end()
         if not self._open:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.writing.delivery import Part
     from fanout.kafka.writing.producer_id import OpenTransaction, ProducerId
-    from fanout.kafka.writing.producer_options import ProducerOptions
+    from fanout.kafka.writing.write_options import ProducerOptions
 
 _ALL_REPLICAS: Final = -1
 
@@ -40,12 +40,8 @@ _SEQUENCES: Final = 2**31
 
 @final
 @dataclass(slots=True, eq=False)
-class IdleMemory:
-    """About the bytes of confirmed rows that are still in memory.
-
-    Args:
-        nbytes: Their number.
-    """
+class RetainedBytes:
+    """About the bytes of confirmed rows that are still in memory."""
 
     nbytes: int = 0
 
@@ -59,32 +55,28 @@ class WriteBuffers:
     its partition keeps all of them.
 
     Args:
-        total: The idle memory of all writes.
+        total: The retained bytes of all writes.
         size: The bytes of the buffers.
         encoded: The bytes of all slices, as they are queued.
         slices: The slices that are queued, and one more while the write adds some.
-        idle: About the bytes of the others.
+        retained: About the bytes of the others.
     """
 
-    total: IdleMemory
+    total: RetainedBytes
     size: int
     encoded: int
     slices: int = 1
-    idle: int = 0
+    retained: int = 0
 
     def release(self, encoded: int) -> None:
-        """Count a slice that is queued no more.
-
-        Args:
-            encoded: Its bytes, as it was queued.
-        """
+        """Count a slice of these bytes, as it was queued, that is queued no more."""
         share = self.size * encoded // self.encoded
         self.slices -= 1
-        self.idle += share
+        self.retained += share
         self.total.nbytes += share
         if not self.slices:
-            self.total.nbytes -= self.idle
-            self.idle = 0
+            self.total.nbytes -= self.retained
+            self.retained = 0
 
 
 @final
@@ -93,11 +85,9 @@ class ProduceBatch:
     """Rows of one partition that are to be written.
 
     Args:
-        rows: The rows, as `encode_record_batch` takes them.
         nbytes: The most bytes that they take when encoded.
         deadline: When to give up, by the loop's clock.
         data: The encoded batch; None before the first attempt. Later attempts send the same bytes.
-        attempts: How many times the batch was sent.
         parts: The deliveries to which its rows belong, in order; empty where nobody asks.
         first_offset: The offset of the first row, once a broker has reported it.
         buffers: What the rows are a slice of; None where they have buffers of their own.
@@ -134,20 +124,12 @@ class ProduceBatch:
 
 @final
 class ProduceRequests:
-    """Send batches to brokers, one attempt per call.
+    """Send batches to brokers, one attempt per call, and count them.
 
-    Args:
-        connections: Connections to the cluster.
-        options: Sizes and timeouts.
-        producer: The producer.
-        transaction: The transaction to which partitions are added before they are written to;
-            None without one.
-        written: How many records the producer has written in other processes, by partition.
-
-    Attributes:
-        sent: Requests that were sent.
-        sent_again: Records in attempts after the first.
-        throttled: Answers by which brokers slow the writer down, for a quota.
+    `written` has how many records the producer has written in other processes, by partition.
+    `sent_again` counts records in attempts after the first, `throttled` answers by which brokers
+    slow
+    the writer down, for a quota.
     """
 
     def __init__(
@@ -270,11 +252,9 @@ class ProduceRequests:
 class PartitionQueue:
     """The batches of a partition, of which only the first is being sent.
 
-    Args:
-        partition: The partition.
-        batches: Its batches.
-        failures: How many times in a row the first batch failed.
-        max_bytes: The largest batch that the topic accepts; a larger one is cut before it is sent.
+    `failures` counts those of the first batch in a row. A batch of more than `max_bytes`, the most
+    that
+    the topic accepts, is cut before it is sent.
     """
 
     partition: Partition
@@ -287,9 +267,6 @@ class PartitionQueue:
 
         The next batch is sent after the answer to the one before, and small batches take as long
         as large ones. A batch that was sent stays as it is, because it may have arrived.
-
-        Args:
-            batch_size: About the most bytes in a batch.
         """
         first = self.batches[0]
         if first.nbytes > self.max_bytes and len(first.rows) > 1:

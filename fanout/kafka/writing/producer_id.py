@@ -30,10 +30,7 @@ _NO_TIMEOUT: Final = 2**31 - 1
 class ProducerId:
     """A producer, by which brokers recognise repeated batches and fence former producers.
 
-    Args:
-        producer_id: The number that the cluster assigned; -1 for none.
-        epoch: The generation of the producer under that number.
-        transactional: Whether its records are part of a transaction.
+    The cluster assigns the number, -1 for none, and the epoch.
     """
 
     producer_id: int
@@ -48,12 +45,7 @@ NO_PRODUCER_ID: Final = ProducerId(-1, -1)
 @final
 @dataclass(frozen=True, slots=True)
 class Transactional:
-    """Write as part of a transaction that another process has begun and will end.
-
-    Args:
-        transactional_id: The transactional id.
-        incarnation: The producer id and epoch of the transaction.
-    """
+    """Write as part of a transaction that another process has begun and will end."""
 
     transactional_id: str
     incarnation: Incarnation
@@ -75,11 +67,7 @@ WriteMode: TypeAlias = Transactional | Idempotent | Unconfirmed
 
 
 async def obtain_producer_id(connections: Connections, mode: WriteMode) -> ProducerId:
-    """Return the producer id of a mode, assigned by the cluster where the mode needs a new one.
-
-    Raises:
-        KafkaError: If the cluster assigns no producer id.
-    """
+    """Return the producer id of a mode, assigned by the cluster where the mode needs a new one."""
     match mode:
         case Transactional(_, Incarnation(producer_id, epoch)):
             return ProducerId(producer_id, epoch, transactional=True)
@@ -95,12 +83,7 @@ async def obtain_producer_id(connections: Connections, mode: WriteMode) -> Produ
 
 @final
 class OpenTransaction:
-    """Add partitions to an open transaction, as its coordinator requires before a write.
-
-    Args:
-        connections: Connections to the cluster.
-        mode: The transaction.
-    """
+    """Add partitions to an open transaction, as its coordinator requires before a write."""
 
     def __init__(self, connections: Connections, mode: Transactional) -> None:
         self._mode = mode
@@ -112,11 +95,7 @@ class OpenTransaction:
         return self._mode.transactional_id
 
     async def add(self, partitions: Sequence[Partition]) -> None:
-        """Add partitions; those already added may be passed again.
-
-        Raises:
-            KafkaError: If they cannot be added.
-        """
+        """Add partitions; those already added may be passed again."""
         mode = self._mode
         request = AddPartitionsToTxnRequest(
             mode.transactional_id,

@@ -31,12 +31,7 @@ _REQUIRED: Final = ("topic", "partition", "value")
 
 
 def prepare_rows(records: pa.RecordBatch, now: datetime) -> pa.RecordBatch:
-    """Bring records to the columns that are encoded.
-
-    Args:
-        records: The columns `topic`, `partition` and `value`, and optionally `key`, `headers` and
-            `timestamp`.
-        now: The timestamp of records that have none.
+    """Bring records to the columns that are encoded, with the timestamp `now` where they have none.
 
     Raises:
         UnwritableRecordError: If a column is missing, unknown or of another type, or Kafka cannot
@@ -76,14 +71,9 @@ def split_by_partition(rows: pa.RecordBatch) -> Iterator[tuple[Partition, pa.Rec
 
 
 def cut_batches(rows: pa.RecordBatch, max_bytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Cut rows into batches.
+    """Cut rows of a partition into batches, each with the most bytes that it takes.
 
-    Args:
-        rows: Rows of one partition.
-        max_bytes: The most bytes in a batch, unless one record takes more: it goes alone.
-
-    Yields:
-        The rows of a batch, and the most bytes that they take.
+    These are at most `max_bytes`, unless one record takes more: it goes alone.
     """
     ends = np.cumsum(record_sizes(rows))
     begin, behind = 0, 0
@@ -106,11 +96,7 @@ def _check_names(names: list[str]) -> None:
 
 
 def column_of(records: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column in the type that is encoded; nulls where the records have none.
-
-    Raises:
-        UnwritableRecordError: If it has another type.
-    """
+    """Return a column in the type that is encoded; nulls where the records have none."""
     kind = COLUMNS[name]
     if name not in records.schema.names:
         return pa.nulls(len(records), kind)

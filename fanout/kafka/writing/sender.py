@@ -18,9 +18,9 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.delivery import Part
 from fanout.kafka.writing.policy import TOO_LARGE, final_error
 from fanout.kafka.writing.produce_requests import (
-    IdleMemory,
     PartitionQueue,
     ProduceBatch,
+    RetainedBytes,
     WriteBuffers,
 )
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
     from fanout.kafka.writing.delivery import Delivery
     from fanout.kafka.writing.produce_requests import ProduceRequests
-    from fanout.kafka.writing.producer_options import ProducerOptions
+    from fanout.kafka.writing.write_options import ProducerOptions
 
 # Requests to one broker at a time, for different partitions: while the broker handles one, the next
 # is sent.
@@ -47,12 +47,6 @@ class Sender:
     Each partition has one batch in flight at a time, so that its records keep their order through
     every failure. A request holds batches of as many partitions as fit. A final error ends the
     sending, and every waiting call raises it.
-
-    Args:
-        requests: Sends one request.
-        metadata: The leaders of partitions.
-        options: Sizes and timeouts.
-        jitter: The waits between two attempts.
     """
 
     def __init__(
@@ -72,7 +66,7 @@ class Sender:
         self._ready: dict[PartitionQueue, None] = {}
         self._in_flight: Counter[int] = Counter()
         self._waiting = 0
-        self._idle = IdleMemory()
+        self._retained = RetainedBytes()
         self._latest: WriteBuffers | None = None
         self._progress = asyncio.Event()
         self._failure: Exception | None = None
@@ -93,11 +87,7 @@ class Sender:
             self._fail_deliveries(closed)
 
     async def locate(self, partitions: Collection[Partition]) -> None:
-        """Check that partitions exist, and that the sending has not failed.
-
-        Raises:
-            FanOutError: If a partition cannot be written to, or the sending has failed.
-        """
+        """Check that partitions can be written to, and that the sending has not failed."""
         self._check()
         new = [each for each in partitions if each not in self._queues]
         if any(self._metadata.leader(each) is None for each in new):
@@ -111,32 +101,25 @@ class Sender:
         return self._metadata.cluster_id
 
     async def partition_count(self, topic: str) -> int:
-        """Return the number of partitions of a topic, as it was when the topic was first located.
-
-        Raises:
-            FanOutError: If the topic cannot be written to, or the sending has failed.
-        """
+        """Return how many partitions a topic had when it was first located."""
         await self.locate([Partition(topic, 0)])
         return self._metadata.partition_count(topic)
 
     def begin_write(self, size: int, encoded: int) -> WriteBuffers:
-        """Return the buffers of the rows that are put next.
+        """Return the buffers of the rows that are put next, and take this many bytes encoded.
 
         Rows of earlier writes are copied if they keep more confirmed rows in memory than
         `buffer.memory`: small ones wait for a leader, and the other partitions go on. The latest
         write is usually still under way.
-
-        Args:
-            size: The bytes of the buffers.
-            encoded: The bytes of all rows, as they are put.
         """
-        idle = self._idle.nbytes - (self._latest.idle if self._latest is not None else 0)
-        if idle > self._options.buffer_memory:
+        under_way = 0 if self._latest is None else self._latest.retained
+        retained = self._retained.nbytes - under_way
+        if retained > self._options.buffer_memory:
             for queue in self._queues.values():
                 for batch in queue.batches:
                     if batch.buffers is not self._latest:
                         batch.copy_rows()
-        self._latest = WriteBuffers(self._idle, size, encoded)
+        self._latest = WriteBuffers(self._retained, size, encoded)
         return self._latest
 
     async def put(
@@ -149,15 +132,7 @@ class Sender:
     ) -> None:
         """Queue rows for a located partition, when `buffer.memory` has room for them.
 
-        Args:
-            partition: The partition.
-            rows: The rows, as `encode_record_batch` takes them.
-            nbytes: The most bytes that they take when encoded.
-            delivery: The delivery to which the rows belong; None where nobody asks.
-            buffers: Those of the write.
-
-        Raises:
-            FanOutError: If the sending has failed.
+        The rows are as `encode_record_batch` takes them, and take at most `nbytes` when encoded.
         """
         while self._waiting and self._waiting + nbytes > self._options.buffer_memory:
             await self._wait_for_progress()
@@ -194,11 +169,7 @@ class Sender:
             self._run(partial(self._recover, leaderless, no_leader), leaderless)
 
     async def flush(self) -> None:
-        """Wait until all queued rows are confirmed.
-
-        Raises:
-            FanOutError: If the sending has failed.
-        """
+        """Wait until all queued rows are confirmed."""
         while self._waiting:
             await self._wait_for_progress()
         self._check()

@@ -23,9 +23,9 @@ from fanout.kafka.transactions.transactions import open_transactions
 from fanout.kafka.writing import writer as partition_writer
 from fanout.kafka.writing.delivery import Delivery
 from fanout.kafka.writing.own_transactions import OwnTransactions
-from fanout.kafka.writing.placement import place_rows, to_batch, topics_of
+from fanout.kafka.writing.partitioner import place_rows, to_batch, topics_of
 from fanout.kafka.writing.producer_id import Idempotent, Transactional
-from fanout.kafka.writing.producer_options import ProducerOptions
+from fanout.kafka.writing.write_options import ProducerOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

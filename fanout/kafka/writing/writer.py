@@ -15,9 +15,9 @@ from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.writing.produce_requests import ProduceRequests
 from fanout.kafka.writing.producer_id import OpenTransaction, Transactional, obtain_producer_id
-from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.row_batches import cut_batches, prepare_rows, split_by_partition
 from fanout.kafka.writing.sender import Sender
+from fanout.kafka.writing.write_options import ProducerOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -39,13 +39,7 @@ _PATIENCE: Final = 30.0
 @final
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The records that a writer has written since it was opened.
-
-    Args:
-        rows: The number of records.
-        bytes: The bytes of the record batches that were sent.
-        partitions: The number of records in each partition.
-    """
+    """The records that a writer has written since it was opened, and the bytes of their batches."""
 
     rows: int
     bytes: int
@@ -57,10 +51,6 @@ class KafkaWriter:
     """Write records; `open_writer` makes it. Its methods are called one at a time.
 
     A final error ends the writing: every later call raises it too.
-
-    Args:
-        sender: Sends the batches.
-        options: Sizes.
     """
 
     def __init__(self, sender: Sender, options: ProducerOptions) -> None:
@@ -78,31 +68,21 @@ class KafkaWriter:
         return self._sender.queued
 
     async def partition_count(self, topic: str) -> int:
-        """Return the number of partitions of a topic, as it was when the writer first met it.
-
-        Raises:
-            ServiceError: If the topic does not exist, or the cluster refuses a request.
-            FanOutError: As for `write`.
-        """
+        """Return the number of partitions of a topic, as it was when the writer first met it."""
         return await self._sender.partition_count(topic)
 
     async def write(self, records: pa.RecordBatch, delivery: Delivery | None = None) -> None:
         """Write records; each partition gets its records in the order of their rows.
 
-        It returns when all of them fit into `buffer.memory`; `flush` waits for confirmation.
-
-        Args:
-            records: The columns `topic`, `partition` and `value`, and optionally `key`, `headers`
-                and `timestamp` (null: now).
-            delivery: The delivery to report the places of the records to.
+        It returns when all of them fit into `buffer.memory`; `flush` waits for confirmation. Where
+        it is
+        cancelled, some of the records may be written.
 
         Raises:
             UnwritableRecordError: If a record is too large, or Kafka cannot hold a value.
             ServiceError: If a topic or partition does not exist, or the cluster refuses a request.
             FencedError: If a newer run has taken over, or the transaction has ended.
             WriteTimeoutError: If the cluster does not confirm records in time.
-
-        Cancellation: some of the records may be written.
         """
         rows = prepare_rows(records, datetime.now(UTC))
         batches = [
@@ -129,15 +109,7 @@ class KafkaWriter:
         self._sender.start()
 
     async def flush(self) -> Written:
-        """Wait until all written records are confirmed.
-
-        In the mode `Unconfirmed`, wait until brokers have read them.
-
-        Raises:
-            FanOutError: As for `write`.
-
-        Cancellation: nothing is lost; call it again.
-        """
+        """Wait until all written records are confirmed, or read by brokers if `Unconfirmed`."""
         await self._sender.flush()
         sender = self._sender
         return Written(sender.rows, sender.bytes, dict(sender.partitions))
@@ -147,10 +119,7 @@ class KafkaWriter:
         return self._sender.statistics()
 
     def next_transaction(self) -> None:
-        """Go on in a new transaction of the same producer, after the one before was ended.
-
-        All written records must be flushed before.
-        """
+        """Go on in a new transaction, after the one before was flushed and ended."""
         self._sender.next_transaction()
 
 
@@ -165,19 +134,14 @@ async def open_writer(
     """Connect to a cluster, in order to write to it.
 
     Leaving the block closes every connection at once, and drops records that are not flushed. A
-    transaction stays open.
-
-    Args:
-        cluster: The cluster.
-        mode: `Transactional`, `Idempotent`, or `Unconfirmed`.
-        options: The producer options with Kafka's own names.
-        written: How many records the producer of a transaction has written in other processes, by
-            partition, because brokers expect the next sequence number. None for none.
+    transaction stays open. `written` has how many records the producer of a transaction has written
+    in
+    other processes, by partition, because brokers expect the next sequence number.
 
     Raises:
         OptionError: If a server would be used without TLS, or a file cannot be used.
-        ServiceError: If the cluster cannot be reached for half a minute, or for
-            delivery.timeout.ms if that is shorter, or refuses the client.
+        ServiceError: If the cluster cannot be reached for half a minute, or for delivery.timeout.ms
+            if that is shorter, or refuses the client.
     """
     options = options or ProducerOptions()
     jitter = FullJitter(_WAITS, Random())  # noqa: S311 - it spreads attempts

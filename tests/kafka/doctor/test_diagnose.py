@@ -17,7 +17,7 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.positions import Cursor, Horizon
 from fanout.kafka.cluster import Cluster, Server
 from fanout.kafka.doctor.diagnose import KafkaNeeds, diagnose_cluster, read_lag
-from fanout.kafka.doctor.reading import examine_share_group
+from fanout.kafka.doctor.resources import examine_share_group
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.security import Security

@@ -15,13 +15,14 @@ from aiokafka.errors import (
 
 from fanout.errors import ServiceError
 from fanout.kafka.doctor.calls import DoctorCalls
-from fanout.kafka.doctor.reading import (
+from fanout.kafka.doctor.resources import (
     examine_group,
+    examine_limits,
     examine_replicas,
     examine_retention,
     examine_share_group,
+    examine_transactional_id,
 )
-from fanout.kafka.doctor.writing import examine_limits, examine_transactional_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

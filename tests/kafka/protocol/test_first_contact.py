@@ -14,9 +14,8 @@ from aiokafka.errors import KafkaConnectionError
 
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.cluster import Cluster, Server
-from fanout.kafka.protocol.diagnosis import diagnose
+from fanout.kafka.protocol.diagnosis import Peer, PeerKind, diagnose, probe
 from fanout.kafka.protocol.first_contact import open_cluster
-from fanout.kafka.protocol.peer_probe import Peer, PeerKind, probe
 from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.security import Security
 from tests.kafka.certificates import make_certificates
@@ -48,7 +47,7 @@ TLS = Security(protocol="SSL")
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fanout.kafka.protocol.first_contact._FIRST_ATTEMPT", 0.1)
-    monkeypatch.setattr("fanout.kafka.protocol.peer_probe._PATIENCE", 0.1)
+    monkeypatch.setattr("fanout.kafka.protocol.diagnosis._PATIENCE", 0.1)
 
 
 async def reach(servers: Any, security: Security, seconds: float = LATE) -> Connections:

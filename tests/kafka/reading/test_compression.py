@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import MalformedEventError
-from fanout.kafka.reading.compression import decompress_records
+from fanout.kafka.reading.record_batches import decompress_records
 from tests.damage import damaged
 from tests.provers.record_batches import CODECS, compress, xerial
 

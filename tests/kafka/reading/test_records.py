@@ -291,7 +291,7 @@ def test_an_unknown_codec_is_an_error() -> None:
 
 def test_a_missing_codec_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     build = SimpleNamespace(Codec=SimpleNamespace(is_available=lambda name: name != "zstd"))
-    monkeypatch.setattr("fanout.kafka.reading.compression.pa", build)
+    monkeypatch.setattr("fanout.kafka.reading.record_batches.pa", build)
     with pytest.raises(SetupError, match=r"zstd.*install pyarrow"):
         read(batch(rows(1), codec="zstd"))
 

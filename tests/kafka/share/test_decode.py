@@ -18,11 +18,10 @@ from fanout.core.user_decode import UserDecode
 from fanout.errors import DecodeFailedError
 from fanout.kafka.reading.columns import PLACES
 from fanout.kafka.share.acknowledgements import SharedState
-from fanout.kafka.share.acquired import AcquiredRecords
+from fanout.kafka.share.acquired import AcquiredRecords, ExpiredRecords
 from fanout.kafka.share.decode import decode
 from fanout.kafka.share.dedup import Dedup
 from fanout.kafka.share.delivery import MemberDelivery
-from fanout.kafka.share.locks import ExpiredRecords
 from fanout.kafka.share.poll_columns import NO_RECORDS, SCHEMA, PolledRecords
 from tests.virtual_time import in_virtual_time
 

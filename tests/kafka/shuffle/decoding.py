@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import Fetched
-from fanout.kafka.shuffle.frame_columns import FRAMED
+from fanout.kafka.shuffle.frames import FRAMED
 from tests.provers.record_batches import BatchRow, batch
 
 if TYPE_CHECKING:

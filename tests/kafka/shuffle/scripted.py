@@ -15,7 +15,7 @@ from tests.provers.record_batches import BatchRow, batch
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from fanout.kafka.shuffle.connection import ShuffleConnection
+    from fanout.kafka.shuffle.source import ShuffleConnection
     from tests.kafka.scripted import Log, ScriptedCluster
 
 __all__ = ("ScriptedShuffle", "framed", "write")

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from fanout.core.events import Batch, Gap, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import BadFrameError
-from fanout.kafka.shuffle.batch_cutter import BatchCutter
-from fanout.kafka.shuffle.frame_columns import SCHEMA
 from fanout.kafka.shuffle.frames import (
+    SCHEMA,
     ControlFrame,
     EndFrame,
     HelloFrame,
@@ -22,6 +21,7 @@ from fanout.kafka.shuffle.frames import (
     encode_control,
 )
 from fanout.kafka.shuffle.producers import Producers
+from fanout.kafka.shuffle.reader import BatchCutter
 from tests.kafka.shuffle.decoding import read_answer
 from tests.provers.record_batches import BatchRow
 from tests.provers.record_batches import batch as sent

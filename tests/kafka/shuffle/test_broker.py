@@ -14,12 +14,12 @@ from aiokafka import AIOKafkaProducer
 import fanout
 from fanout.errors import BadFrameError, ServiceError, SplitFailedError
 from fanout.kafka import ShuffleSource, producers_at
-from fanout.kafka.shuffle.frame_columns import encode
 from fanout.kafka.shuffle.frames import (
     EndFrame,
     HelloFrame,
     IdleFrame,
     WatermarkFrame,
+    encode,
     encode_control,
 )
 from tests.kafka.topics import Topic, new_topic, seeded

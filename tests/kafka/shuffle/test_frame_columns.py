@@ -8,13 +8,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fanout.errors import BadFrameError, OptionError
-from fanout.kafka.shuffle.frame_columns import CONTROL, SCHEMA, encode
 from fanout.kafka.shuffle.frames import (
+    CONTROL,
     LONGEST_CONTROL,
     MAX_MILLIS,
     MIN_MILLIS,
+    SCHEMA,
     IdleFrame,
     WatermarkFrame,
+    encode,
     encode_control,
 )
 from tests.kafka.shuffle.decoding import read_values

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import BadFrameError, OptionError
-from fanout.kafka.shuffle.frame_columns import CONTROL, encode
 from fanout.kafka.shuffle.frames import (
+    CONTROL,
     LONGEST_CONTROL,
     MAX_GENERATION,
     MAX_PRODUCERS,
@@ -23,6 +23,7 @@ from fanout.kafka.shuffle.frames import (
     IdleFrame,
     WatermarkFrame,
     decode_control,
+    encode,
     encode_control,
 )
 from tests.kafka.shuffle.decoding import read_values

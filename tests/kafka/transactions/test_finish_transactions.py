@@ -33,7 +33,7 @@ from pathlib import Path
 sys.modules["pyspark"] = sys.modules["py4j"] = None
 
 import fanout.cli.transactions, fanout.landing
-from fanout.kafka.transactions.status import TransactionStatus
+from fanout.kafka.transactions.outcome import TransactionStatus
 from fanout.landing.log.ledger import BatchLedger
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.landing.claims.owner import is_claimed

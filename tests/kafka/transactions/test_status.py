@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
-from fanout.kafka.transactions.outcome import TransactionDescription, TransactionState
-from fanout.kafka.transactions.status import TransactionStatus, TransactionVerdict
+from fanout.kafka.transactions.outcome import (
+    TransactionDescription,
+    TransactionState,
+    TransactionStatus,
+    TransactionVerdict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

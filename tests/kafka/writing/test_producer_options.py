@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fanout.errors import OptionError
-from fanout.kafka.writing.producer_options import ProducerOptions
+from fanout.kafka.writing.write_options import ProducerOptions
 
 LARGEST = 2**31 - 1
 

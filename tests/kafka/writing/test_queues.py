@@ -9,9 +9,9 @@ import pytest
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.encoding import record_sizes
 from fanout.kafka.writing.produce_requests import (
-    IdleMemory,
     PartitionQueue,
     ProduceBatch,
+    RetainedBytes,
     WriteBuffers,
 )
 from fanout.kafka.writing.row_batches import prepare_rows
@@ -71,7 +71,7 @@ def test_what_the_topic_does_not_take_is_cut_although_it_was_sent() -> None:
 
 
 def test_the_buffers_of_a_write_are_let_go_with_its_last_slice() -> None:
-    total = IdleMemory()
+    total = RetainedBytes()
     of_one = WriteBuffers(total, size=1000, encoded=3 * RECORD, slices=2)
     of_other = WriteBuffers(total, size=600, encoded=2 * RECORD, slices=1)
     given = queue(batch(101, 102), batch(103), batch(104), max_bytes=RECORD)
@@ -80,7 +80,7 @@ def test_the_buffers_of_a_write_are_let_go_with_its_last_slice() -> None:
     assert shape(given, 1 << 20) == [[101], [102], [103], [104]]
     assert (of_one.slices, total.nbytes) == (3, 0), "what is cut has the same buffers"
     given.batches.popleft().release()
-    assert (of_one.slices, of_one.idle, total.nbytes) == (2, 333, 333)
+    assert (of_one.slices, of_one.retained, total.nbytes) == (2, 333, 333)
     given.batches[0].copy_rows()
     assert (of_one.slices, total.nbytes) == (1, 666)
     assert given.batches[0].rows["value"].to_pylist() == [b"102"]

@@ -17,7 +17,7 @@ from fanout.errors import (
 )
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
-from fanout.kafka.writing.producer_options import ProducerOptions
+from fanout.kafka.writing.write_options import ProducerOptions
 from fanout.kafka.writing.writer import open_writer
 from tests.kafka.brokers import HERE, create
 from tests.kafka.transactions.transacting import LONG, Sink, transactions

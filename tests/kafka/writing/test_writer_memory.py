@@ -62,7 +62,7 @@ async def test_what_waits_keeps_no_memory_of_what_was_confirmed(
         waiting = writer.statistics().waiting_bytes
         is_back.set()
         await writer.flush()
-        assert writer._sender._idle.nbytes == 0
+        assert writer._sender._retained.nbytes == 0
     assert waiting > (WRITES - 1) * 4_000
     # A write has 1.5 MB. Beyond what may wait there are as much again, and the last two writes.
     assert pinned < 2 * BUFFER + 2 * 1_600_000

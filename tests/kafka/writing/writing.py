@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.writing.producer_id import Idempotent
-from fanout.kafka.writing.producer_options import ProducerOptions
+from fanout.kafka.writing.write_options import ProducerOptions
 from fanout.kafka.writing.writer import open_writer
 from tests.kafka.brokers import HERE
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.aborted_transactions import AbortFilter
 from fanout.kafka.reading.commits import Committer
 from fanout.kafka.reading.data_loss import DataLossCheck
 from fanout.kafka.reading.fetcher import _Broker
 from fanout.kafka.reading.leaders import Leaders
 from fanout.kafka.reading.offsets import OffsetResolver, next_offset
-from fanout.kafka.reading.partition_catalog import PartitionCatalog
 from fanout.kafka.reading.record_batches import read_raw_batches
-from fanout.kafka.reading.records import _Part, _parts
+from fanout.kafka.reading.records import AbortFilter, _Part, _parts
+from fanout.kafka.reading.selection import PartitionCatalog
 from fanout.kafka.reading.subscription import PartitionReader, _Subscription
 from fanout.kafka.reading.transport import OffsetSpec
 from tests.provers.planted.edits import (

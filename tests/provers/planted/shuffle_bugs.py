@@ -10,11 +10,10 @@ from fanout.core.events import Batch
 from fanout.core.opening import _resumed
 from fanout.core.positions import Cursor
 from fanout.core.watermarks import Watermarks
-from fanout.kafka.reading.kafka_connection import KafkaConnection
-from fanout.kafka.shuffle.batch_cutter import BatchCutter
+from fanout.kafka.reading.kafka_source import KafkaConnection
 from fanout.kafka.shuffle.frames import EndFrame, IdleFrame
 from fanout.kafka.shuffle.producers import Activity, Producers
-from fanout.kafka.shuffle.reader import ShuffleReader, producers_at
+from fanout.kafka.shuffle.reader import BatchCutter, ShuffleReader, producers_at
 from tests.provers.planted.edits import (
     ANY,
     Edit,

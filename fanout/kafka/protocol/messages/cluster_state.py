@@ -1,6 +1,7 @@
-"""Requests about groups, features and the quorum, which aiokafka lacks.
+"""Requests about topics with their ids, groups, features and the quorum, which aiokafka lacks.
 
-They follow DescribeGroupsRequest.json, ListGroupsRequest.json, ApiVersionsRequest.json and
+They follow MetadataRequest.json in version 10, the first with ids (KIP-516),
+DescribeGroupsRequest.json, ListGroupsRequest.json, ApiVersionsRequest.json and
 DescribeQuorumRequest.json of Kafka (clients/src/main/resources/common/message).
 """
 
@@ -21,14 +22,19 @@ from aiokafka.protocol.types import (
 )
 
 from fanout.kafka.protocol.messages.flexible import (
+    ANY_TOPIC_ID,
     NO_TAGS,
     TOPIC,
+    Uuid,
     flexible_array,
     flexible_schema,
+    rows,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+_METADATA: Final = 3
 
 _DESCRIBE_GROUPS: Final = 15
 _LIST_GROUPS: Final = 16
@@ -45,6 +51,77 @@ _REPLICAS: Final = flexible_array(
 )
 
 
+class MetadataResponse_v10(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+    """The brokers and topics of a cluster, with the ids of the topics."""
+
+    API_KEY = _METADATA
+    API_VERSION = 10
+    SCHEMA = flexible_schema(
+        ("throttle_time_ms", Int32),
+        rows(
+            "brokers",
+            ("node_id", Int32),
+            ("host", CompactString()),
+            ("port", Int32),
+            ("rack", CompactString()),
+        ),
+        ("cluster_id", CompactString()),
+        ("controller_id", Int32),
+        rows(
+            "topics",
+            ("error_code", Int16),
+            TOPIC,
+            ("topic_id", Uuid),
+            ("is_internal", Boolean),
+            rows(
+                "partitions",
+                ("error_code", Int16),
+                ("partition", Int32),
+                ("leader", Int32),
+                ("leader_epoch", Int32),
+                ("replicas", CompactArray(Int32)),
+                ("isr", CompactArray(Int32)),
+                ("offline", CompactArray(Int32)),
+            ),
+            ("operations", Int32),
+        ),
+        ("operations", Int32),
+    )
+
+
+class MetadataRequest_v10(RequestStruct):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+    """Ask a cluster for topics and their ids."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = _METADATA
+    API_VERSION = 10
+    RESPONSE_TYPE = MetadataResponse_v10
+    SCHEMA = flexible_schema(
+        rows("topics", ("topic_id", Uuid), TOPIC),
+        ("allow_auto_topic_creation", Boolean),
+        ("cluster_operations", Boolean),
+        ("topic_operations", Boolean),
+    )
+
+
+class TopicIdsRequest(Request[MetadataRequest_v10]):  # type: ignore[misc]
+    """Ask for the ids of topics, and create none of them.
+
+    With `operations` it asks also for what the principal may do with them (KIP-430).
+    """
+
+    API_KEY = _METADATA
+
+    def __init__(self, topics: Sequence[str], *, operations: bool = False) -> None:
+        self._topics = topics
+        self._operations = operations
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Return the request in the only version."""
+        topics = [(ANY_TOPIC_ID, topic, NO_TAGS) for topic in self._topics]
+        return request_struct_class(topics, False, False, self._operations, NO_TAGS)  # noqa: FBT003 - fields
+
+
 class DescribeGroupsResponse_v5(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
     """The states and members of groups, and what the principal may do with them (KIP-430)."""
 
@@ -52,27 +129,23 @@ class DescribeGroupsResponse_v5(Response):  # type: ignore[misc]  # noqa: N801 -
     API_VERSION = 5
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
-        (
+        rows(
             "groups",
-            flexible_array(
-                ("error_code", Int16),
-                ("group", CompactString()),
-                ("state", CompactString()),
-                ("protocol_type", CompactString()),
-                ("protocol", CompactString()),
-                (
-                    "members",
-                    flexible_array(
-                        ("member_id", CompactString()),
-                        ("instance_id", CompactString()),
-                        ("client_id", CompactString()),
-                        ("client_host", CompactString()),
-                        ("metadata", CompactBytes),
-                        ("assignment", CompactBytes),
-                    ),
-                ),
-                ("operations", Int32),
+            ("error_code", Int16),
+            ("group", CompactString()),
+            ("state", CompactString()),
+            ("protocol_type", CompactString()),
+            ("protocol", CompactString()),
+            rows(
+                "members",
+                ("member_id", CompactString()),
+                ("instance_id", CompactString()),
+                ("client_id", CompactString()),
+                ("client_host", CompactString()),
+                ("metadata", CompactBytes),
+                ("assignment", CompactBytes),
             ),
+            ("operations", Int32),
         ),
     )
 
@@ -88,11 +161,7 @@ class DescribeGroupsRequest_v5(RequestStruct):  # type: ignore[misc]  # noqa: N8
 
 
 class GroupOperationsRequest(Request[DescribeGroupsRequest_v5]):  # type: ignore[misc]
-    """Ask for the state of a group, and what the principal may do with it.
-
-    Args:
-        group: The group.
-    """
+    """Ask for the state of a group, and what the principal may do with it."""
 
     API_KEY = _DESCRIBE_GROUPS
 
@@ -112,14 +181,12 @@ class ListGroupsResponse_v5(Response):  # type: ignore[misc]  # noqa: N801 - as 
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
         ("error_code", Int16),
-        (
+        rows(
             "groups",
-            flexible_array(
-                ("group", CompactString()),
-                ("protocol_type", CompactString()),
-                ("state", CompactString()),
-                ("type", CompactString()),
-            ),
+            ("group", CompactString()),
+            ("protocol_type", CompactString()),
+            ("state", CompactString()),
+            ("type", CompactString()),
         ),
     )
 
@@ -153,7 +220,7 @@ class ApiVersionsResponse_v3(Response):  # type: ignore[misc]  # noqa: N801 - na
     API_VERSION = 3
     SCHEMA = flexible_schema(
         ("error_code", Int16),
-        ("api_versions", flexible_array(("api_key", Int16), ("min", Int16), ("max", Int16))),
+        rows("api_versions", ("api_key", Int16), ("min", Int16), ("max", Int16)),
         ("throttle_time_ms", Int32),
     )
 
@@ -196,22 +263,18 @@ class DescribeQuorumResponse_v1(Response):  # type: ignore[misc]  # noqa: N801 -
     API_VERSION = 1
     SCHEMA = flexible_schema(
         ("error_code", Int16),
-        (
+        rows(
             "topics",
-            flexible_array(
-                TOPIC,
-                (
-                    "partitions",
-                    flexible_array(
-                        ("partition", Int32),
-                        ("error_code", Int16),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("high_watermark", Int64),
-                        ("voters", _REPLICAS),
-                        ("observers", _REPLICAS),
-                    ),
-                ),
+            TOPIC,
+            rows(
+                "partitions",
+                ("partition", Int32),
+                ("error_code", Int16),
+                ("leader", Int32),
+                ("leader_epoch", Int32),
+                ("high_watermark", Int64),
+                ("voters", _REPLICAS),
+                ("observers", _REPLICAS),
             ),
         ),
     )
@@ -224,9 +287,7 @@ class DescribeQuorumRequest_v1(RequestStruct):  # type: ignore[misc]  # noqa: N8
     API_KEY = _DESCRIBE_QUORUM
     API_VERSION = 1
     RESPONSE_TYPE = DescribeQuorumResponse_v1
-    SCHEMA = flexible_schema(
-        ("topics", flexible_array(TOPIC, ("partitions", flexible_array(("partition", Int32)))))
-    )
+    SCHEMA = flexible_schema(rows("topics", TOPIC, rows("partitions", ("partition", Int32))))
 
 
 class QuorumRequest(Request[DescribeQuorumRequest_v1]):  # type: ignore[misc]

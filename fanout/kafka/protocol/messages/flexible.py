@@ -47,5 +47,10 @@ def flexible_array(*fields: tuple[str, Any]) -> Any:
     return CompactArray(*fields, ("tags", TaggedFields))
 
 
+def rows(name: str, *fields: tuple[str, Any]) -> tuple[str, Any]:
+    """Return a field that is an array of structures with these fields."""
+    return name, flexible_array(*fields)
+
+
 TOPIC_PARTITIONS: Final = flexible_array(TOPIC, ("partitions", CompactArray(Int32)))
 """An array of topics, each with the numbers of some of its partitions."""

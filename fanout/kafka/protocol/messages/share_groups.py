@@ -28,8 +28,8 @@ from fanout.kafka.protocol.messages.flexible import (
     TOPIC,
     TOPIC_PARTITIONS,
     Uuid,
-    flexible_array,
     flexible_schema,
+    rows,
 )
 
 if TYPE_CHECKING:
@@ -46,31 +46,25 @@ def _offsets_schema(*lag: tuple[str, Any]) -> Any:
     """Return the schema of an answer about offsets, with the lag or without."""
     return flexible_schema(
         ("throttle_time_ms", Int32),
-        (
+        rows(
             "groups",
-            flexible_array(
-                ("group", CompactString()),
-                (
-                    "topics",
-                    flexible_array(
-                        TOPIC,
-                        ("topic_id", Uuid),
-                        (
-                            "partitions",
-                            flexible_array(
-                                ("partition", Int32),
-                                ("start_offset", Int64),
-                                ("leader_epoch", Int32),
-                                *lag,
-                                ("error_code", Int16),
-                                ("error_message", CompactString()),
-                            ),
-                        ),
-                    ),
+            ("group", CompactString()),
+            rows(
+                "topics",
+                TOPIC,
+                ("topic_id", Uuid),
+                rows(
+                    "partitions",
+                    ("partition", Int32),
+                    ("start_offset", Int64),
+                    ("leader_epoch", Int32),
+                    *lag,
+                    ("error_code", Int16),
+                    ("error_message", CompactString()),
                 ),
-                ("error_code", Int16),
-                ("error_message", CompactString()),
             ),
+            ("error_code", Int16),
+            ("error_message", CompactString()),
         ),
     )
 
@@ -99,15 +93,10 @@ class DescribeShareGroupOffsetsRequest_v0(RequestStruct):  # type: ignore[misc] 
     API_VERSION = 0
     RESPONSE_TYPE = DescribeShareGroupOffsetsResponse_v0
     SCHEMA = flexible_schema(
-        (
+        rows(
             "groups",
-            flexible_array(
-                ("group", CompactString()),
-                (
-                    "topics",
-                    TOPIC_PARTITIONS,
-                ),
-            ),
+            ("group", CompactString()),
+            ("topics", TOPIC_PARTITIONS),
         )
     )
 
@@ -126,11 +115,7 @@ _OffsetsVersion = DescribeShareGroupOffsetsRequest_v0 | DescribeShareGroupOffset
 
 
 class GroupOffsetsRequest(Request[_OffsetsVersion]):  # type: ignore[misc]
-    """Ask for the start offset of a group in each of its partitions.
-
-    Args:
-        group: The group.
-    """
+    """Ask for the start offset of a group in each of its partitions."""
 
     API_KEY = _DESCRIBE_OFFSETS
 
@@ -149,36 +134,27 @@ class ShareGroupDescribeResponse_v1(Response):  # type: ignore[misc]  # noqa: N8
     API_VERSION = 1
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
-        (
+        rows(
             "groups",
-            flexible_array(
-                ("error_code", Int16),
-                ("error_message", CompactString()),
-                ("group", CompactString()),
-                ("state", CompactString()),
+            ("error_code", Int16),
+            ("error_message", CompactString()),
+            ("group", CompactString()),
+            ("state", CompactString()),
+            ("epoch", Int32),
+            ("assignment_epoch", Int32),
+            ("assignor", CompactString()),
+            rows(
+                "members",
+                ("member_id", CompactString()),
+                ("rack", CompactString()),
                 ("epoch", Int32),
-                ("assignment_epoch", Int32),
-                ("assignor", CompactString()),
-                (
-                    "members",
-                    flexible_array(
-                        ("member_id", CompactString()),
-                        ("rack", CompactString()),
-                        ("epoch", Int32),
-                        ("client_id", CompactString()),
-                        ("client_host", CompactString()),
-                        ("topics", CompactArray(CompactString())),
-                        (
-                            "assigned",
-                            flexible_array(
-                                ("topic_id", Uuid), TOPIC, ("partitions", CompactArray(Int32))
-                            ),
-                        ),
-                        ("assignment_tags", TaggedFields),
-                    ),
-                ),
-                ("operations", Int32),
+                ("client_id", CompactString()),
+                ("client_host", CompactString()),
+                ("topics", CompactArray(CompactString())),
+                rows("assigned", ("topic_id", Uuid), TOPIC, ("partitions", CompactArray(Int32))),
+                ("assignment_tags", TaggedFields),
             ),
+            ("operations", Int32),
         ),
     )
 
@@ -194,11 +170,7 @@ class ShareGroupDescribeRequest_v1(RequestStruct):  # type: ignore[misc]  # noqa
 
 
 class GroupMembersRequest(Request[ShareGroupDescribeRequest_v1]):  # type: ignore[misc]
-    """Ask for the members of a group.
-
-    Args:
-        group: The group.
-    """
+    """Ask for the members of a group."""
 
     API_KEY = _DESCRIBE_GROUP
 
@@ -249,12 +221,7 @@ class IncrementalAlterConfigsRequest_v0(RequestStruct):  # type: ignore[misc]  #
 
 
 class AlterGroupRequest(Request[IncrementalAlterConfigsRequest_v0]):  # type: ignore[misc]
-    """Set some configuration entries of a group.
-
-    Args:
-        group: The group.
-        settings: The values, by the names of the entries.
-    """
+    """Set some configuration entries of a group."""
 
     API_KEY = _ALTER_CONFIGS
 

@@ -22,8 +22,8 @@ from fanout.kafka.protocol.messages.flexible import (
     NO_TAGS,
     TOPIC,
     TOPIC_PARTITIONS,
-    flexible_array,
     flexible_schema,
+    rows,
 )
 
 if TYPE_CHECKING:
@@ -40,20 +40,16 @@ class OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801 - na
     API_VERSION = 7
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
-        (
+        rows(
             "topics",
-            flexible_array(
-                TOPIC,
-                (
-                    "partitions",
-                    flexible_array(
-                        ("partition", Int32),
-                        ("offset", Int64),
-                        ("leader_epoch", Int32),
-                        ("metadata", CompactString()),
-                        ("error_code", Int16),
-                    ),
-                ),
+            TOPIC,
+            rows(
+                "partitions",
+                ("partition", Int32),
+                ("offset", Int64),
+                ("leader_epoch", Int32),
+                ("metadata", CompactString()),
+                ("error_code", Int16),
             ),
         ),
         ("error_code", Int16),
@@ -69,22 +65,17 @@ class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801 
     RESPONSE_TYPE = OffsetFetchResponse_v7
     SCHEMA = flexible_schema(
         ("group", CompactString()),
-        (
-            "topics",
-            TOPIC_PARTITIONS,
-        ),
+        ("topics", TOPIC_PARTITIONS),
         ("require_stable", Boolean),
     )
 
 
 class CommittedOffsetsRequest(Request[OffsetFetchRequest_v7]):  # type: ignore[misc]
-    """Ask for the offsets of a group in partition 0 of topics.
+    """Ask for the offsets of a group in partition 0 of topics; None asks for all with a commit.
 
-    Args:
-        group: The group.
-        topics: The topics; None for all in which the group has committed. An offset of an open
-            transaction in a topic without another one is then left out.
-        stable: Whether an offset that an open transaction may change is reported as error 88.
+    An offset of an open transaction in a topic without another one is then left out. With `stable`,
+    an
+    offset that an open transaction may change is reported as error 88.
     """
 
     API_KEY = _OFFSET_FETCH
@@ -108,21 +99,16 @@ class DescribeTransactionsResponse_v0(Response):  # type: ignore[misc]  # noqa: 
     API_VERSION = 0
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
-        (
+        rows(
             "states",
-            flexible_array(
-                ("error_code", Int16),
-                ("transactional_id", CompactString()),
-                ("state", CompactString()),
-                ("timeout_ms", Int32),
-                ("start_time_ms", Int64),
-                ("producer_id", Int64),
-                ("producer_epoch", Int16),
-                (
-                    "topics",
-                    TOPIC_PARTITIONS,
-                ),
-            ),
+            ("error_code", Int16),
+            ("transactional_id", CompactString()),
+            ("state", CompactString()),
+            ("timeout_ms", Int32),
+            ("start_time_ms", Int64),
+            ("producer_id", Int64),
+            ("producer_epoch", Int16),
+            ("topics", TOPIC_PARTITIONS),
         ),
     )
 
@@ -138,11 +124,7 @@ class DescribeTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]  # no
 
 
 class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # type: ignore[misc]
-    """Ask for the state of a transactional id.
-
-    Args:
-        transactional_id: The id.
-    """
+    """Ask for the state of a transactional id."""
 
     API_KEY = _DESCRIBE_TRANSACTIONS
 

@@ -13,12 +13,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import ServiceError
-from fanout.kafka.transactions.outcome import TransactionOutcome
-from fanout.kafka.transactions.status import (
+from fanout.kafka.transactions.outcome import (
+    TransactionOutcome,
     TransactionStatus,
     TransactionVerdict,
-    transaction_status,
 )
+from fanout.kafka.transactions.transactions import transaction_status
 from fanout.spark.sinks.kafka.stored_tokens import SINKS, SinkState, StoredTokens
 
 if TYPE_CHECKING:

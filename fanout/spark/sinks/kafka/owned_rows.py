@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fanout.errors import CheckpointError
-from fanout.kafka.writing.placement import place_rows, topics_of
+from fanout.kafka.writing.partitioner import place_rows, topics_of
 from fanout.spark.sinks.kafka.arrow_transform import transform_batch
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, final
 import pyarrow as pa
 
 from fanout.kafka.shuffle.announcements import announcement_rows
-from fanout.kafka.shuffle.frame_columns import encode, latest_millis
-from fanout.kafka.shuffle.frames import HelloFrame, IdleFrame, WatermarkFrame
+from fanout.kafka.shuffle.frames import HelloFrame, IdleFrame, WatermarkFrame, encode, latest_millis
 from fanout.kafka.shuffle.topic import check_partition_count
 from fanout.kafka.writing.writer import open_writer
 from fanout.spark.sinks.kafka.stored_tokens import SinkState

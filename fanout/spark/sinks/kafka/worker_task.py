@@ -22,7 +22,7 @@ from fanout.spark.workers.spare_worker import spare_worker
 
 if TYPE_CHECKING:
     from fanout.kafka.cluster import Cluster
-    from fanout.kafka.writing.producer_options import ProducerOptions
+    from fanout.kafka.writing.write_options import ProducerOptions
     from fanout.kafka.writing.writer import KafkaWriter
     from fanout.spark.sinks.kafka.owned_rows import SharedFiles
 

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from fanout.core.event_time import CarriedWatermarks, EventTime
     from fanout.core.events import Batch
     from fanout.core.positions import Cursor
-    from fanout.kafka.reading.kafka_connection import KafkaConnection
+    from fanout.kafka.reading.kafka_source import KafkaConnection
     from fanout.kafka.reading.transport import KafkaTransport
-    from fanout.kafka.shuffle.connection import ShuffleConnection
-    from fanout.kafka.shuffle.source import ShuffleSource
+    from fanout.kafka.shuffle.source import ShuffleConnection, ShuffleSource
     from tests.provers.simulation.kafka.plan import KafkaPlan
 
 

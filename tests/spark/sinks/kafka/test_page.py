@@ -19,12 +19,10 @@ from fanout.cli.app import app
 from fanout.errors import ServiceError
 from fanout.kafka import Security
 from fanout.kafka.cluster import Cluster
-from fanout.kafka.transactions.outcome import TransactionOutcome
-from fanout.kafka.transactions.status import TransactionVerdict
+from fanout.kafka.transactions.outcome import TransactionOutcome, TransactionVerdict
 from fanout.kafka.transactions.transactions import open_transactions
 from fanout.kafka.writing.producer_id import Transactional
-from fanout.kafka.writing.producer_options import _OPTIONS, ProducerOptions
-from fanout.kafka.writing.write_options import DeliveryGuarantee
+from fanout.kafka.writing.write_options import _OPTIONS, DeliveryGuarantee, ProducerOptions
 from fanout.kafka.writing.writer import open_writer
 from fanout.spark import KafkaSink
 from fanout.spark.sinks.kafka.partitioned_rows import _TYPES

@@ -10,7 +10,7 @@ from fanout.errors import ServiceError, WriteTimeoutError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.writing.producer_id import Idempotent, Transactional
-from fanout.kafka.writing.producer_options import ProducerOptions
+from fanout.kafka.writing.write_options import ProducerOptions
 from fanout.spark.sinks.kafka.worker_task import TaskOptions, TaskReport, read_report, task
 from tests.kafka.topics import PLAINTEXT
 

@@ -12,8 +12,8 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.shuffle.frame_columns import CONTROL
 from fanout.kafka.shuffle.frames import (
+    CONTROL,
     EndFrame,
     HelloFrame,
     IdleFrame,

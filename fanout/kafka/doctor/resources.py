@@ -1,25 +1,50 @@
-"""Check topics and groups: whether they can be read, and how far a group is behind."""
+"""Check topics, groups and transactional ids: what may be done with them, and their limits."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    InvalidProducerIdMapping,
+    NoError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka.protocol.transaction import AddOffsetsToTxnRequest
 
 from fanout.core.backlog import MILLIS_PER_HOUR
 from fanout.core.findings import Finding, fine, problem, unknown, warning
-from fanout.kafka.doctor.calls import CALL_ERRORS, TOPIC, failed_call, permissions, reason, refused
+from fanout.core.sentence import Sentence
+from fanout.kafka.doctor.calls import (
+    BROKER,
+    CALL_ERRORS,
+    TOPIC,
+    failed_call,
+    permissions,
+    reason,
+    refused,
+)
 from fanout.kafka.protocol.coordinators import CoordinatorType
 from fanout.kafka.protocol.error_codes import error_of, raise_if_refused
-from fanout.kafka.protocol.messages.cluster_state import GroupOperationsRequest, GroupTypesRequest
-from fanout.kafka.protocol.messages.metadata import TopicIdsRequest
+from fanout.kafka.protocol.messages.cluster_state import (
+    GroupOperationsRequest,
+    GroupTypesRequest,
+    TopicIdsRequest,
+)
 from fanout.kafka.share.group_admin import NO_SHARE_GROUPS, ShareGroupAdmin
+from fanout.kafka.writing.producer_id import Idempotent, obtain_producer_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fanout.kafka.doctor.calls import DoctorCalls
+
+_MOST, _EXPIRY = "transaction.max.timeout.ms", "transactional.id.expiration.ms"
+_DAY: Final = 24 * 3_600_000
+_NO_PRODUCER: Final = (-1, -1)  # its transactions do not exist, so that nothing is changed
 
 _TIME, _BYTES, _CLEANUP, _IN_SYNC = (
     "retention.ms",
@@ -34,16 +59,7 @@ _NO_GROUP: Final = {"", "Dead", "Empty"}
 async def examine_topics(
     calls: DoctorCalls, topics: Sequence[str], *needed: str
 ) -> tuple[list[Finding], Mapping[str, int]]:
-    """Check that topics exist, have leaders, and may be used.
-
-    Args:
-        calls: The calls to the cluster.
-        topics: The topics.
-        needed: The operations that the principal needs.
-
-    Returns:
-        The findings, and the number of partitions of each topic that exists.
-    """
+    """Check that topics exist, have leaders, and may be used; count the partitions of each."""
     try:
         response = await calls.send(TopicIdsRequest(topics, operations=True))
     except CALL_ERRORS as error:
@@ -64,11 +80,7 @@ async def examine_topics(
 
 
 async def examine_retention(calls: DoctorCalls, topic: str) -> tuple[Finding, float]:
-    """Report how long a topic keeps its records.
-
-    Returns:
-        The finding, and the hours; infinite for ever, or where it is not known.
-    """
+    """Report for how many hours a topic keeps its records; infinite where it is not known."""
     check = f"retention of {topic}"
     try:
         found = await calls.settings(TOPIC, topic, _TIME, _BYTES, _CLEANUP)
@@ -196,3 +208,62 @@ def _no_topic(topic: str, error: Exception) -> Finding:
 def _unreadable(check: str, error: Exception, resource: str) -> Finding:
     grant = f"grant DESCRIBE_CONFIGS on the {resource} to find out"
     return unknown(check, reason(error), grant if refused(error) else "")
+
+
+async def examine_transactional_id(calls: DoctorCalls, prefix: str) -> Finding:
+    """Try an id and a marker group with a prefix in a transaction that does not exist.
+
+    A broker checks the permissions first, and then finds that the producer has no transaction.
+    """
+    name, group = f"{prefix}-doctor", f"{prefix}-doctor-marker"
+    check = f"transactional ids {prefix}-*"
+    request = AddOffsetsToTxnRequest(name, *_NO_PRODUCER, group)
+    rights = f"WRITE on the transactional ids and READ on the groups that begin with {prefix}-"
+    advice = f"grant the principal {rights} (--resource-pattern-type prefixed)"
+    try:
+        response = await calls.coordinate(CoordinatorType.TRANSACTION, name, request)
+    except CALL_ERRORS as error:
+        return failed_call(check, error, advice)
+    match response.error_code:
+        case TransactionalIdAuthorizationFailed.errno:
+            return problem(check, f"WRITE is not granted on {name}", advice)
+        case GroupAuthorizationFailedError.errno:
+            return problem(check, f"READ is not granted on the group {group}", advice)
+        case NoError.errno | InvalidProducerIdMapping.errno:
+            return fine(check, f"WRITE is granted, and READ on the groups {prefix}-*-marker")
+        case code:
+            return unknown(check, f"not found out: {error_of(code, name)}")
+
+
+async def examine_idempotence(calls: DoctorCalls) -> Finding:
+    """Try whether a producer id is assigned, as a sink with at_least_once needs it."""
+    check = "idempotent writes"
+    try:
+        await calls.retried(lambda: obtain_producer_id(calls.connections, Idempotent()))
+    except CALL_ERRORS as error:
+        return failed_call(check, error, "grant it, or only transactions can be written")
+    return fine(check, "granted")
+
+
+async def examine_limits(calls: DoctorCalls, broker: int, seconds: float | None) -> Finding:
+    """Compare the sink's timeout, None for the longest allowed, with the limits of a broker."""
+    check = "transaction limits"
+    try:
+        found = await calls.settings(BROKER, str(broker), _MOST, _EXPIRY)
+    except CALL_ERRORS as error:
+        grant = "grant DESCRIBE_CONFIGS on the cluster to find out; " if refused(error) else ""
+        return unknown(check, reason(error), f"{grant}a sink assumes 15 minutes")
+    most, expiry = int(found[_MOST]), int(found[_EXPIRY])
+    detail = f"{_MOST}={most}, {_EXPIRY}={expiry}"
+    if seconds is not None and seconds * 1000 > most:
+        asked = Sentence.of("; {transaction_timeout:a transaction_timeout} of ")
+        longer = Sentence(detail, asked, f"{seconds:g} s is longer")
+        lower = Sentence.of("lower {transaction_timeout}, or raise the brokers' limit")
+        return problem(check, longer, lower)
+    if expiry < _DAY:
+        advice = (
+            "a job that is down for longer cannot find out whether its last batch was committed: "
+            f"raise {_EXPIRY}"
+        )
+        return warning(check, detail, advice)
+    return fine(check, detail)
