@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 @final
 class LandingBatchReader(DataSourceReader):
-    """Read what is between two entries of a landing.
-
-    Args:
-        options: What the user has set.
-        schema: The columns, as Spark expects them.
-    """
+    """Read what is between two entries of a landing, in the columns that Spark expects."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
@@ -36,12 +31,7 @@ class LandingBatchReader(DataSourceReader):
 
     @in_words_of_options()
     def partitions(self) -> list[InputPartition]:
-        """Divide the rows among tasks; Spark calls it once for each action.
-
-        Raises:
-            OptionError: There is no landing, or an entry that is named is not there yet.
-            CheckpointError: The landing cannot be read, or entries were deleted.
-        """
+        """Divide the rows among tasks; Spark calls it once for each action."""
         options = self._options
         log = LandedLog(
             options.open(), skip_lost=not options.fail_on_data_loss, on_skipped=log_skipped
@@ -57,12 +47,5 @@ class LandingBatchReader(DataSourceReader):
         return partitions(log.rows(Place(start), Place(stop)), options) or [RowGroups(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task.
-
-        Args:
-            partition: The task's rows.
-
-        Raises:
-            CheckpointError: They cannot be read, or were deleted.
-        """
+        """Yield the rows of one task."""
         return read_rows(partition, self._schema, self._options)

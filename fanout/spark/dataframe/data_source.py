@@ -42,13 +42,7 @@ class LandingDataSource(DataSource):
         return "fanout"
 
     def schema(self) -> StructType:
-        """Return the columns of the landing's records; those of its source.
-
-        Raises:
-            OptionError: An option is wrong, or there is no landing and no source.
-            SetupError: A library or credentials are missing.
-            CheckpointError: The landing cannot be read.
-        """
+        """Return the columns of the landing's records; those of its source."""
         landed = LandedSource.parse(self.options, self.source)
         if landed is not None:
             schema = landed.make().schema
@@ -59,14 +53,7 @@ class LandingDataSource(DataSource):
             return spark_schema(landed_schema(files))
 
     def reader(self, schema: StructType) -> LandingBatchReader:
-        """Return what reads for `spark.read`.
-
-        Args:
-            schema: The columns.
-
-        Raises:
-            OptionError: An option is wrong.
-        """
+        """Return what reads for `spark.read`."""
         if self.source is not None or "source" in self.options:
             raise OptionError(
                 "source is an option of spark.readStream: spark.read reads what is landed already; "
@@ -76,14 +63,7 @@ class LandingDataSource(DataSource):
         return LandingBatchReader(options, arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> LandingStreamReader:  # noqa: N802 - Spark's name
-        """Return what reads for `spark.readStream`.
-
-        Args:
-            schema: The columns.
-
-        Raises:
-            OptionError: An option is wrong.
-        """
+        """Return what reads for `spark.readStream`."""
         landed = LandedSource.parse(self.options, self.source)
         if landed is not None:
             landing = replace(landed.landing, driver=self.driver)

@@ -67,14 +67,7 @@ _ENTRY_SECONDS: Final = 0.25
 @final
 @dataclass(frozen=True, slots=True)
 class LandersLanding:
-    """A source that landers land, and where.
-
-    Args:
-        spark: The session on whose executors they run.
-        source: The source.
-        options: Where it is landed, and how.
-        landers: How many, and how they connect.
-    """
+    """A source that landers land on the executors of a session, and where."""
 
     spark: SparkSession
     source: Source
@@ -85,11 +78,7 @@ class LandersLanding:
     def open(
         self, loop: LoopThread, *, available_now: bool
     ) -> AbstractAsyncContextManager[Landing]:
-        """Land while the block runs, which is in the loop thread.
-
-        Args:
-            loop: The loop thread.
-            available_now: End when everything is landed that is there.
+        """Land while the block runs in the loop thread; `available_now` ends with what is there.
 
         Raises:
             FanOutError: As `fanout.land` and `LandersStream` do.
@@ -142,12 +131,7 @@ class LandersLanding:
 
 @final
 class _Landers:
-    """The stream of landers, as a landing takes it.
-
-    Args:
-        stream: The stream.
-        pause: Seconds between two entries.
-    """
+    """The stream of landers, as a landing takes it; `pause` is the seconds between two entries."""
 
     def __init__(self, stream: LandersStream, pause: float) -> None:
         self._stream = stream
@@ -204,9 +188,6 @@ class DriverLandings:
         """Return how a planner has a source landed; the same for a landing that equals another.
 
         Those of sessions that were stopped are forgotten.
-
-        Args:
-            landing: The source, and where it is landed.
         """
         for name, known in [*self._landings.items()]:
             if known == landing:

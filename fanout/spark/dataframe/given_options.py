@@ -21,43 +21,30 @@ _FLAGS: Final = {"true": True, "false": False}
 
 @final
 class GivenOptions:
-    """The options of one DataFrame. Spark gives their names in lower case.
+    """The options of one DataFrame, by name in any case; Spark gives names in lower case.
 
-    Args:
-        options: The values by name; the case of names does not matter.
+    Each method raises OptionError for a value that is not what it returns.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
 
     def text(self, name: str) -> str | None:
-        """Return the value of an option; None if it is not given.
-
-        Raises:
-            OptionError: It is empty.
-        """
+        """Return the value of an option, which must not be empty; None if it is not given."""
         value = self._options.get(name.lower())
         if value is not None and not value.strip():
             raise OptionError(f"{name} is empty; give it a value, or leave it out")
         return value
 
     def required(self, name: str, why: str) -> str:
-        """Return the value of an option that must be given.
-
-        Raises:
-            OptionError: It is not given, or empty.
-        """
+        """Return the value of an option that must be given; `why` is a clause, for the message."""
         value = self.text(name)
         if value is None:
             raise OptionError(f"{name} is missing: {why}")
         return value
 
     def word(self, name: str, *words: str) -> str | None:
-        """Return the one of several words that an option has, in any case.
-
-        Raises:
-            OptionError: It has another.
-        """
+        """Return the one of several words that an option has, in any case."""
         value = self.text(name)
         if value is None:
             return None
@@ -67,20 +54,12 @@ class GivenOptions:
         return found
 
     def flag(self, name: str) -> bool | None:
-        """Return an option that is true or false.
-
-        Raises:
-            OptionError: It is neither.
-        """
+        """Return an option that is true or false."""
         word = self.word(name, *_FLAGS)
         return None if word is None else _FLAGS[word]
 
     def number(self, name: str) -> int | None:
-        """Return an option that is a whole number, 0 or more.
-
-        Raises:
-            OptionError: It is none.
-        """
+        """Return an option that is a whole number, 0 or more."""
         value = self.text(name)
         if value is None:
             return None
@@ -89,11 +68,7 @@ class GivenOptions:
         return int(value)
 
     def seconds(self, name: str) -> float | None:
-        """Return an option that is a number of seconds.
-
-        Raises:
-            OptionError: It is no number.
-        """
+        """Return an option that is a number of seconds."""
         value = self.text(name)
         try:
             return None if value is None else float(value)
@@ -101,15 +76,7 @@ class GivenOptions:
             raise OptionError(f"{name}={value!r} must be a number of seconds") from None
 
     def json_object(self, name: str, like: str) -> dict[str, Any] | None:
-        """Return an option that is a JSON object.
-
-        Args:
-            name: The option.
-            like: An example, for messages.
-
-        Raises:
-            OptionError: It is none.
-        """
+        """Return an option that is a JSON object; `like` is an example, for messages."""
         value = self.text(name)
         if value is None:
             return None
@@ -139,9 +106,6 @@ class GivenOptions:
             refused: Why an option that people know from elsewhere is refused, a clause, by its name
                 in lower case.
             secrets_go: Where secrets are given instead, a clause.
-
-        Raises:
-            OptionError: One is refused, a secret, or unknown.
         """
         names = {name.lower(): name for name in known}
         for given in self._options.keys() - names.keys():

@@ -141,11 +141,7 @@ _PARTITION_JSON: Final = '{"orders": {"0": 23, "1": -2}}'
 
 
 def kafka_source(given: GivenOptions, fields: dict[str, Any]) -> KafkaSource:
-    """Return the source that options describe.
-
-    Args:
-        given: The options.
-        fields: Keywords of the source that are known already.
+    """Return the source that options describe; `fields` are keywords of it that are known already.
 
     Raises:
         OptionError: An option is missing or malformed, or two contradict each other. It may name

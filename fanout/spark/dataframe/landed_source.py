@@ -33,29 +33,19 @@ _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandedSource:
-    """A source that a query lands by itself.
+    """A source that a query lands by itself."""
 
-    Args:
-        make: Returns the source, with the secrets of the process that calls it; it checks the
-            options that describe the source.
-        landing: Where and how it is landed.
-        reading: How the landing is read.
-    """
-
+    # Returns the source with this process's secrets, and checks the options that describe it.
     make: Callable[[], Source]
     landing: LandingOptions
     reading: ReadOptions
 
     @classmethod
     def parse(cls, options: Mapping[str, str], source: Source | None) -> Self | None:
-        """Check options, but those that describe the source.
+        """Check options, but those that describe the source; None if they describe none.
 
-        Args:
-            options: By their names; upper and lower case are the same.
-            source: The source; None where options describe it.
-
-        Returns:
-            What is landed; None if the options describe no source.
+        Upper and lower case of their names are the same. `source` is None where options describe
+        it.
 
         Raises:
             OptionError: An option is unknown, missing or malformed.

@@ -33,27 +33,16 @@ class LandingOffset:
 
     Spark asks for the initial offset again when it replays the first batch, and the start of a
     query may be "latest". So the end of the first batch names the entry at which that began.
-
-    Args:
-        landing: The identity of the landing.
-        place: Everything before it was read.
-        began: At the end of the first batch: the entry at which it began.
-        initial: Whether it is the initial offset.
     """
 
-    landing: str
-    place: Place
-    began: int | None = None
-    initial: bool = False
+    landing: str  # the identity of the landing
+    place: Place  # everything before it was read
+    began: int | None = None  # at the end of the first batch: the entry at which it began
+    initial: bool = False  # whether it is the initial offset
 
     @classmethod
     def parse(cls, offset: Mapping[str, Any], *, landing: str, location: str) -> Self:
-        """Read an offset of Spark's checkpoint.
-
-        Args:
-            offset: The offset.
-            landing: The identity of the landing that is read.
-            location: Where it is, for messages.
+        """Read an offset of Spark's checkpoint, for the identity of a landing and its location.
 
         Raises:
             CheckpointError: It is none, or of another landing, or a newer version wrote it.
@@ -86,9 +75,5 @@ class LandingOffset:
         return built
 
     def start_of_batch(self, end: LandingOffset) -> Place:
-        """Return where the batch begins that Spark plans from this offset to another.
-
-        Args:
-            end: The other.
-        """
+        """Return where the batch begins that Spark plans from this offset to another."""
         return Place(end.began) if self.initial and end.began is not None else self.place

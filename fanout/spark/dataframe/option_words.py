@@ -22,8 +22,7 @@ _NO_WORDS: Final[Mapping[str, str]] = MappingProxyType({})
 def in_words_of_options(words: Mapping[str, str] = _NO_WORDS) -> Iterator[None]:
     """Write what a block raises in the words of options.
 
-    Args:
-        words: The options for the keywords of the source; empty where the user gave it as a value.
+    `words` has those for the keywords of the source; it is empty where the user gave it as a value.
     """
     try:
         yield

@@ -31,33 +31,20 @@ READ_OPTIONS: Final = ("landing", "start", "failOnDataLoss", *_STREAM, *_BATCH)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a user has set.
+    """The options of a read of a landing."""
 
-    Args:
-        landing: Where the landing is.
-        start: The first entry to read: "earliest", "latest" or a number.
-        stop: The entry before which a batch read ends: "latest" or a number.
-        reader: The name of the reader; None for a reader whose entries the landing does not keep.
-        limits: The most that a micro-batch takes.
-        fail_on_data_loss: Whether entries that were deleted before they were read are an error.
-        storage: Settings of the object store.
-    """
-
-    landing: str
-    start: int | str = "earliest"
-    stop: int | str = "latest"
-    reader: str | None = None
-    limits: Limits = NO_LIMITS
+    landing: str  # where it is
+    start: int | str = "earliest"  # "earliest", "latest" or the number of the first entry to read
+    stop: int | str = "latest"  # the entry before which a batch read ends: "latest" or a number
+    reader: str | None = None  # its name; the landing keeps the entries of a reader that has one
+    limits: Limits = NO_LIMITS  # the most that a micro-batch takes
+    # Whether entries that were deleted before they were read are an error.
     fail_on_data_loss: bool = True
-    storage: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict)  # settings of the object store
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool | None = None) -> Self:
-        """Check options.
-
-        Args:
-            options: By their names; upper and lower case are the same.
-            streaming: Whether they are of `readStream`; None where that is not known yet.
+        """Check options by name, in any case; `streaming` is None where that is not known yet.
 
         Raises:
             OptionError: One is unknown, missing or malformed, or holds a secret.

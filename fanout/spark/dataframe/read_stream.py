@@ -93,11 +93,7 @@ def read_stream(
 
 
 def _check(source: Source) -> bytes:
-    """Check that a source can be landed and sent, and holds no credentials; return what is sent.
-
-    Raises:
-        OptionError: It cannot.
-    """
+    """Check that a source can be landed and sent, and holds no credentials; return what is sent."""
     if type(source).__module__.startswith("fanout.kafka.share."):
         raise OptionError(
             "a share group cannot be landed, as a landing continues after positions, and a group "

@@ -98,7 +98,7 @@ def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) 
     """Return the source that options describe. Secrets come from the environment of this process.
 
     Args:
-        options: The options of a DataFrame, by name in any case; `source` is one of them.
+        options: By name in any case; `source` is one of them.
         others: The names of options that are about neither a source nor how it is landed.
 
     Raises:
@@ -122,23 +122,12 @@ def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) 
 
 
 def words_of(given: GivenOptions) -> dict[str, str]:
-    """Return the options for the keywords of a source, for messages.
-
-    Args:
-        given: The options; `source` is one of them.
-    """
+    """Return the options for the keywords of a source, for messages; `source` is one of `given`."""
     return dict(_KINESIS_WORDS if given.text("source") == "kinesis" else KAFKA_WORDS)
 
 
 def refuse_without_source(options: Mapping[str, str]) -> None:
-    """Check that options without `source` describe none.
-
-    Args:
-        options: The options of a DataFrame, by name in any case.
-
-    Raises:
-        OptionError: One is for a query that lands its source.
-    """
+    """Raise OptionError if options without `source` have one for a query that lands its source."""
     every = {name for names in SOURCE_OPTIONS.values() for name in names} | {*LANDING_OPTIONS}
     every.remove("failOnDataLoss")  # a reader has it, too
     names = {name.lower(): name for name in every}

@@ -42,11 +42,7 @@ _SHOWN: Final = frozenset(f"{_CLIENT} {_S3} {_GCS} {_AZURE}".split())
 
 
 def check_storage_setting(name: str, value: str) -> str:
-    """Return the name of a setting of an object store that may be an option.
-
-    Args:
-        name: Its name, in lower case, without `storage.`.
-        value: Its value.
+    """Return the name of a setting that may be an option: in lower case, without `storage.`.
 
     Raises:
         OptionError: It is a secret, holds one, or is unknown.

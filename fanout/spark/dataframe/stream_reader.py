@@ -36,15 +36,11 @@ _LOG: Final = logging.getLogger("fanout.spark")
 
 
 class LandingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plan micro-batches of a landing, and read their rows.
+    """Plan micro-batches of a landing, and read their rows in the columns that Spark expects.
 
     Spark makes one in the planner, a Python process that lives as long as the query's run and asks
     for offsets; and others, which only read, in workers. So nothing is opened before Spark asks for
     an offset. What fills the landing is no matter of this class.
-
-    Args:
-        options: What the user has set.
-        schema: The columns, as Spark expects them.
     """
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
@@ -84,10 +80,6 @@ class LandingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Args:
             start: Where it begins; Spark 4.0 and 4.1 do not say.
             limit: No limit for a trigger that takes all; otherwise the options count.
-
-        Raises:
-            CheckpointError: The landing cannot be read, is another one than the checkpoint's, or
-                entries were deleted before they were read.
         """
         # Its class is of pyspark 4.2.
         unlimited = type(limit).__name__ == "ReadAllAvailable"
@@ -101,39 +93,17 @@ class LandingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_words_of_options()
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        """Divide a micro-batch among tasks.
-
-        Args:
-            start: Where it begins.
-            end: Where it ends.
-
-        Raises:
-            CheckpointError: As for `latestOffset`.
-        """
+        """Divide a micro-batch among tasks."""
         planner = self._plan()
         return partitions(planner.rows(start, end), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task.
-
-        Args:
-            partition: The task's rows.
-
-        Raises:
-            CheckpointError: They cannot be read, or were deleted.
-        """
+        """Yield the rows of one task."""
         return read_rows(partition, self._schema, self._options)
 
     @in_words_of_options()
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Tell the landing that a named reader no longer needs what is before an offset.
-
-        Args:
-            end: The end of a micro-batch that is done.
-
-        Raises:
-            CheckpointError: Another query has taken the reader's name over, or the storage refused.
-        """
+        """Tell the landing that a named reader no longer needs what is before an offset."""
         self._plan().commit(end)
 
     def _plan(self) -> _Planner:
@@ -241,12 +211,7 @@ class _Planner:
 
 
 def log_skipped(first: int, last: int) -> None:
-    """Log that entries were skipped.
-
-    Args:
-        first: The number of the first one.
-        last: That of the last.
-    """
+    """Log that entries were skipped, from the first to the last."""
     _LOG.warning(
         "the entries %d to %d were deleted before they were read; they are skipped, as "
         "failOnDataLoss is false",
@@ -256,15 +221,10 @@ def log_skipped(first: int, last: int) -> None:
 
 
 def first_entry(log: LandedLog, start: int | str) -> int:
-    """Return the number of the entry at which a read begins.
-
-    Args:
-        log: The entries.
-        start: The option `start`.
+    """Return the number of the entry at which a read begins, by the option `start`.
 
     Raises:
         OptionError: It is the number of an entry that is not there yet.
-        CheckpointError: The landing cannot be read.
     """
     if isinstance(start, int):
         if start > log.end():

@@ -28,13 +28,9 @@ _NOT_EXCLUSIVE: Final = (
 
 
 def examine_place(spark: SparkSession, checkpoint_location: str) -> list[Finding]:
-    """Check whether a checkpoint location can be reached, and creates a file exclusively.
+    """Check whether a checkpoint location can be reached, and creates a file exclusively; blocks.
 
-    Two writers race for a probe file there, which is removed again. It blocks.
-
-    Args:
-        spark: A classic session.
-        checkpoint_location: The location.
+    Two writers race for a probe file there, which is removed again.
 
     Raises:
         CheckpointError: Its scheme is unknown.
@@ -103,11 +99,7 @@ class _SlowWriter:
             self._thread.join()
 
     def finish(self) -> bool:
-        """Let it end, and return whether it was refused because the file exists.
-
-        Raises:
-            BaseException: It failed for another reason.
-        """
+        """Let it end, and return whether the file existed; raise another error of the write."""
         with suppress(*JAVA_ERRORS):  # the reader may have closed it
             self._pipe.close()
         self._thread.join()

@@ -78,10 +78,7 @@ def quiet_session() -> Iterator[SparkSession]:
 
 @contextmanager
 def _naming_jar() -> Iterator[None]:
-    """Say where to name the jar of a file system that Spark lacks.
-
-    The error names the package itself where it is known.
-    """
+    """Say where to name the jar of a file system that Spark lacks, where the error does not."""
     try:
         yield
     except CheckpointError as error:

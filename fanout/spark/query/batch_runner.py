@@ -55,12 +55,7 @@ def _never() -> bool:
 
 
 def check_handler(handler: object) -> None:
-    """Check the handler of a query.
-
-    Raises:
-        OptionError: If it is no function of a DataFrame and a batch id that works when it is
-            called.
-    """
+    """Check that a handler is a plain function of a DataFrame and a batch id; OptionError."""
     kind = "a function of a DataFrame and a batch id"
     check_function("handler", handler, kind, arguments=2)
 
@@ -68,23 +63,14 @@ def check_handler(handler: object) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """The result of one batch.
-
-    Args:
-        batch_id: Spark's id of the micro-batch.
-        rows: The number of records that the handler was called with; 0 where it was not called.
-        bytes: Their bytes in the segment.
-        seconds: The time from the arrival of the records to the handler's return.
-        finished: Whether there will be no further batch.
-        failed: The error of the handler, for which the batch was set aside; None otherwise.
-    """
+    """The result of one batch."""
 
     batch_id: int
-    rows: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    finished: bool = False
-    failed: BatchFailedError | None = None
+    rows: int = 0  # that the handler was called with; 0 where it was not called
+    bytes: int = 0  # of these rows in the segment
+    seconds: float = 0.0  # from the arrival of the records to the handler's return
+    finished: bool = False  # there will be no further batch
+    failed: BatchFailedError | None = None  # the handler's error for which the batch was set aside
 
 
 @final
@@ -92,11 +78,6 @@ class BatchRunner:
     """Give each batch id its one content, and call the handler with it as a DataFrame.
 
     Args:
-        spark: The session.
-        schema: The schema of the source's records.
-        handler: The user's function.
-        storage: The checkpoint.
-        ledger: The segments of each batch id.
         context: Makes the context of `current_batch` for an entry of the ledger.
         take: Returns the records of a batch; it blocks for at most the given seconds.
         failed: Sets batches aside whose handler has failed.
@@ -152,12 +133,9 @@ class BatchRunner:
 
         Every batch has an entry when this returns, also one without records. Spark then counts the
         batch as done and never requests it again: without an entry a newer run could give its id
-        records that are never handled.
-
-        Args:
-            batch_id: Spark's id of the micro-batch.
-            query_id: Spark's id of the query.
-            stopped: Returns whether Spark's side of the query was stopped, which cuts handlers off.
+        records that are never handled. `stopped` returns whether Spark's side of the query was
+        stopped,
+        which cuts handlers off.
 
         Raises:
             BatchFailedError: If the handler raised, and the batch was not set aside.
@@ -251,9 +229,7 @@ class BatchRunner:
     def _handle(self, entry: BatchEntry, begun: BatchFailedError | None) -> BatchFailedError | None:
         """Call the handler; return its error if the batch was set aside for it.
 
-        Args:
-            entry: The batch.
-            begun: The error for which an earlier run has set it aside, and may not have finished.
+        `begun` is the error for which an earlier run has set it aside, and may not have finished.
         """
         frame = self._read(*entry.segments)
         context = replace(

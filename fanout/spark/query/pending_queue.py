@@ -38,11 +38,7 @@ _IDLE_SECONDS: Final = 60.0
 @final
 @dataclass(frozen=True, slots=True)
 class PendingBatch:
-    """Records for one batch, in segments that are stored already.
-
-    Args:
-        pending: The segments, at least one, in the order of their numbers.
-    """
+    """Records for one batch in stored segments, at least one, in the order of their numbers."""
 
     pending: tuple[Pending, ...]
 
@@ -58,18 +54,9 @@ class PendingQueue:
     The lock of an acquired record expires, however long a handler takes. So every segment is
     stored soon after its records came. At most the records of one batch wait for Spark; then the
     source is paused, and the records that it had requested are stored too, so that a paused source
-    holds no locks.
-
-    Args:
-        stream: The stream.
-        locks: Pauses the source, and names unconfirmed records.
-        filler: Fills segments; the queue is its only caller.
-        pending: Stores them.
-        max_records: The most records in a batch.
-        max_bytes: The most bytes in a batch.
-
-    Attributes:
-        failure: The error that ended `run`; None while it runs, and after a cancellation.
+    holds no locks. Nothing else calls the filler. `failure` is the error that ended `run`; None
+    while
+    it runs, and after a cancellation.
     """
 
     def __init__(
@@ -119,13 +106,9 @@ class PendingQueue:
             self._changed.set()
 
     async def next(self, idle: float) -> BatchContent:
-        """Wait for pending segments and return as many as one batch may have; one caller at a time.
+        """Wait `idle` seconds for pending segments, and return as many as one batch may have.
 
-        Args:
-            idle: Seconds to wait for the first; then the answer is `NoRecords`.
-
-        Raises:
-            FanOutError: The failure of the stream, after its last records were handed over.
+        One caller at a time. The failure of the stream is raised after its last records.
 
         Cancellation: nothing is handed over.
         """

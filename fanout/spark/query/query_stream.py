@@ -32,15 +32,9 @@ if TYPE_CHECKING:
 class QueryStream:
     """Open a stream in the loop thread, and fill segments from it until the loop thread ends.
 
-    Args:
-        loop: The loop thread.
-        source: The source.
-        resume: Where it begins to read.
-        log: Opens segments.
-        pending: Stores pending segments, where the source locks records (a share group).
-        limits: Of a batch.
-        bounded: Finish when every split has reached its newest record.
-        on_resubscribe: Called in the loop thread for each recoverable end of a subscription.
+    Segments are stored as pending where the source locks records (a share group). `bounded`
+    finishes
+    when every split has reached its newest record; `on_resubscribe` is called in the loop thread.
 
     Raises:
         FanOutError: If the stream cannot be opened.
@@ -80,11 +74,7 @@ class QueryStream:
         return self._filler.statistics()
 
     def take(self, idle: float) -> BatchContent:
-        """Block until there are records, for at most `idle` seconds.
-
-        Raises:
-            FanOutError: The failure of the stream, after its last records.
-        """
+        """Block for records, for at most `idle` seconds; raise a failure after the last records."""
         try:
             return self._loop.call(self._filler.next(idle))
         except StreamStateError:

@@ -15,36 +15,24 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class WrittenBatch:
-    """The newest batch of a query that a sink holds.
-
-    Args:
-        batch_id: Its id.
-        content: Its `BatchEntry.content`; empty where it is unknown, as in what earlier versions
-            wrote.
-    """
+    """The newest batch of a query that a sink holds."""
 
     batch_id: int
+    # `BatchEntry.content`; empty where it is unknown, as in what earlier versions wrote.
     content: str = ""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
-    """A batch, as a sink knows it.
+    """A batch, as a sink knows it."""
 
-    Args:
-        query_id: Spark's id of the query, the same after each restart from its checkpoint.
-        sink_name: The sink's name in the query.
-        batch_id: Spark's id of the micro-batch; the batches of a query have ascending ids.
-        ownership: The claim of this run; check it before the batch is committed.
-        content: What tells the batch from every other one with its id, such as that of an older
-            copy of the checkpoint; empty where it is unknown.
-    """
-
-    query_id: str
-    sink_name: str
-    batch_id: int
-    ownership: Ownership
+    query_id: str  # Spark's, the same after each restart from its checkpoint
+    sink_name: str  # its name in the query
+    batch_id: int  # Spark's; the batches of a query have ascending ids
+    ownership: Ownership  # the claim of this run; check it before the batch is committed
+    # What tells the batch from every other one with its id, such as that of an older copy of the
+    # checkpoint; empty where it is unknown.
     content: str = ""
 
     @property
@@ -53,11 +41,7 @@ class SinkBatch:
         return f"{self.query_id}/{self.sink_name}"
 
     def is_in(self, place: str, newest: WrittenBatch | None) -> bool:
-        """Return whether this batch is written, by the newest one that a sink holds.
-
-        Args:
-            place: What the sink writes to, for messages.
-            newest: The newest batch of the same writer; None for none.
+        """Return whether this batch is written, by the newest batch of its writer in a place.
 
         Raises:
             CheckpointError: The sink holds another batch with this id, or a later one: the
@@ -81,12 +65,7 @@ class SinkBatch:
 
 
 def batch_for(sink_name: str, context: BatchContext) -> SinkBatch:
-    """Return the batch of a context, as a sink knows it.
-
-    Args:
-        sink_name: The sink's name in the query.
-        context: The batch.
-    """
+    """Return the batch of a context, as a sink knows it."""
     return SinkBatch(
         context.query_id, sink_name, context.batch_id, context.ownership, context.content
     )

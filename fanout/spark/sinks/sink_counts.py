@@ -45,12 +45,7 @@ class SinkCounts:
         self._of_queries[query_id] = self._of_queries.get(query_id, Counter()) + new
 
     def statistics(self, origin: Origin, *, transactional: bool) -> SinkStatistics:
-        """Return the counts of all queries; any thread may call it.
-
-        Args:
-            origin: Where the records go.
-            transactional: Whether the sink writes in transactions.
-        """
+        """Return the counts of all queries; any thread may call it."""
         total = sum(list(self._of_queries.values()), Counter[str]())
         ended = TransactionStatistics(total["begun"], total["committed"], total["aborted"])
         return SinkStatistics(

@@ -15,24 +15,13 @@ Transform: TypeAlias = Callable[[DataFrame], DataFrame]
 
 
 def check_transform(transform: object) -> None:
-    """Check the option `transform`.
-
-    Args:
-        transform: The user's function; None for none.
-
-    Raises:
-        OptionError: If it is neither None nor a function of a DataFrame.
-    """
+    """Raise OptionError unless the option `transform` is None or a function of a DataFrame."""
     if transform is not None:
         check_function("transform", transform, "a function of a DataFrame", arguments=1)
 
 
 def transformed(df: DataFrame, transform: Transform | None) -> DataFrame:
-    """Return what a sink writes of a batch.
-
-    Args:
-        df: The rows.
-        transform: The user's function; None writes the rows as they are.
+    """Return what a sink writes of a batch; without a transform the rows as they are.
 
     Raises:
         OptionError: If it returns something else than a DataFrame.

@@ -23,10 +23,6 @@ ArrowTransform: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch]"
 def transformed_schema(transform: ArrowTransform, schema: StructType) -> StructType:
     """Return the schema of what a transform returns, by calling it with no rows.
 
-    Args:
-        transform: The user's function.
-        schema: The schema of what it is given.
-
     Raises:
         OptionError: It fails with no rows, or returns something else than records.
     """
@@ -48,13 +44,7 @@ def transformed_schema(transform: ArrowTransform, schema: StructType) -> StructT
 
 
 def transform_rows(df: DataFrame, transform: ArrowTransform, schema: StructType) -> DataFrame:
-    """Apply a transform to a DataFrame.
-
-    Args:
-        df: The rows.
-        transform: The user's function.
-        schema: What it returns; see `transformed_schema`.
-    """
+    """Apply a transform, which returns `schema`, to a DataFrame."""
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return map(transform, batches)
@@ -63,11 +53,7 @@ def transform_rows(df: DataFrame, transform: ArrowTransform, schema: StructType)
 
 
 def transform_batch(transform: ArrowTransform | None, records: pa.RecordBatch) -> pa.RecordBatch:
-    """Call a transform inside a task.
-
-    Args:
-        transform: The user's function; None returns the records as they are.
-        records: The records.
+    """Call a transform, if there is one, inside a task.
 
     Raises:
         UnwritableRecordError: It fails, or returns something else than records.

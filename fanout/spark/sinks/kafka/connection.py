@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
 @final
 class SinkConnection:
-    """The driver's calls to the cluster of a sink. Every call blocks, and may raise ServiceError.
+    """The driver's calls to the cluster of a sink.
 
-    Args:
-        loop: Where the connections are.
-        transactions: The calls.
+    Every call blocks, and may raise ServiceError.
     """
 
     def __init__(self, loop: LoopThread, transactions: Transactions) -> None:
@@ -68,10 +66,7 @@ class SinkConnection:
         return counts
 
     def transaction_timeout(self, wanted: float | None) -> float:
-        """Return the seconds that a transaction may take.
-
-        Args:
-            wanted: The user's timeout; None for the most that brokers allow.
+        """Return the seconds for a transaction: those wanted, or the most that brokers allow.
 
         Raises:
             OptionError: The brokers allow less.

@@ -21,26 +21,13 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkTarget:
-    """The settings of a sink.
+    """The settings of a sink, which are checked."""
 
-    Args:
-        name: The sink's name in the checkpoint.
-        options: The topic, the guarantee and the transactions.
-        partitioner: The user's partitioner; None for Kafka's own.
-        transform: Makes of Arrow records what is written; None where they are written as they are.
-        framing: Encodes the rows as frames of a shuffle; None where they are written unchanged.
-        counts: Counts what the sink writes.
-
-    Raises:
-        OptionError: If the name or the partitioner is malformed, or the security of the cluster
-            cannot be sent to Spark's workers.
-    """
-
-    name: str
-    options: WriteOptions
-    partitioner: Partitioner | None = None
-    transform: ArrowTransform | None = None
-    framing: ShuffleFraming | None = None
+    name: str  # the sink's in the checkpoint
+    options: WriteOptions  # the topic, the guarantee and the transactions
+    partitioner: Partitioner | None = None  # the user's; None for Kafka's own
+    transform: ArrowTransform | None = None  # makes of Arrow records what is written
+    framing: ShuffleFraming | None = None  # encodes the rows as frames of a shuffle
     counts: SinkCounts = field(default_factory=SinkCounts, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -34,23 +34,14 @@ _READ_BYTES: Final = 8 << 20
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFiles:
-    """The files of a batch, and how its tasks share the rows out; pickled and sent to the workers.
+    """The files of a batch, and how its tasks share the rows out; pickled and sent to workers."""
 
-    Args:
-        paths: The Parquet files, in the order of the rows.
-        transform: Makes of the rows what is written; None where they are written as they are.
-        topic: The topic of all rows; None where the rows name it.
-        counts: The partition counts of the known topics.
-        tasks: The number of tasks.
-        partitioner: The user's partitioner; None for Kafka's own.
-    """
-
-    paths: Sequence[str]
+    paths: Sequence[str]  # Parquet files, in the order of the rows
     transform: ArrowTransform | None
-    topic: str | None
-    counts: Mapping[str, int]
+    topic: str | None  # of all rows; None where the rows name it
+    counts: Mapping[str, int]  # the partition counts of the known topics
     tasks: int
-    partitioner: Partitioner | None
+    partitioner: Partitioner | None  # the user's; None for Kafka's own
 
 
 @final
@@ -58,10 +49,6 @@ class OwnedRows:
     """Iterate over the rows that one task writes, each with its topic and partition.
 
     The rows of a topic that the driver did not know come to every task, without a partition.
-
-    Args:
-        shared: The files.
-        task: The number of the task.
 
     Raises:
         UnwritableRecordError: The transform or the partitioner fails, or a row has no topic.

@@ -171,14 +171,9 @@ class KinesisSink(KinesisWriteOptions):
 
 
 def check_columns(schema: StructType, *, deduplicate: bool) -> None:
-    """Check that a DataFrame has the columns of a record of Kinesis.
+    """Raise OptionError unless a DataFrame has the columns of a record of Kinesis, each once.
 
-    Args:
-        schema: The schema of the DataFrame.
-        deduplicate: Whether the sink makes ids.
-
-    Raises:
-        OptionError: A column is missing, unknown, there twice, or of another type.
+    `deduplicate` says that the sink makes ids.
     """
     for name in schema.names:
         if name not in _TYPES or schema.names.count(name) > 1:

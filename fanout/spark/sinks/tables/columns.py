@@ -13,15 +13,7 @@ if TYPE_CHECKING:
 
 
 def column_names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names in an option, of which one may stand alone.
-
-    Args:
-        option: The option, for messages.
-        value: What the user gave.
-
-    Raises:
-        OptionError: It is no name and no sequence of different names.
-    """
+    """Return the different names in an option, of which one may stand alone; OptionError."""
     names = (value,) if isinstance(value, str) else tuple(value)
     if not all(isinstance(name, str) and name for name in names) or len({*names}) < len(names):
         raise OptionError(f"{option}={value!r} must be the names of columns, each once")
@@ -29,16 +21,7 @@ def column_names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_has(schema: StructType, option: str, names: Sequence[str]) -> None:
-    """Check that a DataFrame has the columns that an option names.
-
-    Args:
-        schema: The schema of the DataFrame.
-        option: The option, for messages.
-        names: The columns.
-
-    Raises:
-        OptionError: It has no such column.
-    """
+    """Raise OptionError unless a DataFrame has the columns that an option names."""
     for name in names:
         if name not in schema.names:
             raise OptionError(
@@ -50,10 +33,8 @@ def check_has(schema: StructType, option: str, names: Sequence[str]) -> None:
 def check_kept(table: str, kinds: Mapping[str, object], counts: Mapping[str, int]) -> None:
     """Check that a table has no value to alter, as its columns would cut or round it.
 
-    Args:
-        table: The table.
-        kinds: The type of each column, for messages.
-        counts: The number of rows with such a value, by column.
+    `kinds` are the types of its columns, for messages; `counts` the rows with such a value, by
+    column.
 
     Raises:
         BatchNotWrittenError: There are such rows.
@@ -71,9 +52,5 @@ def check_kept(table: str, kinds: Mapping[str, object], counts: Mapping[str, int
 
 
 def in_spark(name: str) -> str:
-    """Return a column's name as Spark's SQL has it.
-
-    Args:
-        name: The column.
-    """
+    """Return a column's name as Spark's SQL has it."""
     return "`" + name.replace("`", "``") + "`"

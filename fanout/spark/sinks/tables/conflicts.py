@@ -26,9 +26,9 @@ def in_attempts(
 ) -> None:
     """Call a function, and again where another writer has changed the table meanwhile.
 
-    Args:
-        attempt: Looks whether the batch is in the table as it is now, and writes it if not.
-        is_conflict: Says whether that is what an error of Java says.
+    `attempt` looks whether the batch is in the table as it is now, and writes it if not.
+    `is_conflict`
+    says whether an error of Java is such a change.
     """
     attempts = Retrying(
         stop=stop_after_attempt(_ATTEMPTS),

@@ -27,36 +27,21 @@ _COMMITS: Final = 1000
 
 
 def mark_of(batch: SinkBatch) -> str:
-    """Return the mark of a batch, which its commit has in its user metadata.
-
-    Args:
-        batch: The batch.
-    """
+    """Return the mark of a batch, which its commit has in its user metadata."""
     return f"fanout:{batch.writer}:{batch.batch_id}:{batch.content}"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DeltaTransaction:
-    """What a table of Delta knows of a writer when a batch comes.
+    """What a table of Delta knows of a writer when a batch comes."""
 
-    Args:
-        newest: The newest batch that the table holds; None if all are before the one that comes.
-        writer: The name under which the one that comes can be committed.
-    """
-
-    newest: WrittenBatch | None
-    writer: str
+    newest: WrittenBatch | None  # that the table holds; None if all are before the one that comes
+    writer: str  # the name under which the one that comes can be committed
 
 
 def delta_table(spark: SparkSession, table: str | None, path: str | None) -> Any:
-    """Return a table as Delta's own `DeltaTable` of Java; None where it does not exist.
-
-    Args:
-        spark: A classic session.
-        table: The table's name in the catalog; either this or path.
-        path: The table's directory.
-    """
+    """Return a table, by its name or path, as Delta's `DeltaTable` of Java; None without one."""
     session: Any = spark._jsparkSession  # noqa: SLF001 - pyspark's only door to the session
     tables = jvm(spark).io.delta.tables.DeltaTable
     if table is not None:
@@ -65,13 +50,7 @@ def delta_table(spark: SparkSession, table: str | None, path: str | None) -> Any
 
 
 def find_transaction(spark: SparkSession, table: Any, batch: SinkBatch) -> DeltaTransaction:
-    """Find what a table knows of the writer of a batch.
-
-    Args:
-        spark: A classic session.
-        table: The table; None where it does not exist.
-        batch: The batch that comes.
-    """
+    """Find what a table, or None where there is none, knows of the writer of a batch."""
     stored = None if table is None else _stored(spark, table, batch.writer)
     if stored is None or stored < batch.batch_id:
         return DeltaTransaction(None, batch.writer)
@@ -102,12 +81,7 @@ def _marked(commit: Row, writer: str) -> WrittenBatch | None:
 
 
 def _held_versions(spark: SparkSession, commits: Sequence[Row]) -> tuple[set[int], int]:
-    """Return the versions that a table consists of, and that of its newest restore or replacement.
-
-    Args:
-        spark: A classic session.
-        commits: The newest commits of the table.
-    """
+    """Return a table's versions, and that of its newest restore or replacement."""
     by_version = {commit.version: commit for commit in commits}
     version, held, taken_back = max(by_version), set(), 0
     while (commit := by_version.get(version)) is not None:

@@ -9,13 +9,9 @@ if TYPE_CHECKING:
 
 
 def current_history(spark: SparkSession, table: str) -> set[int]:
-    """Return the ids of the current snapshot of a table and of those before it.
+    """Return the ids of a table's current snapshot, as the session has it, and those before.
 
     A snapshot that was rolled back, or that an earlier table of the name had, is not among them.
-
-    Args:
-        spark: A session that has the table as it is now.
-        table: The table.
     """
     snapshots = spark.table(f"{table}.snapshots").select("snapshot_id", "parent_id").collect()
     parents = {one.snapshot_id: one.parent_id for one in snapshots}

@@ -17,15 +17,9 @@ if TYPE_CHECKING:
 
 
 def require_own_threads(spark: SparkSession) -> None:
-    """Check that Spark calls Java in a thread of its own for each thread of Python.
+    """Check that Spark calls Java in a thread of its own for each thread of Python; or SetupError.
 
     Iceberg keeps the properties of a summary with the thread that commits.
-
-    Args:
-        spark: A classic session.
-
-    Raises:
-        SetupError: It does not.
     """
     if not isinstance(spark.sparkContext._gateway, ClientServer):  # noqa: SLF001 - as below
         raise SetupError(
@@ -37,15 +31,10 @@ def require_own_threads(spark: SparkSession) -> None:
 def commit_with_summary(
     spark: SparkSession, summary: Mapping[str, str], write: Callable[[], object]
 ) -> None:
-    """Call a function, and add properties to the summary of each snapshot that it commits.
+    """Call a function in this thread, and add properties to the summaries of what it commits.
 
     A write of a DataFrame has an option for them, and MERGE has not. See
     https://iceberg.apache.org/docs/latest/spark-configuration/#write-options
-
-    Args:
-        spark: A classic session.
-        summary: The properties.
-        write: Writes to tables, in this thread; what it raises is raised.
     """
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - pyspark's only door to it
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]

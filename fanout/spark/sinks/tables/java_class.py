@@ -12,15 +12,9 @@ if TYPE_CHECKING:
 
 
 def require_class(spark: SparkSession, name: str, remedy: str) -> None:
-    """Check that a session has a class.
+    """Raise SetupError where no jar of a session has a class.
 
-    Args:
-        spark: A classic session.
-        name: The full name of the class.
-        remedy: What the sink needs and how to get it, as it follows "the sink needs".
-
-    Raises:
-        SetupError: The class is in no jar of the session.
+    `remedy` is what the sink needs and how to get it, as it follows "the sink needs".
     """
     try:
         jvm(spark).org.apache.spark.util.Utils.classForName(name, False, False)  # noqa: FBT003
@@ -31,17 +25,7 @@ def require_class(spark: SparkSession, name: str, remedy: str) -> None:
 
 
 def require_extension(spark: SparkSession, extension: str, remedy: str) -> None:
-    """Check that a session runs an extension of Spark's SQL.
-
-    Args:
-        spark: A classic session.
-        extension: The full name of its class.
-        remedy: What the sink needs and how to get it, as it follows "the sink needs".
-
-    Raises:
-        SetupError: The class is in no jar of the session, or `spark.sql.extensions` does not
-            name it.
-    """
+    """Raise SetupError where a session lacks an extension of Spark's SQL; see `require_class`."""
     require_class(spark, extension, remedy)
     if extension not in str(spark.conf.get("spark.sql.extensions", "")).split(","):
         raise SetupError(f"spark.sql.extensions does not name {extension}; the sink needs {remedy}")

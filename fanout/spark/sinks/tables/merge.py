@@ -27,17 +27,12 @@ def merge(
     latest_by: str,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Insert rows, or update those of the table with the same key that are not newer.
+    """Insert the newest row of each key, or update one of the table that is not newer.
 
     A null is a value of a key like any other. Columns that the rows lack stay as they are, or get
-    what the table gives them.
-
-    Args:
-        rows: The newest row of each key of a batch.
-        target: The table, as SQL has it.
-        key: The columns of the key.
-        latest_by: The column whose greatest value is the newest row of a key.
-        settings: Settings of Spark for this statement alone; other queries share the session.
+    what the table gives them. `settings` are of Spark for this statement alone; other queries share
+    the
+    session.
     """
     names = [in_spark(name) for name in rows.columns]
     assigned = ", ".join(f"t.{name} = s.{name}" for name in names)
@@ -75,13 +70,7 @@ def newest_once(rows: DataFrame, key: Sequence[str], latest_by: str | None) -> I
     """Compute the newest row of each key once, and keep them while the block runs.
 
     A statement that merges rows may read them twice, and is repeated where another writer commits
-    before it does.
-
-    Args:
-        rows: The rows of a batch.
-        key: The columns of the key.
-        latest_by: The column whose greatest value is the newest row of a key; None keeps all rows,
-            which are read once, and not before.
+    before it does. Without `latest_by` all rows are kept, which are read once, and not before.
     """
     if latest_by is None:
         yield rows
@@ -94,13 +83,7 @@ def newest_once(rows: DataFrame, key: Sequence[str], latest_by: str | None) -> I
 
 
 def newest(rows: DataFrame, key: Sequence[str], latest_by: str) -> DataFrame:
-    """Return the newest row of each key; of several, one of them.
-
-    Args:
-        rows: The rows of a batch.
-        key: The columns of the key.
-        latest_by: The column whose greatest value is the newest row of a key.
-    """
+    """Return the row of each key with the greatest value of `latest_by`; of several, one."""
     newest_first = F.col(in_spark(latest_by)).desc_nulls_last()
     of_key = Window.partitionBy(*map(in_spark, key)).orderBy(newest_first)
     ranked = rows.withColumn(_RANK, F.row_number().over(of_key))

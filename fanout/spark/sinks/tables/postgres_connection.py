@@ -76,13 +76,7 @@ _UNTOLD: Final = "Error occurred writing COPY data:"
 
 @contextmanager
 def transaction(dsn: str | Callable[[], str]) -> Iterator[Any]:
-    """Connect to a database, and commit when the block has ended; an error rolls back.
-
-    Args:
-        dsn: The connection string, or a function that returns it.
-
-    Yields:
-        A connection of the DB API without autocommit.
+    """Yield a connection of the DB API without autocommit, and commit; an error rolls back.
 
     Raises:
         OptionError: The connection string is malformed.
@@ -119,20 +113,12 @@ def transaction(dsn: str | Callable[[], str]) -> Iterator[Any]:
 
 
 def is_conflict(error: BatchNotWrittenError) -> bool:
-    """Return whether a transaction failed because of another one, and can be tried again.
-
-    Args:
-        error: What `transaction` raised.
-    """
+    """Return whether a transaction failed because of another one, and can be tried again."""
     return _state(error.__cause__).startswith(_CONFLICTS)
 
 
 def quoted(*names: str) -> str:
-    """Return a name of SQL with its qualifiers.
-
-    Args:
-        names: The name, after its qualifiers.
-    """
+    """Return a name of SQL, which comes after its qualifiers."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
@@ -140,9 +126,6 @@ def with_limits(dsn: str) -> str:
     """Return a connection string whose waits are bounded, and whose text is UTF-8.
 
     Limits that it has itself stay.
-
-    Args:
-        dsn: The connection string.
 
     Raises:
         OptionError: It is a URI with an @ that may belong to a password.

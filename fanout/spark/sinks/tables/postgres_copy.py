@@ -24,19 +24,12 @@ REPORT_SCHEMA: Final = "staging string, rows bigint, failure string"
 @final
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """What each task of a batch does.
+    """What each task of a batch does."""
 
-    Args:
-        dsn: The connection string, or a function that returns it.
-        schema: The schema of the tables that are created.
-        prefix: What their names begin with.
-        columns: The name and the type of each column, as they are in the rows.
-    """
-
-    dsn: str | Callable[[], str] = field(repr=False)
-    schema: str
-    prefix: str
-    columns: Sequence[tuple[str, str]]
+    dsn: str | Callable[[], str] = field(repr=False)  # or a function that returns it
+    schema: str  # of the tables that are created
+    prefix: str  # of their names
+    columns: Sequence[tuple[str, str]]  # the name and the type of each, as they are in the rows
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Copy rows, and yield one row of REPORT_SCHEMA if there are any."""
@@ -71,11 +64,7 @@ class CopyTask:
 
 
 def copy_rows(task: CopyTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that Spark runs in each task of a batch.
-
-    Args:
-        task: What it does.
-    """
+    """Return the function that Spark runs in each task of a batch."""
 
     def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)

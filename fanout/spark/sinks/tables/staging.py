@@ -12,8 +12,6 @@ BATCHES: Final = "fanout_batches"
 def staging_prefix(writer: str, digits: int) -> str:
     """Return what the names of a sink's staging tables begin with.
 
-    Args:
-        writer: The name under which a table remembers the newest batch of the sink.
-        digits: How many hexadecimal digits tell it from other sinks.
+    That many hexadecimal `digits` tell it from other sinks.
     """
     return f"fanout_{hashlib.sha256(writer.encode()).hexdigest()[:digits]}_"

@@ -33,11 +33,7 @@ _AS_TEXT: Final = (*_WHOLE, types.DecimalType, types.BooleanType, types.DateType
 def check_kept(rows: StructType, table: StructType, name: str, *, exact_case: bool) -> None:
     """Check that a table keeps the values of a DataFrame; columns that it lacks are left to Spark.
 
-    Args:
-        rows: The schema of the DataFrame.
-        table: The schema of the table.
-        name: The table's name, for messages.
-        exact_case: Whether names that differ in case alone are different ones.
+    `exact_case` says that names that differ in case alone are different ones.
 
     Raises:
         OptionError: A column of the table has a type that may change a value.
