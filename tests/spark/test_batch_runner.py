@@ -33,8 +33,8 @@ from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import Filled, SegmentLog
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
+from fanout.spark.query.batch_context import BatchContext, current_batch
 from fanout.spark.query.batch_runner import BatchResult, BatchRunner
-from fanout.spark.query.current_batch import BatchContext, current_batch
 from fanout.spark.query.failed_batches import FailedBatches
 from fanout.spark.query.pending_queue import PendingBatch
 from fanout.spark.workers.loop_thread import LoopThread

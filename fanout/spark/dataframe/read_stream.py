@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError, SetupError
 from fanout.spark.dataframe.driver_landings import LandersLanding, of_this_process
-from fanout.spark.dataframe.landed_source import LandedSource
+from fanout.spark.dataframe.source_options import LandedSource
 from fanout.spark.hadoop.session_checks import require_classic
 from fanout.spark.landers.stream import OnExecutors
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 import pyspark
 
 from fanout.spark.dataframe.landing_thread import LandingThread
-from fanout.spark.dataframe.option_words import in_words_of_options
-from fanout.spark.dataframe.stream_reader import LandingStreamReader
+from fanout.spark.dataframe.readers import LandingStreamReader
+from fanout.spark.dataframe.string_options import in_words_of_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fanout.core.source import Source
     from fanout.spark.dataframe.landing_thread import LandingOptions
     from fanout.spark.dataframe.options import ReadOptions
-    from fanout.spark.dataframe.stream_reader import _Planner
+    from fanout.spark.dataframe.readers import _Planner
 
 _LOG: Final = logging.getLogger("fanout.spark")
 # How often it is looked for an entry that was landed just now.
@@ -39,8 +39,7 @@ class SourceStreamReader(LandingStreamReader):
     """Plan micro-batches of a landing that the planner process fills itself.
 
     Only the planner is asked for offsets, so the source is made, with the secrets of that process,
-    and
-    landed when that begins. In workers, which read, there is neither.
+    and landed when that begins. In workers, which read, there is neither.
     """
 
     def __init__(

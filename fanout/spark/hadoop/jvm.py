@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors.exceptions.captured import CapturedException
 
-from fanout.errors import CheckpointError
+from fanout.errors import CheckpointError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -146,3 +146,23 @@ def _origin(error: BaseException) -> Any:
     if isinstance(error, Py4JJavaError):
         return error.java_exception
     return getattr(error, "_origin", None)
+
+
+def require_class(spark: SparkSession, name: str, remedy: str) -> None:
+    """Raise SetupError where no jar of a session has a class.
+
+    `remedy` is what the sink needs and how to get it, as it follows "the sink needs".
+    """
+    try:
+        jvm(spark).org.apache.spark.util.Utils.classForName(name, False, False)  # noqa: FBT003
+    except JAVA_ERRORS as error:
+        if has_gone(error):
+            raise
+        raise SetupError(f"this Spark has no class {name}; the sink needs {remedy}") from error
+
+
+def require_extension(spark: SparkSession, extension: str, remedy: str) -> None:
+    """Raise SetupError where a session lacks an extension of Spark's SQL; see `require_class`."""
+    require_class(spark, extension, remedy)
+    if extension not in str(spark.conf.get("spark.sql.extensions", "")).split(","):
+        raise SetupError(f"spark.sql.extensions does not name {extension}; the sink needs {remedy}")

@@ -110,8 +110,7 @@ class HadoopStorage(HadoopFiles):
     """Files below one directory of a Hadoop file system, reached through Spark's JVM.
 
     `create` and `publish` are as exclusive and durable as `writer.creation`: see WriteOnce. They
-    raise
-    FileExistsError where the name is taken.
+    raise FileExistsError where the name is taken.
     """
 
     def __init__(self, spark: SparkSession, file_system: Any, root: Any) -> None:

@@ -51,12 +51,11 @@ BatchContent: TypeAlias = FillResult | PendingBatch | LandedBatch
 class PendingQueue:
     """Store filled segments as pending, acknowledge their records, and keep them for Spark.
 
-    The lock of an acquired record expires, however long a handler takes. So every segment is
-    stored soon after its records came. At most the records of one batch wait for Spark; then the
-    source is paused, and the records that it had requested are stored too, so that a paused source
-    holds no locks. Nothing else calls the filler. `failure` is the error that ended `run`; None
-    while
-    it runs, and after a cancellation.
+    The lock of an acquired record expires, however long a handler takes. So every segment is stored
+    soon after its records came. At most the records of one batch wait for Spark; then the source is
+    paused, and the records that it had requested are stored too, so that a paused source holds no
+    locks. Nothing else calls the filler. `failure` is the error that ended `run`; None while it
+    runs, and after a cancellation.
     """
 
     def __init__(

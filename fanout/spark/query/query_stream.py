@@ -33,8 +33,8 @@ class QueryStream:
     """Open a stream in the loop thread, and fill segments from it until the loop thread ends.
 
     Segments are stored as pending where the source locks records (a share group). `bounded`
-    finishes
-    when every split has reached its newest record; `on_resubscribe` is called in the loop thread.
+    finishes when every split has reached its newest record; `on_resubscribe` is called in the loop
+    thread.
 
     Raises:
         FanOutError: If the stream cannot be opened.

@@ -1,15 +1,46 @@
-"""A batch, as the sink that it is written to knows it again."""
+"""A batch, as a sink takes it: its rows, whether they are written, and what is counted."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
-from fanout.errors import CheckpointError
+from pyspark.sql import DataFrame
+
+from fanout.core.user_functions import check_function, unfinished
+from fanout.core.write_statistics import SinkStatistics, TransactionStatistics
+from fanout.errors import CheckpointError, OptionError
 
 if TYPE_CHECKING:
+    from fanout.core.statistics import Origin
     from fanout.landing.claims.ownership import Ownership
-    from fanout.spark.query.current_batch import BatchContext
+    from fanout.spark.query.batch_context import BatchContext
+
+Transform: TypeAlias = Callable[[DataFrame], DataFrame]
+"""From the rows of a batch to what is written of them."""
+
+
+def check_transform(transform: object) -> None:
+    """Raise OptionError unless the option `transform` is None or a function of a DataFrame."""
+    if transform is not None:
+        check_function("transform", transform, "a function of a DataFrame", arguments=1)
+
+
+def transformed(df: DataFrame, transform: Transform | None) -> DataFrame:
+    """Return what a sink writes of a batch; without a transform the rows as they are.
+
+    Raises:
+        OptionError: If it returns something else than a DataFrame.
+    """
+    if transform is None:
+        return df
+    found: object = transform(df)
+    if not isinstance(found, DataFrame):
+        what = unfinished(found) or ("None" if found is None else f"a {type(found).__name__}")
+        raise OptionError(f"transform must return a DataFrame, and returned {what}")
+    return found
 
 
 @final
@@ -69,3 +100,49 @@ def batch_for(sink_name: str, context: BatchContext) -> SinkBatch:
     return SinkBatch(
         context.query_id, sink_name, context.batch_id, context.ownership, context.content
     )
+
+
+@final
+class SinkCounts:
+    """Count the batches of a sink, by query.
+
+    A handler runs in one thread of its query, and replaces only the counts of that query. So no
+    lock is needed.
+    """
+
+    def __init__(self) -> None:
+        self._of_queries: dict[str, Counter[str]] = {}
+
+    def add(
+        self,
+        query_id: str,
+        *,
+        batches: int = 0,
+        records: int = 0,
+        bytes: int = 0,  # noqa: A002 - as in SinkStatistics
+        begun: int = 0,
+        committed: int = 0,
+        aborted: int = 0,
+    ) -> None:
+        """Add to the counts of a query."""
+        new = Counter(
+            batches=batches,
+            records=records,
+            bytes=bytes,
+            begun=begun,
+            committed=committed,
+            aborted=aborted,
+        )
+        self._of_queries[query_id] = self._of_queries.get(query_id, Counter()) + new
+
+    def statistics(self, origin: Origin, *, transactional: bool) -> SinkStatistics:
+        """Return the counts of all queries; any thread may call it."""
+        total = sum(list(self._of_queries.values()), Counter[str]())
+        ended = TransactionStatistics(total["begun"], total["committed"], total["aborted"])
+        return SinkStatistics(
+            batches=total["batches"],
+            records=total["records"],
+            bytes=total["bytes"],
+            transactions=ended if transactional else None,
+            origin=origin,
+        )

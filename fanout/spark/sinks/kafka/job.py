@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
     from fanout.kafka.writing.partitioner import Partitioner
     from fanout.kafka.writing.producer_id import WriteMode
-    from fanout.spark.query.current_batch import BatchContext
-    from fanout.spark.sinks.kafka.connection import SinkConnection
-    from fanout.spark.sinks.kafka.options import SinkTarget
+    from fanout.spark.query.batch_context import BatchContext
+    from fanout.spark.sinks.kafka.connection import SinkConnection, SinkTarget
     from fanout.spark.sinks.kafka.shuffle_frames import ShuffleFraming
     from fanout.spark.sinks.kafka.worker_task import TaskReport
 

@@ -58,8 +58,7 @@ def check_columns(schema: StructType, topic: str | None, *, event_times: bool = 
     """Raise OptionError unless a DataFrame has the columns of Spark's own Kafka sink, each once.
 
     `topic` is that of all rows; None where the rows name it. `event_times` allows a column
-    `eventTime`,
-    for a shuffle.
+    `eventTime`, for a shuffle.
     """
     types = _TYPES | (_EVENT_TIME if event_times else {})
     for name in schema.names:
@@ -102,8 +101,8 @@ def partitioned(
     """Repartition rows so that each partition is written by one task, in the order of the rows.
 
     The rows, whose columns were checked, cross to Python once, except that their keys are hashed
-    there
-    before. `counts` are the partition counts of the known topics; rows of others have no partition.
+    there before. `counts` are the partition counts of the known topics; rows of others have no
+    partition.
     """
     columns = [
         F.col(name).cast("binary").alias(name) if name in {"key", "value"} else F.col(name)

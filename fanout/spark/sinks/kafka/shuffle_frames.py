@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.kafka.shuffle.writer_options import ShuffleProducerOptions
     from fanout.kafka.writing.writer import Written
-    from fanout.spark.query.current_batch import BatchContext
+    from fanout.spark.query.batch_context import BatchContext
     from fanout.spark.sinks.kafka.worker_task import TaskOptions
 
 

@@ -22,10 +22,10 @@ from fanout.errors import (
 from fanout.kafka.transactions.commit_token import MARKERS_LAST, CommitToken, numbers_of
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
-from fanout.spark.query.current_batch import batch_of_sink
-from fanout.spark.sinks.kafka.arrow_transform import transform_rows, transformed_schema
+from fanout.spark.query.batch_context import batch_of_sink
 from fanout.spark.sinks.kafka.connection import connect
 from fanout.spark.sinks.kafka.job import AttemptFailedError, SinkJob
+from fanout.spark.sinks.kafka.owned_rows import transform_rows, transformed_schema
 from fanout.spark.sinks.kafka.partitioned_rows import check_columns
 from fanout.spark.sinks.kafka.stored_tokens import SinkState
 from fanout.spark.sinks.sink_batch import WrittenBatch, batch_for
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 
     from fanout.kafka.transactions.commit_token import Incarnation
     from fanout.kafka.writing.producer_id import WriteMode
-    from fanout.spark.query.current_batch import BatchContext
-    from fanout.spark.sinks.kafka.connection import SinkConnection
+    from fanout.spark.query.batch_context import BatchContext
+    from fanout.spark.sinks.kafka.connection import SinkConnection, SinkTarget
     from fanout.spark.sinks.kafka.job import JobResult
-    from fanout.spark.sinks.kafka.options import SinkTarget
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.errors import BatchNotWrittenError, OptionError, ServiceError
-from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone, is_java, java_causes, jvm
-from fanout.spark.sinks.tables.java_class import require_class
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone, is_java, java_causes, jvm, require_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.errors import BatchNotWrittenError, OptionError, SetupError
 from fanout.spark.sinks.sink_batch import WrittenBatch
+from fanout.spark.sinks.tables.columns import BATCHES
 from fanout.spark.sinks.tables.jdbc_connection import sql_errors
 from fanout.spark.sinks.tables.jdbc_values import JdbcColumn
-from fanout.spark.sinks.tables.staging import BATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

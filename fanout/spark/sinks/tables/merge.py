@@ -1,23 +1,34 @@
-"""Merge the rows of a batch into a table, by Spark's MERGE."""
+"""Merge the rows of a batch into a table, again where another writer has changed it."""
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
+from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
+from fanout.core.backoff import Backoff, FullJitter
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause
 from fanout.spark.sinks.tables.columns import in_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger(__name__)
+
 _RANK: Final = "fanout_rank"
+
+# A commit of the other writer may take as long as one of ours.
+_ATTEMPTS: Final = 30
+_WAITS: Final = Backoff(base=0.2, cap=10.0)
 
 
 def merge(
@@ -31,8 +42,7 @@ def merge(
 
     A null is a value of a key like any other. Columns that the rows lack stay as they are, or get
     what the table gives them. `settings` are of Spark for this statement alone; other queries share
-    the
-    session.
+    the session.
     """
     names = [in_spark(name) for name in rows.columns]
     assigned = ", ".join(f"t.{name} = s.{name}" for name in names)
@@ -88,3 +98,29 @@ def newest(rows: DataFrame, key: Sequence[str], latest_by: str) -> DataFrame:
     of_key = Window.partitionBy(*map(in_spark, key)).orderBy(newest_first)
     ranked = rows.withColumn(_RANK, F.row_number().over(of_key))
     return ranked.where(f"{_RANK} = 1").drop(_RANK)
+
+
+def in_attempts(
+    attempt: Callable[[], object], is_conflict: Callable[[BaseException], bool]
+) -> None:
+    """Call a function, and again where another writer has changed the table meanwhile.
+
+    `attempt` looks whether the batch is in the table as it is now, and writes it if not.
+    `is_conflict` says whether an error of Java is such a change.
+    """
+    attempts = Retrying(
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=FullJitter(_WAITS, Random()),  # noqa: S311 - jitter, no secret
+        retry=retry_if_exception(
+            lambda error: isinstance(error, JAVA_ERRORS) and is_conflict(error)
+        ),
+        before_sleep=_tell,
+        reraise=True,
+    )
+    attempts(attempt)
+
+
+def _tell(state: RetryCallState) -> None:
+    error = None if state.outcome is None else state.outcome.exception()
+    says = "" if error is None else first_and_last_cause(error)
+    log.warning("another writer has changed the table, so the batch is tried again: %s", says)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 from pyspark.sql import types
 
 from fanout.errors import OptionError
+from fanout.spark.sinks.tables.columns import BATCHES
 from fanout.spark.sinks.tables.postgres_connection import quoted
-from fanout.spark.sinks.tables.staging import BATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -145,8 +145,7 @@ class TargetTable:
         """Return the statement that counts the rows of staging tables, and those that are refused.
 
         They are those without a key, and those with a value that the table would alter, by column.
-        There is
-        at least one table; without a key rows are appended.
+        There is at least one table; without a key rows are appended.
         """
         null = " OR ".join(f"{quoted(name)} IS NULL" for name in key) or "false"
         counts = [f"count(*) FILTER (WHERE {where})" for where in (null, *altering.values())]

@@ -27,7 +27,7 @@ _NOT_EXCLUSIVE: Final = (
 )
 
 
-def examine_place(spark: SparkSession, checkpoint_location: str) -> list[Finding]:
+def examine_location(spark: SparkSession, checkpoint_location: str) -> list[Finding]:
     """Check whether a checkpoint location can be reached, and creates a file exclusively; blocks.
 
     Two writers race for a probe file there, which is removed again.

@@ -1,17 +1,26 @@
-"""Read the string options of `format("fanout")`, and refuse those that are unknown or secret."""
+"""Read the string options of `format("fanout")`, and write errors in their words."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, final
 
-from fanout.errors import OptionError
+from fanout.core.sentence import Option, Sentence
+from fanout.errors import FanOutError, OptionError
+from fanout.landing.storage.object_errors import HIDDEN_SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+STORAGE: Final = "storage."
+"""How options begin that are settings of an object store."""
+
+_LANDING_WORDS: Final = {"location": "landing", "storage_options": f"{STORAGE}*"}
+_NO_WORDS: Final[Mapping[str, str]] = MappingProxyType({})
 _SECRET: Final = re.compile(
     r"secret|password|credential|access_?key|jaas|oauthbearer|key(store)?\.key$|"
     r"(session|sas|auth|security)_?token",
@@ -19,8 +28,34 @@ _SECRET: Final = re.compile(
 _FLAGS: Final = {"true": True, "false": False}
 
 
+@contextmanager
+def in_words_of_options(words: Mapping[str, str] = _NO_WORDS) -> Iterator[None]:
+    """Write what a block raises in the words of options.
+
+    `words` has those for the keywords of the source; it is empty where the user gave it as a value.
+    """
+    try:
+        yield
+    except FanOutError as error:
+        error.args = (Sentence(error).in_words(lambda option: _word(option, words)),)
+        raise
+
+
+def _word(option: Option, words: Mapping[str, str]) -> str | None:
+    name = (_LANDING_WORDS | dict(words)).get(option.name)
+    if option.name == HIDDEN_SETTINGS:
+        return None  # Spark shows options to everybody
+    if option.name.startswith(STORAGE):
+        return f"the option {option.name}"
+    if words and option == "on_data_loss='earliest'":
+        return "failOnDataLoss=false"
+    if name is None:
+        return option
+    return name if option.value is None else f"{name}={option.value}"
+
+
 @final
-class GivenOptions:
+class StringOptions:
     """The options of one DataFrame, by name in any case; Spark gives names in lower case.
 
     Each method raises OptionError for a value that is not what it returns.
