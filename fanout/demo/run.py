@@ -16,7 +16,6 @@ import msgspec
 
 from fanout.demo.options import STREAM, DemoFailedError, ServiceName, StorageName
 from fanout.demo.plan import ActionResult, draw_plan
-from fanout.demo.progress import RunProgress
 from fanout.demo.queries import (
     MESSAGES,
     BatchBegun,
@@ -29,7 +28,7 @@ from fanout.demo.queries import (
     Reading,
     Resubscribed,
 )
-from fanout.demo.report import DemoReport
+from fanout.demo.report import DemoReport, RunProgress
 from fanout.demo.verification import Evidence, verify_in_process
 from fanout.demo.workspace import Workspace
 from fanout.testing.spark.driver_process import DriverFailed, DriverStarted

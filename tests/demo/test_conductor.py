@@ -8,8 +8,8 @@ from rich.console import Console
 
 from fanout.demo.options import DemoFailedError, DemoOptions
 from fanout.demo.plan import SparkProcess
-from fanout.demo.progress import RunProgress
 from fanout.demo.queries import BatchWritten, ProcessesKilled, QueryName
+from fanout.demo.report import RunProgress
 from fanout.demo.run import Conductor, run_demo
 from fanout.demo.workspace import Workspace
 

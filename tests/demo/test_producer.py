@@ -7,7 +7,7 @@ from rich.console import Console
 
 from fanout.demo import run
 from fanout.demo.options import DemoOptions
-from fanout.demo.progress import RunProgress
+from fanout.demo.report import RunProgress
 from fanout.demo.run import MAX_CALL_RECORDS, Conductor
 from fanout.demo.verification import SentRecord
 from fanout.demo.workspace import Workspace

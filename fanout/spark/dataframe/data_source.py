@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fanout.core.source import Source
-    from fanout.spark.dataframe.landing_call import LandingCall
+    from fanout.spark.dataframe.landing_call import DriverEndpoint
 
 
 class LandingDataSource(DataSource):
@@ -32,7 +32,7 @@ class LandingDataSource(DataSource):
     source: ClassVar[Source | None] = None
     """The source that the query lands; None where the options describe it, or there is none."""
 
-    driver: ClassVar[LandingCall | None] = None
+    driver: ClassVar[DriverEndpoint | None] = None
     """How the driver is reached, whose landers land the source; None without landers."""
 
     @classmethod

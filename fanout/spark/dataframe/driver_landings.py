@@ -27,9 +27,9 @@ from fanout.landing.lander import open_landing
 from fanout.landing.log.reading import BatchLimits
 from fanout.spark.dataframe.landing_call import (
     Begin,
+    DriverEndpoint,
     Ended,
     Entry,
-    LandingCall,
     LandingOpened,
     from_planner,
 )
@@ -66,7 +66,7 @@ _ENTRY_SECONDS: Final = 0.25
 
 @final
 @dataclass(frozen=True, slots=True)
-class LandersLanding:
+class RemoteLanding:
     """A source that landers land on the executors of a session, and where."""
 
     spark: SparkSession
@@ -171,7 +171,7 @@ class DriverLandings:
     """
 
     def __init__(self) -> None:
-        self._landings: dict[str, LandersLanding] = {}
+        self._landings: dict[str, RemoteLanding] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         secret = secrets.token_bytes(SECRET_BYTES)
         with ExitStack() as resources:
@@ -184,22 +184,22 @@ class DriverLandings:
             self._address = self._loop.hold("planners", control).address
             self._resources = resources.pop_all()
 
-    def add(self, landing: LandersLanding) -> LandingCall:
+    def add(self, landing: RemoteLanding) -> DriverEndpoint:
         """Return how a planner has a source landed; the same for a landing that equals another.
 
         Those of sessions that were stopped are forgotten.
         """
         for name, known in [*self._landings.items()]:
             if known == landing:
-                return self._call(name)
+                return self._endpoint(name)
             if known.has_ended():
                 del self._landings[name]
         name = uuid4().hex
         self._landings[name] = landing
-        return self._call(name)
+        return self._endpoint(name)
 
-    def _call(self, name: str) -> LandingCall:
-        return LandingCall(self._address, str(self._secret_file), name)
+    def _endpoint(self, name: str) -> DriverEndpoint:
+        return DriverEndpoint(self._address, str(self._secret_file), name)
 
     def close(self) -> None:
         """End all landings, and listen no longer."""
@@ -233,7 +233,7 @@ class DriverLandings:
             del self._ending[location]
 
     async def _land(
-        self, landing: LandersLanding, begin: Begin, channel: Channel, wanted: asyncio.Semaphore
+        self, landing: RemoteLanding, begin: Begin, channel: Channel, wanted: asyncio.Semaphore
     ) -> None:
         with suppress(ChannelClosedError):
             try:

@@ -59,7 +59,7 @@ _FROM_DRIVER: Final[msgspec.json.Decoder[FromDriver]] = msgspec.json.Decoder(Fro
 
 @final
 @dataclass(frozen=True, slots=True)
-class LandingCall:
+class DriverEndpoint:
     """How a planner, which runs on the driver's machine, reaches the driver.
 
     Spark sends it to workers too. So it names the file of the secret, which only the driver's user
@@ -92,7 +92,7 @@ def from_planner(message: bytes) -> FromPlanner:
 
 @asynccontextmanager
 async def land_in_driver(
-    call: LandingCall, *, available_now: bool
+    endpoint: DriverEndpoint, *, available_now: bool
 ) -> AsyncIterator[AsyncIterator[Entry]]:
     """Have the driver land while the block runs; each step lets it land the next entry.
 
@@ -106,12 +106,12 @@ async def land_in_driver(
     from fanout.landers.control_client import connect  # noqa: PLC0415
 
     async with AsyncExitStack() as resources:
-        secret = await in_thread(call.read_secret)
+        secret = await in_thread(endpoint.read_secret)
         try:
-            channel = await resources.enter_async_context(connect(call.address, secret))
+            channel = await resources.enter_async_context(connect(endpoint.address, secret))
         except SetupError as error:
             raise _driver_has_gone() from error
-        await _ask(channel, Begin(call.landing, available_now))
+        await _ask(channel, Begin(endpoint.landing, available_now))
         yield _entries(channel)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.landing.log.landed_entry import LandedEntry
-    from fanout.spark.dataframe.landing_call import LandingCall
+    from fanout.spark.dataframe.landing_call import DriverEndpoint
 
 # How long the subscriptions may take to close.
 _STOP_SECONDS: Final = 10.0
@@ -57,7 +57,7 @@ class LandingOptions:
     # source as a value.
     words: Mapping[str, str] = field(default_factory=dict)
     # How the driver is reached, whose landers land; None where this process lands.
-    driver: LandingCall | None = None
+    driver: DriverEndpoint | None = None
 
 
 @final
@@ -65,9 +65,8 @@ class LandingThread:
     """Land a source until the process ends or `stop` is called. Calls come from one thread.
 
     The thread holds no state that matters: the landing continues exactly, whatever ends it. With
-    `available_now` it ends when everything is landed that is there.
-
-    Each method but `report` and `stop` raises the error that ended the landing.
+    `available_now` it ends when everything is landed that is there. Each method but `needed_from`,
+    `report` and `stop` raises the error that ended the landing.
     """
 
     def __init__(self, source: Source, options: LandingOptions, *, available_now: bool) -> None:

@@ -123,14 +123,6 @@ class StringOptions:
             raise OptionError(f"{name}={value!r} must be JSON like {like}")
         return found
 
-    def beginning_with(self, prefix: str) -> dict[str, str]:
-        """Return the options whose names begin with a prefix, without it."""
-        return {
-            name.removeprefix(prefix): value
-            for name, value in self._options.items()
-            if name.startswith(prefix)
-        }
-
     def refuse_others(
         self, known: Iterable[str], refused: Mapping[str, str], secrets_go: str
     ) -> None:

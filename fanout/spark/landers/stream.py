@@ -188,7 +188,10 @@ class LandersStream:
         return self._coordinator.statistics()
 
     def take(self, idle: float) -> LandedBatch | NoRecords | Stopped:
-        """Block for records, for at most `idle` seconds; raise a failure after the last records."""
+        """Block until there are records, for `idle` seconds at most.
+
+        The failure of the stream is raised after its last records.
+        """
         return self._loop.call(self.next(idle))
 
     async def next(self, idle: float) -> LandedBatch | NoRecords | Stopped:

@@ -108,7 +108,7 @@ def _never() -> bool:
 
 
 def check_handler(handler: object) -> None:
-    """Check that a handler is a plain function of a DataFrame and a batch id; OptionError."""
+    """Raise OptionError unless a handler is a function of a DataFrame and a batch id."""
     kind = "a function of a DataFrame and a batch id"
     check_function("handler", handler, kind, arguments=2)
 

@@ -74,7 +74,10 @@ class QueryStream:
         return self._filler.statistics()
 
     def take(self, idle: float) -> BatchContent:
-        """Block for records, for at most `idle` seconds; raise a failure after the last records."""
+        """Block until there are records, for `idle` seconds at most.
+
+        The failure of the stream is raised after its last records.
+        """
         try:
             return self._loop.call(self._filler.next(idle))
         except StreamStateError:

@@ -35,7 +35,7 @@ _AS_TEXT: Final = (*_WHOLE, types.DecimalType, types.BooleanType, types.DateType
 
 
 def column_names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the different names in an option, of which one may stand alone; OptionError."""
+    """Return the names of columns in an option, one or several; raise OptionError for others."""
     names = (value,) if isinstance(value, str) else tuple(value)
     if not all(isinstance(name, str) and name for name in names) or len({*names}) < len(names):
         raise OptionError(f"{option}={value!r} must be the names of columns, each once")

@@ -154,7 +154,7 @@ def current_history(spark: SparkSession, table: str) -> set[int]:
 
 
 def require_own_threads(spark: SparkSession) -> None:
-    """Check that Spark calls Java in a thread of its own for each thread of Python; or SetupError.
+    """Raise SetupError unless Spark calls Java in a thread of its own for each thread of Python.
 
     Iceberg keeps the properties of a summary with the thread that commits.
     """

@@ -36,7 +36,7 @@ _SELECT_INTO: Final = ("Microsoft SQL Server", "Adaptive Server")
 
 
 def qualifier(table: str) -> str:
-    """Return what a table's name begins with, up to its last dot; OptionError if it is no name."""
+    """Return what a table's name begins with, up to its last dot; raise OptionError for no name."""
     if not isinstance(table, str) or (match := _NAME.fullmatch(table)) is None:
         raise OptionError(
             f"table={table!r} must be a name as SQL has it, with its schema if that is not the "
@@ -84,7 +84,7 @@ class JdbcTable:
         return {name: name if name in self.columns else folded[name.lower()] for name in names}
 
     def check_key(self) -> None:
-        """Check that no other table follows when a row of this one is replaced; OptionError."""
+        """Raise OptionError where rows of another table follow replaced rows of this one."""
         catalog, schema = self._where()
         name = _stored(self.connection.getMetaData(), self.name[len(qualifier(self.name)) :])
         found = self.connection.getMetaData().getExportedKeys(catalog, schema, name)

@@ -80,7 +80,7 @@ def newest_once(rows: DataFrame, key: Sequence[str], latest_by: str | None) -> I
     """Compute the newest row of each key once, and keep them while the block runs.
 
     A statement that merges rows may read them twice, and is repeated where another writer commits
-    before it does. Without `latest_by` all rows are kept, which are read once, and not before.
+    before it does. Without `latest_by` the rows are yielded as they are: they are read once.
     """
     if latest_by is None:
         yield rows

@@ -131,7 +131,7 @@ def is_conflict(error: BatchNotWrittenError) -> bool:
 
 
 def quoted(*names: str) -> str:
-    """Return a name of SQL, which comes after its qualifiers."""
+    """Return a name of SQL in quotation marks, behind its qualifiers."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 

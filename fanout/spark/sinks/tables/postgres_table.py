@@ -189,7 +189,7 @@ class TargetTable:
 
 
 def name_parts(table: str) -> tuple[str, ...]:
-    """Return the schema, if there is one, and the name of a table; OptionError if it is no name."""
+    """Return the schema, if there is one, and the name of a table; OptionError for no name."""
     found = _NAME.fullmatch(table) if isinstance(table, str) else None
     if found is None:
         raise OptionError(
