@@ -54,7 +54,7 @@ def checkpoint_files(location: str) -> Iterator[StoredFiles]:
     if (landing := landing_in_bucket(location)) is not None:
         yield landing
         return
-    from fanout.spark.hadoop.quiet_session import quiet_session  # noqa: PLC0415 - it loads pyspark
+    from fanout.spark.hadoop.remote_checkpoint import quiet_session  # noqa: PLC0415 - it loads pyspark
     from fanout.spark.hadoop.storage import open_files  # noqa: PLC0415 - it loads pyspark
 
     with quiet_session() as spark:
@@ -96,8 +96,10 @@ def examine_stored(location: str) -> tuple[Checkpoint | None, list[Finding]]:
         return _examine_local(location)
     if (landing := landing_in_bucket(location)) is not None:
         return _examine_files(landing)
-    from fanout.spark.hadoop.checkpoint_checks import examine_location  # noqa: PLC0415 - loads pyspark
-    from fanout.spark.hadoop.quiet_session import quiet_session  # noqa: PLC0415 - loads pyspark
+    from fanout.spark.hadoop.remote_checkpoint import (  # noqa: PLC0415 - loads pyspark
+        examine_location,
+        quiet_session,
+    )
 
     with quiet_session() as spark:
         findings = examine_location(spark, location)

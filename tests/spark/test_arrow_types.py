@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from fanout.spark import FanOutQuery
     from fanout.spark.query.batch_runner import Handler
-    from fanout.spark.query.pending_queue import BatchContent
+    from fanout.spark.query.query_stream import BatchContent
 
 pytestmark = pytest.mark.spark
 

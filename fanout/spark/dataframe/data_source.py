@@ -9,11 +9,10 @@ from pyspark.sql.datasource import DataSource
 
 from fanout.errors import OptionError
 from fanout.landing.log.columns import landed_schema
-from fanout.spark.dataframe.options import ReadOptions
+from fanout.spark.dataframe.options import ReadOptions, in_words_of_options
 from fanout.spark.dataframe.readers import LandingBatchReader, LandingStreamReader
 from fanout.spark.dataframe.source_options import LandedSource
 from fanout.spark.dataframe.source_reader import SourceStreamReader
-from fanout.spark.dataframe.string_options import in_words_of_options
 from fanout.spark.workers.arrow_schema import arrow_schema, check_spark_reads, spark_schema
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fanout.core.source import Source
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.reading.kafka_source import KafkaSource
-    from fanout.spark.dataframe.string_options import StringOptions
+    from fanout.spark.dataframe.options import StringOptions
 
 _PREFIX: Final = "kafka."
 # What encrypts and authenticates, by Kafka's names, with the keyword of `Security` for each.

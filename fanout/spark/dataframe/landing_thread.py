@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from fanout.core.error_text import first_error
 from fanout.landing.lander import Landing, land
 from fanout.spark.dataframe.landing_call import Entry, land_in_driver
-from fanout.spark.dataframe.options import COMPRESSION
-from fanout.spark.dataframe.string_options import in_words_of_options
+from fanout.spark.dataframe.options import COMPRESSION, in_words_of_options
 from fanout.spark.workers.loop_thread import ended_by
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from fanout.errors import CheckpointError
 from fanout.landing.log.columns import landed_schema
-from fanout.spark.dataframe.options import ReadOptions
-from fanout.spark.dataframe.string_options import in_words_of_options
+from fanout.spark.dataframe.options import ReadOptions, in_words_of_options
 from fanout.spark.workers.spare_worker import spare_worker
 
 if TYPE_CHECKING:

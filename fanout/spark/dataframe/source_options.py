@@ -19,8 +19,13 @@ from fanout.spark.dataframe.kafka_source_options import (
     shuffle_source,
 )
 from fanout.spark.dataframe.landing_thread import LandingOptions
-from fanout.spark.dataframe.options import READ_OPTIONS, ReadOptions
-from fanout.spark.dataframe.string_options import STORAGE, StringOptions, in_words_of_options
+from fanout.spark.dataframe.options import (
+    READ_OPTIONS,
+    STORAGE,
+    ReadOptions,
+    StringOptions,
+    in_words_of_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 import pyspark
 
 from fanout.spark.dataframe.landing_thread import LandingThread
+from fanout.spark.dataframe.options import in_words_of_options
 from fanout.spark.dataframe.readers import LandingStreamReader
-from fanout.spark.dataframe.string_options import in_words_of_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

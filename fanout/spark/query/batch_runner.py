@@ -23,7 +23,7 @@ from fanout.landing.segments.segments import Filled, LandedBatch, publish, publi
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause
 from fanout.spark.query.batch_context import handling
-from fanout.spark.query.pending_queue import PendingBatch
+from fanout.spark.query.query_stream import PendingBatch
 from fanout.spark.workers.arrow_schema import spark_schema
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fanout.landing.storage.storage import Storage
     from fanout.spark.query.batch_context import BatchContext
     from fanout.spark.query.failed_batches import FailedBatches
-    from fanout.spark.query.pending_queue import BatchContent
+    from fanout.spark.query.query_stream import BatchContent
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.errors import CheckpointError
 from fanout.landing.claims.ownership import claim
-from fanout.spark.hadoop.checkpoint_checks import examine_location
 from fanout.spark.hadoop.jvm import jvm
 from fanout.spark.hadoop.jvm_lock import JvmProcess
+from fanout.spark.hadoop.remote_checkpoint import examine_location
 from fanout.spark.hadoop.storage import open_storage
 from fanout.spark.hadoop.write_once import WriteOnce
 
@@ -194,5 +194,5 @@ def test_a_session_is_started_quietly_where_there_is_none(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
     checks = {each["check"]: each for each in json.loads(done.stdout)["findings"]}
     assert [*checks] == ["checkpoint location", "exclusive create", "checkpoint"]
-    nothing = "there is no checkpoint of fanout at viewfs://lake/chk/query/fanout: name the "
+    nothing = "there is no checkpoint of fanout at viewfs://lake/chk/query/fanout, and no landing"
     assert checks["checkpoint"]["detail"].startswith(nothing)
