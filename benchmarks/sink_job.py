@@ -28,7 +28,7 @@ from fanout.landing.claims.ownership import claim
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark import KafkaSink
 from fanout.spark.hadoop.jvm_lock import JvmProcess
-from fanout.spark.query.current_batch import BatchContext, handling
+from fanout.spark.query.batch_context import BatchContext, handling
 from fanout.spark.workers.loop_thread import LoopThread
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import Json, Stream, age, calling_the_service, print_json, print_table
-from fanout.cli.kinesis_options import AwsOptions
+from fanout.cli.service_options import AwsOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final, final
 
 import typer
 
-from fanout.cli.checkpoint_files import is_local
+from fanout.cli.checkpoint_files import examine_stored, is_local
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import Json, calling_the_service, print_json
-from fanout.cli.kafka_options import ClusterOptions
-from fanout.cli.kinesis_options import AwsOptions
-from fanout.cli.stored_checks import examine_stored
+from fanout.cli.service_options import AwsOptions, ClusterOptions
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn, final
 import typer
 
 from fanout.cli.command import ExitCode, fanout_command
-from fanout.cli.common import Json, age, print_json
-from fanout.cli.kafka_options import ClusterOptions
-from fanout.cli.kinesis_options import AwsOptions
+from fanout.cli.common import Json, SourceName, age, aware_time, parse_source, print_json
 from fanout.cli.metrics_port import MetricsPort, served_metrics
-from fanout.cli.source_argument import SourceName, aware_time, parse_source
+from fanout.cli.service_options import AwsOptions, ClusterOptions
 from fanout.core.sentence import Option
 from fanout.errors import OptionError
 

@@ -9,7 +9,7 @@ import typer
 
 from fanout.cli.command import fanout_command
 from fanout.cli.common import Json, calling_the_service, print_json, print_table
-from fanout.cli.kafka_options import ClusterOptions
+from fanout.cli.service_options import ClusterOptions
 from fanout.errors import ServiceError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from fanout.cli.command import ExitCode, fanout_command
 from fanout.cli.common import Json, age, calling_the_service, print_json, print_table
-from fanout.cli.kafka_options import ClusterOptions
+from fanout.cli.service_options import ClusterOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

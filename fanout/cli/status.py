@@ -11,8 +11,7 @@ import typer
 from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, moment
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import Json, calling_the_service, print_json, print_table
-from fanout.cli.kafka_options import ClusterOptions
-from fanout.cli.kinesis_options import AwsOptions
+from fanout.cli.service_options import AwsOptions, ClusterOptions
 from fanout.errors import FanOutError, OptionError
 
 if TYPE_CHECKING:

@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from fanout.cli.command import fanout_command
-from fanout.cli.common import age
-from fanout.cli.kafka_options import ClusterOptions
-from fanout.cli.kinesis_options import AwsOptions
+from fanout.cli.common import SourceName, age, aware_time, parse_source
 from fanout.cli.metrics_port import MetricsPort, served_metrics
-from fanout.cli.record_lines import KAFKA, KINESIS, RecordLines
-from fanout.cli.source_argument import SourceName, aware_time, parse_source
-from fanout.cli.standard_output import StandardOutput
+from fanout.cli.record_output import KAFKA, KINESIS, RecordLines, StandardOutput
+from fanout.cli.service_options import AwsOptions, ClusterOptions
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError
 

@@ -2,24 +2,213 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, final
 
 import msgspec
 
+from fanout.core.error_text import text_of
+from fanout.core.remote_error import ForeignError
+from fanout.demo.options import DemoFailedError
+from fanout.demo.plan import SparkProcess, draw_plan
 from fanout.demo.queries import (
+    BatchBegun,
+    BatchWritten,
+    Holding,
+    ProcessesKilled,
+    QueryName,
     QueryOptions,
+    Reading,
+    Resubscribed,
 )
-from fanout.demo.running_queries import BatchQuery, DataFrameQuery, HandlerToKill
+from fanout.demo.sources import make_shuffle_sink, make_source
+from fanout.spark import OnExecutors, foreach_batch
+from fanout.spark.dataframe.read_stream import read_stream
+from fanout.spark.hadoop.jvm import jvm
+from fanout.spark.query.batch_context import current_batch
 from fanout.testing.s3_clients import s3a_jars, s3a_settings
 from fanout.testing.spark.driver_process import DriverStarted, run_driver
 from fanout.testing.spark.session import jvm_pid, short_lived_session
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from fanout.core.events import Split
+    from fanout.demo.plan import ProcessKill
     from fanout.testing.spark.driver_process import DriverLink
 
+# The least number of batches, so that there are some before and after the one that is killed.
+_BATCHES: Final = 8
+_LOOK = 0.01
+# How long a killed process may take to end.
+_DEATH: Final = 10
+# A part of the command line of each process of a kind.
+_MODULES: Final = {
+    SparkProcess.PLANNER: "python_streaming_source_runner",
+    SparkProcess.WORKER: "pyspark.daemon pyspark.worker",
+}
 _REPORT_EVERY = 0.25
+
+
+@final
+class HandlerToKill:
+    """Write each batch of a query, and wait in the one in which the driver is to be killed.
+
+    `kills` has the kills of processes that are still to come.
+    """
+
+    def __init__(self, options: QueryOptions, link: DriverLink) -> None:
+        plan = draw_plan(options.demo)
+        self.kills = deque(plan.kill_processes)
+        self._shuffled = options.query is QueryName.READING
+        kill = plan.kill_reader if self._shuffled else plan.kill
+        self._kill = None if options.restarted else kill
+        self._sink = make_shuffle_sink(options) if options.query is QueryName.SHUFFLING else None
+        self.options = options
+        self.link = link
+        self._rows = 0
+
+    def due(self) -> ProcessKill | None:
+        """Return the kill of processes whose time has come."""
+        return self.kills[0] if self.kills and self.kills[0].after <= self._rows else None
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Handle one batch."""
+        watermark = current_batch().watermark if self._shuffled else None
+        self.link.send(BatchBegun(batch_id, watermark))
+        kill = self._kill if self._kill is not None and self._rows >= self._kill.after else None
+        if kill is not None and not kill.written:
+            self._hold(batch_id, written=False)
+        written = self._write(frame, batch_id)
+        if kill is not None:
+            self._hold(batch_id, written=True)
+        self._rows += written.rows
+        self.link.send(written)
+
+    def _write(self, frame: DataFrame, batch_id: int) -> BatchWritten:
+        """Write a batch into a directory of its own, or by key; writing it again replaces it."""
+        if self._sink is not None:
+            self._sink.write(frame, batch_id)
+            return BatchWritten(batch_id, frame.count())
+        frame.write.mode("overwrite").parquet(self.options.workspace.batch(batch_id))
+        splits = [record.split for record in self.options.workspace.read_output(batch_id)]
+        return BatchWritten(batch_id, len(splits), frozenset(splits))
+
+    def _hold(self, batch_id: int, *, written: bool) -> None:
+        while self.kills and not self.link.stopping.wait(_LOOK):
+            pass  # other processes are killed before their driver
+        self.link.send(Holding(batch_id, written))
+        self.link.stopping.wait()
+
+
+@final
+class BatchQuery:
+    """A query of `foreach_batch`, whose landers may be killed."""
+
+    def __init__(self, spark: SparkSession, handler: HandlerToKill) -> None:
+        options = handler.options
+
+        def on_resubscribe(split: Split, cause: Exception, delay: float) -> None:
+            name = cause.name if isinstance(cause, ForeignError) else type(cause).__name__
+            handler.link.send(Resubscribed(split.id, name, delay))
+
+        self._link = handler.link
+        self._query = foreach_batch(
+            spark,
+            make_source(options),
+            handler,
+            checkpoint_location=options.workspace.checkpoint(options.query),
+            max_records=options.demo.records // _BATCHES,
+            on_resubscribe=on_resubscribe,
+            landing=OnExecutors(landers=options.demo.landers) if options.demo.landers else None,
+        )
+
+    def keep_running(self) -> bool:
+        """Tell which splits the query reads, and return whether it runs."""
+        self._link.send(Reading(tuple(self._query.statistics().splits)))
+        return self._query.is_active
+
+    def kill(self, process: SparkProcess) -> ProcessesKilled | None:
+        """Kill the lander that reads most; return None if there is none yet."""
+        landers = self._query.statistics().landers
+        if not landers:
+            return None
+        lander = max(landers, key=lambda lander: lander.splits)
+        with suppress(ProcessLookupError):
+            os.kill(lander.pid, signal.SIGKILL)
+        read = f"process {lander.pid}, which reads {lander.splits} splits"
+        return ProcessesKilled(process, 1, f"SIGKILL lander {lander.lander}, {read}")
+
+    def end(self) -> None:
+        """Let the query finish its batch and stop; raise its error."""
+        self._query.stop()
+        self._query.await_termination()
+
+
+@final
+class DataFrameQuery:
+    """A query of a streaming DataFrame, whose planner and workers may be killed.
+
+    Spark runs the tasks of a killed worker again. A query whose planner is killed fails, and is
+    started again on its checkpoint.
+    """
+
+    def __init__(self, spark: SparkSession, handler: HandlerToKill) -> None:
+        options = handler.options
+        self._spark = spark
+        self._name = options.query
+        self._lost_planner = False
+        frame = read_stream(
+            spark,
+            make_source(options),
+            landing=f"{options.workspace.root}/landing",
+            options={"maxRecordsPerTrigger": options.demo.records // _BATCHES},
+        )
+        checkpoint = options.workspace.checkpoint(options.query)
+        self._writer = frame.writeStream.foreachBatch(handler).option(
+            "checkpointLocation", checkpoint
+        )
+        self._query: StreamingQuery = self._writer.start()
+
+    def keep_running(self) -> bool:
+        """Return whether the query runs; one that has lost its planner is started again."""
+        if self._lost_planner and not self._query.isActive:
+            self._lost_planner = False
+            self._query = self._writer.start()
+        return self._query.isActive
+
+    def kill(self, process: SparkProcess) -> ProcessesKilled | None:
+        """Kill all processes of a kind; return None if Spark is about to start them."""
+        handles = jvm(self._spark).java.lang.ProcessHandle.current().descendants().toArray()
+        running = [
+            each for each in handles if _MODULES[process] in each.info().commandLine().orElse("")
+        ]
+        if not running:
+            return None
+        seconds = jvm(self._spark).java.util.concurrent.TimeUnit.SECONDS
+        for each in running:
+            each.destroyForcibly()  # SIGKILL; false for one that has just ended by itself
+        for each in running:
+            each.onExit().get(_DEATH, seconds)
+        self._lost_planner |= process is SparkProcess.PLANNER
+        pids = ", ".join(str(each.pid()) for each in running)
+        killed = f"SIGKILL each {process} of the {self._name}: {pids}"
+        return ProcessesKilled(process, len(running), killed)
+
+    def end(self) -> None:
+        """Stop the query; raise its error."""
+        self._query.stop()
+        error = self._query.exception()
+        if error is not None:
+            raise DemoFailedError(text_of(error)) from error
+        if self._lost_planner:
+            raise DemoFailedError("the planner was killed, and the query has not failed by that")
 
 
 def main(arguments: str) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fanout.landing.log.ledger import LedgerBatch
     from fanout.spark.dataframe.read_stream import read_stream
     from fanout.spark.landers.stream import OnExecutors
-    from fanout.spark.query.batch_phases import BatchReport
+    from fanout.spark.query.batch_runner import BatchReport
     from fanout.spark.query.query import FanOutQuery, QueryProgress
     from fanout.spark.query.signals import stop_on_signal
     from fanout.spark.query.start_query import foreach_batch
@@ -52,7 +52,7 @@ __all__ = (
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "BatchReport": "fanout.spark.query.batch_phases",
+        "BatchReport": "fanout.spark.query.batch_runner",
         "DeltaSink": "fanout.spark.sinks.tables.delta_sink",
         "FanOutQuery": "fanout.spark.query.query",
         "IcebergSink": "fanout.spark.sinks.tables.iceberg_sink",

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.demo.options import DemoFailedError, DemoOptions, ServiceName
 from fanout.demo.plan import ActionResult, SparkProcess
-from fanout.demo.progress import RunProgress
-from fanout.demo.report import DemoReport
+from fanout.demo.report import DemoReport, RunProgress
 from fanout.demo.verification import Proof
 from fanout.errors import SetupError
 

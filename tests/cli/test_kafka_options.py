@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.cli.kafka_options import ClusterOptions
+from fanout.cli.service_options import ClusterOptions
 from tests.cli.processes import fanout
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.cli.stored_checks import examine_stored
+from fanout.cli.checkpoint_files import examine_stored
 from fanout.core.checkpoint import Checkpoint
 from fanout.landing.log.entries import encode_origin
 from fanout.landing.storage.local_storage import LocalStorage

@@ -26,7 +26,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.cli.standard_output import StandardOutput
+from fanout.cli.record_output import StandardOutput
 from fanout.cli.tail import _searched
 from fanout.errors import SetupError
 from fanout.kinesis.writing.kpl_format import encode_aggregate

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from fanout.demo.conductor import Conductor
 from fanout.demo.options import DemoFailedError, DemoOptions
 from fanout.demo.plan import SparkProcess
-from fanout.demo.progress import RunProgress
 from fanout.demo.queries import BatchWritten, ProcessesKilled, QueryName
-from fanout.demo.run import run_demo
+from fanout.demo.report import RunProgress
+from fanout.demo.run import Conductor, run_demo
 from fanout.demo.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def test_a_driver_that_ends_by_itself_ends_the_demo_with_its_last_words(
 def test_a_demo_in_which_nothing_happens_ends(
     monkeypatch: pytest.MonkeyPatch, temporary_files: Path
 ) -> None:
-    monkeypatch.setattr("fanout.demo.conductor._PATIENCE", 0.1)
+    monkeypatch.setattr("fanout.demo.run._PATIENCE", 0.1)
     with pytest.raises(DemoFailedError, match="nothing happened"):
         run_demo(DemoOptions(), QUIET)
     assert list(temporary_files.iterdir()) == []

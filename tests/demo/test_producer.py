@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fanout.demo import conductor
-from fanout.demo.conductor import MAX_CALL_RECORDS, Conductor
+from fanout.demo import run
 from fanout.demo.options import DemoOptions
-from fanout.demo.progress import RunProgress
+from fanout.demo.report import RunProgress
+from fanout.demo.run import MAX_CALL_RECORDS, Conductor
 from fanout.demo.verification import SentRecord
 from fanout.demo.workspace import Workspace
 
@@ -36,19 +36,19 @@ async def test_a_call_carries_no_more_than_the_service_takes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("_SHORTEST", "_LONGEST"):
-        monkeypatch.setattr(conductor, name, 1e-6)
+        monkeypatch.setattr(run, name, 1e-6)
     stream: Any = Counting()
     progress = RunProgress(Console(quiet=True), 1_200)
-    run = Conductor(
+    conductor = Conductor(
         DemoOptions(records=1_200),
         stream=stream,
         workspace=Workspace(str(tmp_path)),
         progress=progress,
     )
-    run._actions.clear()
-    run._patience = asyncio.Timeout(None)
-    async with run._patience:
-        await run._send()
-    assert [int(record.sequence) for record in run.evidence.sent] == list(range(1_200))
+    conductor._actions.clear()
+    conductor._patience = asyncio.Timeout(None)
+    async with conductor._patience:
+        await conductor._send()
+    assert [int(record.sequence) for record in conductor.evidence.sent] == list(range(1_200))
     assert stream.calls == [MAX_CALL_RECORDS, MAX_CALL_RECORDS, 200]
     assert progress.sent == 1_200

@@ -15,7 +15,7 @@ from aiokafka.errors import AuthenticationFailedError
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.cli.kafka_options import ClusterOptions
+from fanout.cli.service_options import ClusterOptions
 from fanout.errors import OptionError
 from fanout.kafka.client_properties import msk_iam_token, read_client_properties
 

@@ -21,7 +21,7 @@ from fanout.core.statistics import SplitState
 from fanout.kinesis import KinesisSource
 from fanout.metrics import Metrics, instruments
 from fanout.metrics.instruments import GAUGES
-from fanout.metrics.registry import SUMS
+from fanout.metrics.metrics import SUMS
 from fanout.metrics.write_instruments import WRITE_LEVELS
 from tests.pages import defined_by
 

@@ -17,7 +17,7 @@ from fanout.landing.log.ledger import BatchLedger
 from fanout.landing.log.pending import PendingSegments
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark import foreach_batch
-from fanout.spark.query.pending_queue import PendingQueue
+from fanout.spark.query.query_stream import PendingQueue
 from tests.spark.doomed_driver import small_session
 
 if TYPE_CHECKING:

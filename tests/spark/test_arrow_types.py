@@ -24,8 +24,8 @@ from fanout.landing.segments.segment_filler import Stopped
 from fanout.landing.segments.segments import Filled, SegmentLog
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
+from fanout.spark.query.batch_context import BatchContext
 from fanout.spark.query.batch_runner import BatchRunner
-from fanout.spark.query.current_batch import BatchContext
 from fanout.spark.query.failed_batches import FailedBatches
 from fanout.spark.workers.arrow_schema import check_spark_reads, spark_schema
 from fanout.spark.workers.loop_thread import LoopThread
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from fanout.spark import FanOutQuery
     from fanout.spark.query.batch_runner import Handler
-    from fanout.spark.query.pending_queue import BatchContent
+    from fanout.spark.query.query_stream import BatchContent
 
 pytestmark = pytest.mark.spark
 

@@ -33,10 +33,10 @@ from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import Filled, SegmentLog
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
+from fanout.spark.query.batch_context import BatchContext, current_batch
 from fanout.spark.query.batch_runner import BatchResult, BatchRunner
-from fanout.spark.query.current_batch import BatchContext, current_batch
 from fanout.spark.query.failed_batches import FailedBatches
-from fanout.spark.query.pending_queue import PendingBatch
+from fanout.spark.query.query_stream import PendingBatch
 from fanout.spark.workers.loop_thread import LoopThread
 from tests.spark.harness import Recorder, fail
 from tests.spark.manual import SCHEMA, records_of
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fanout.landing.storage.storage import Storage
     from fanout.spark.query.batch_runner import Handler
     from fanout.spark.query.failed_batches import OnFailedBatch
-    from fanout.spark.query.pending_queue import BatchContent
+    from fanout.spark.query.query_stream import BatchContent
 
 pytestmark = pytest.mark.spark
 

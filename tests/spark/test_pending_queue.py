@@ -20,7 +20,7 @@ from fanout.landing.log.ledger import BatchLedger
 from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller, Stopped
 from fanout.landing.segments.segments import SegmentLog
 from fanout.landing.storage.local_storage import LocalStorage
-from fanout.spark.query.pending_queue import PendingBatch, PendingQueue
+from fanout.spark.query.query_stream import PendingBatch, PendingQueue
 from tests.spark.lending import LendingSource
 from tests.spark.manual import SCHEMA
 

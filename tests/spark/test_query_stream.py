@@ -18,8 +18,7 @@ from fanout.landing.log.reading import BatchLimits
 from fanout.landing.segments.segment_filler import Stopped
 from fanout.landing.segments.segments import Filled, OpenSegment, SegmentLog
 from fanout.landing.storage.local_storage import LocalStorage
-from fanout.spark.query.pending_queue import PendingBatch, PendingQueue
-from fanout.spark.query.query_stream import QueryStream
+from fanout.spark.query.query_stream import PendingBatch, PendingQueue, QueryStream
 from fanout.spark.workers.loop_thread import LoopThread
 from tests.landing.test_ledger import Owner
 from tests.spark.harness import PATIENCE, eventually

@@ -18,7 +18,7 @@ from fanout import EventTime
 from fanout.errors import BatchFailedError
 from fanout.kafka import Cluster, KafkaSource, ShuffleSource
 from fanout.spark import ShuffleSink, create_shuffle_topic
-from fanout.spark.query.current_batch import current_batch
+from fanout.spark.query.batch_context import current_batch
 from fanout.spark.sinks.kafka import job as sink_job
 from fanout.spark.sinks.kafka.shuffle_frames import announce
 from fanout.spark.sinks.kafka.transaction import ExactlyOnce

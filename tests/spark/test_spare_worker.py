@@ -11,7 +11,7 @@ import pyspark
 import pytest
 from pyspark import TaskContext
 
-from fanout.spark.sinks.tables.postgres_copy import CopyTask, copy_rows
+from fanout.spark.sinks.tables.postgres_connection import CopyTask, copy_rows
 from fanout.spark.workers import spare_worker as module
 from fanout.spark.workers.spare_worker import spare_worker
 

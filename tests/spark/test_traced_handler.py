@@ -15,7 +15,7 @@ from fanout.core.statistics import Origin
 from fanout.errors import BatchFailedError, OptionError
 from fanout.landing.log.ledger import LedgerBatch
 from fanout.spark import traced
-from fanout.spark.query.current_batch import BatchContext, RecoveringHandler, handling
+from fanout.spark.query.batch_context import BatchContext, RecoveringHandler, handling
 from tests.spark.harness import Recorder
 from tests.spark.manual import ManualSource
 

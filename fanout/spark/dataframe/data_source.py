@@ -9,19 +9,17 @@ from pyspark.sql.datasource import DataSource
 
 from fanout.errors import OptionError
 from fanout.landing.log.columns import landed_schema
-from fanout.spark.dataframe.batch_reader import LandingBatchReader
-from fanout.spark.dataframe.landed_source import LandedSource
-from fanout.spark.dataframe.option_words import in_words_of_options
-from fanout.spark.dataframe.options import ReadOptions
+from fanout.spark.dataframe.options import ReadOptions, in_words_of_options
+from fanout.spark.dataframe.readers import LandingBatchReader, LandingStreamReader
+from fanout.spark.dataframe.source_options import LandedSource
 from fanout.spark.dataframe.source_reader import SourceStreamReader
-from fanout.spark.dataframe.stream_reader import LandingStreamReader
 from fanout.spark.workers.arrow_schema import arrow_schema, check_spark_reads, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fanout.core.source import Source
-    from fanout.spark.dataframe.landing_call import LandingCall
+    from fanout.spark.dataframe.landing_call import DriverEndpoint
 
 
 class LandingDataSource(DataSource):
@@ -33,7 +31,7 @@ class LandingDataSource(DataSource):
     source: ClassVar[Source | None] = None
     """The source that the query lands; None where the options describe it, or there is none."""
 
-    driver: ClassVar[LandingCall | None] = None
+    driver: ClassVar[DriverEndpoint | None] = None
     """How the driver is reached, whose landers land the source; None without landers."""
 
     @classmethod
@@ -42,13 +40,7 @@ class LandingDataSource(DataSource):
         return "fanout"
 
     def schema(self) -> StructType:
-        """Return the columns of the landing's records; those of its source.
-
-        Raises:
-            OptionError: An option is wrong, or there is no landing and no source.
-            SetupError: A library or credentials are missing.
-            CheckpointError: The landing cannot be read.
-        """
+        """Return the columns of the landing's records; those of its source."""
         landed = LandedSource.parse(self.options, self.source)
         if landed is not None:
             schema = landed.make().schema
@@ -59,14 +51,7 @@ class LandingDataSource(DataSource):
             return spark_schema(landed_schema(files))
 
     def reader(self, schema: StructType) -> LandingBatchReader:
-        """Return what reads for `spark.read`.
-
-        Args:
-            schema: The columns.
-
-        Raises:
-            OptionError: An option is wrong.
-        """
+        """Return what reads for `spark.read`."""
         if self.source is not None or "source" in self.options:
             raise OptionError(
                 "source is an option of spark.readStream: spark.read reads what is landed already; "
@@ -76,14 +61,7 @@ class LandingDataSource(DataSource):
         return LandingBatchReader(options, arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> LandingStreamReader:  # noqa: N802 - Spark's name
-        """Return what reads for `spark.readStream`.
-
-        Args:
-            schema: The columns.
-
-        Raises:
-            OptionError: An option is wrong.
-        """
+        """Return what reads for `spark.readStream`."""
         landed = LandedSource.parse(self.options, self.source)
         if landed is not None:
             landing = replace(landed.landing, driver=self.driver)

@@ -27,9 +27,9 @@ from fanout.landing.lander import open_landing
 from fanout.landing.log.reading import BatchLimits
 from fanout.spark.dataframe.landing_call import (
     Begin,
+    DriverEndpoint,
     Ended,
     Entry,
-    LandingCall,
     LandingOpened,
     from_planner,
 )
@@ -66,15 +66,8 @@ _ENTRY_SECONDS: Final = 0.25
 
 @final
 @dataclass(frozen=True, slots=True)
-class LandersLanding:
-    """A source that landers land, and where.
-
-    Args:
-        spark: The session on whose executors they run.
-        source: The source.
-        options: Where it is landed, and how.
-        landers: How many, and how they connect.
-    """
+class RemoteLanding:
+    """A source that landers land on the executors of a session, and where."""
 
     spark: SparkSession
     source: Source
@@ -85,11 +78,7 @@ class LandersLanding:
     def open(
         self, loop: LoopThread, *, available_now: bool
     ) -> AbstractAsyncContextManager[Landing]:
-        """Land while the block runs, which is in the loop thread.
-
-        Args:
-            loop: The loop thread.
-            available_now: End when everything is landed that is there.
+        """Land while the block runs in the loop thread; `available_now` ends with what is there.
 
         Raises:
             FanOutError: As `fanout.land` and `LandersStream` do.
@@ -142,12 +131,7 @@ class LandersLanding:
 
 @final
 class _Landers:
-    """The stream of landers, as a landing takes it.
-
-    Args:
-        stream: The stream.
-        pause: Seconds between two entries.
-    """
+    """The stream of landers, as a landing takes it; `pause` is the seconds between two entries."""
 
     def __init__(self, stream: LandersStream, pause: float) -> None:
         self._stream = stream
@@ -187,7 +171,7 @@ class DriverLandings:
     """
 
     def __init__(self) -> None:
-        self._landings: dict[str, LandersLanding] = {}
+        self._landings: dict[str, RemoteLanding] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         secret = secrets.token_bytes(SECRET_BYTES)
         with ExitStack() as resources:
@@ -200,25 +184,22 @@ class DriverLandings:
             self._address = self._loop.hold("planners", control).address
             self._resources = resources.pop_all()
 
-    def add(self, landing: LandersLanding) -> LandingCall:
+    def add(self, landing: RemoteLanding) -> DriverEndpoint:
         """Return how a planner has a source landed; the same for a landing that equals another.
 
         Those of sessions that were stopped are forgotten.
-
-        Args:
-            landing: The source, and where it is landed.
         """
         for name, known in [*self._landings.items()]:
             if known == landing:
-                return self._call(name)
+                return self._endpoint(name)
             if known.has_ended():
                 del self._landings[name]
         name = uuid4().hex
         self._landings[name] = landing
-        return self._call(name)
+        return self._endpoint(name)
 
-    def _call(self, name: str) -> LandingCall:
-        return LandingCall(self._address, str(self._secret_file), name)
+    def _endpoint(self, name: str) -> DriverEndpoint:
+        return DriverEndpoint(self._address, str(self._secret_file), name)
 
     def close(self) -> None:
         """End all landings, and listen no longer."""
@@ -252,7 +233,7 @@ class DriverLandings:
             del self._ending[location]
 
     async def _land(
-        self, landing: LandersLanding, begin: Begin, channel: Channel, wanted: asyncio.Semaphore
+        self, landing: RemoteLanding, begin: Begin, channel: Channel, wanted: asyncio.Semaphore
     ) -> None:
         with suppress(ChannelClosedError):
             try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fanout.core.source import Source
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.reading.kafka_source import KafkaSource
-    from fanout.spark.dataframe.given_options import GivenOptions
+    from fanout.spark.dataframe.options import StringOptions
 
 _PREFIX: Final = "kafka."
 # What encrypts and authenticates, by Kafka's names, with the keyword of `Security` for each.
@@ -140,12 +140,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTITION_JSON: Final = '{"orders": {"0": 23, "1": -2}}'
 
 
-def kafka_source(given: GivenOptions, fields: dict[str, Any]) -> KafkaSource:
-    """Return the source that options describe.
-
-    Args:
-        given: The options.
-        fields: Keywords of the source that are known already.
+def kafka_source(given: StringOptions, fields: dict[str, Any]) -> KafkaSource:
+    """Return the source that options describe; `fields` are keywords of it that are known already.
 
     Raises:
         OptionError: An option is missing or malformed, or two contradict each other. It may name
@@ -177,7 +173,7 @@ def kafka_source(given: GivenOptions, fields: dict[str, Any]) -> KafkaSource:
     )
 
 
-def shuffle_source(given: GivenOptions, fields: dict[str, Any]) -> Source:
+def shuffle_source(given: StringOptions, fields: dict[str, Any]) -> Source:
     """Return the source of a shuffle's topics that options describe; see `kafka_source`."""
     from fanout.kafka.shuffle.source import ShuffleSource  # noqa: PLC0415 - an optional extra
 
@@ -191,7 +187,7 @@ def shuffle_source(given: GivenOptions, fields: dict[str, Any]) -> Source:
     return ShuffleSource(kafka, **{name: value for name, value in own.items() if value is not None})
 
 
-def _selection(given: GivenOptions) -> dict[str, Any]:
+def _selection(given: StringOptions) -> dict[str, Any]:
     chosen = [name for name in _SELECTIONS if given.text(name) is not None]
     if len(chosen) != 1:
         raise OptionError(
@@ -210,7 +206,7 @@ def _selection(given: GivenOptions) -> dict[str, Any]:
     return {"partitions": [f"{topic}-{n}" for topic in assigned for n in assigned[topic]]}
 
 
-def _start(given: GivenOptions) -> Any:
+def _start(given: StringOptions) -> Any:
     chosen = [name for name in _STARTS if given.text(name) is not None]
     if len(chosen) > 1:
         raise OptionError(f"say where to begin by one of {' and '.join(chosen)}")
@@ -230,7 +226,7 @@ def _start(given: GivenOptions) -> Any:
 
 
 def _of_partitions(
-    given: GivenOptions, name: str, start: Callable[[object, str], object]
+    given: StringOptions, name: str, start: Callable[[object, str], object]
 ) -> dict[str, object]:
     found = given.json_object(name, _PARTITION_JSON) or {}
     if not all(isinstance(numbers, dict) for numbers in found.values()):
@@ -263,7 +259,7 @@ def _is_number(value: object, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _cluster(given: GivenOptions) -> Cluster:
+def _cluster(given: StringOptions) -> Cluster:
     """Return the cluster, with the secrets of this process's environment."""
     from fanout.kafka.cluster import Cluster  # noqa: PLC0415 - an optional extra
 

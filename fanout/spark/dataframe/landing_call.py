@@ -22,15 +22,10 @@ if TYPE_CHECKING:
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin", forbid_unknown_fields=True):
-    """The planner wants a source landed for as long as it is connected.
+    """The planner wants a source landed for as long as it is connected."""
 
-    Args:
-        landing: The name of the landing.
-        available_now: Whether it ends with what is there now.
-    """
-
-    landing: str
-    available_now: bool
+    landing: str  # the name of the landing
+    available_now: bool  # whether it ends with what is there now
 
 
 class Next(msgspec.Struct, frozen=True, tag="next", forbid_unknown_fields=True):
@@ -42,18 +37,12 @@ class LandingOpened(msgspec.Struct, frozen=True, tag="opened", forbid_unknown_fi
 
 
 class Entry(msgspec.Struct, frozen=True, tag="entry", forbid_unknown_fields=True):
-    """An entry was landed.
-
-    Args:
-        number: Its number.
-        bytes: The bytes of its files.
-        records: The records that this run has landed.
-        lag: Seconds that the split is behind which is most behind; None where that is not known.
-    """
+    """An entry was landed."""
 
     number: int
-    bytes: int
-    records: int
+    bytes: int  # of its files
+    records: int  # that this run has landed
+    # Seconds that the split is behind which is most behind; None where that is not known.
     lag: float | None
 
 
@@ -70,21 +59,16 @@ _FROM_DRIVER: Final[msgspec.json.Decoder[FromDriver]] = msgspec.json.Decoder(Fro
 
 @final
 @dataclass(frozen=True, slots=True)
-class LandingCall:
+class DriverEndpoint:
     """How a planner, which runs on the driver's machine, reaches the driver.
 
     Spark sends it to workers too. So it names the file of the secret, which only the driver's user
     can read, and only on that machine.
-
-    Args:
-        address: The host and port of the driver.
-        secret_file: The path of what both sides prove that they know.
-        landing: The name of the landing.
     """
 
     address: tuple[str, int]
-    secret_file: str
-    landing: str
+    secret_file: str  # the path of what both sides prove that they know
+    landing: str  # the name of the landing
 
     def read_secret(self) -> bytes:
         """Return the secret. It blocks.
@@ -99,11 +83,7 @@ class LandingCall:
 
 
 def from_planner(message: bytes) -> FromPlanner:
-    """Read a message of a planner.
-
-    Raises:
-        MessageError: It is none.
-    """
+    """Read a message of a planner, or raise MessageError."""
     try:
         return _FROM_PLANNER.decode(message)
     except MALFORMED_JSON as error:
@@ -112,16 +92,9 @@ def from_planner(message: bytes) -> FromPlanner:
 
 @asynccontextmanager
 async def land_in_driver(
-    call: LandingCall, *, available_now: bool
+    endpoint: DriverEndpoint, *, available_now: bool
 ) -> AsyncIterator[AsyncIterator[Entry]]:
-    """Have the driver land while the block runs.
-
-    Args:
-        call: How it is reached.
-        available_now: End when everything is landed that is there.
-
-    Yields:
-        The entries. Each step lets the driver land the next one.
+    """Have the driver land while the block runs; each step lets it land the next entry.
 
     Raises:
         SetupError: The driver's Python has ended.
@@ -133,12 +106,12 @@ async def land_in_driver(
     from fanout.landers.control_client import connect  # noqa: PLC0415
 
     async with AsyncExitStack() as resources:
-        secret = await in_thread(call.read_secret)
+        secret = await in_thread(endpoint.read_secret)
         try:
-            channel = await resources.enter_async_context(connect(call.address, secret))
+            channel = await resources.enter_async_context(connect(endpoint.address, secret))
         except SetupError as error:
             raise _driver_has_gone() from error
-        await _ask(channel, Begin(call.landing, available_now))
+        await _ask(channel, Begin(endpoint.landing, available_now))
         yield _entries(channel)
 
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from fanout.core.error_text import first_error
 from fanout.landing.lander import Landing, land
 from fanout.spark.dataframe.landing_call import Entry, land_in_driver
-from fanout.spark.dataframe.option_words import in_words_of_options
-from fanout.spark.dataframe.options import COMPRESSION
+from fanout.spark.dataframe.options import COMPRESSION, in_words_of_options
 from fanout.spark.workers.loop_thread import ended_by
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.landing.log.landed_entry import LandedEntry
-    from fanout.spark.dataframe.landing_call import LandingCall
+    from fanout.spark.dataframe.landing_call import DriverEndpoint
 
 # How long the subscriptions may take to close.
 _STOP_SECONDS: Final = 10.0
@@ -44,40 +43,29 @@ _REPORT_SECONDS: Final = 1.0
 @final
 @dataclass(frozen=True, slots=True)
 class LandingOptions:
-    """Where and how a source is landed for a query.
-
-    Args:
-        location: The landing.
-        storage: Settings of the object store.
-        max_wait: The most seconds from the first record of a file until it is there to be read.
-        keep: Delete what was written longer ago; None keeps all.
-        max_bytes_ahead: The bytes of files that this query has not read, beyond which the lander
-            waits for it.
-        words: The options that the user has given for keywords of the source; empty where the user
-            gave the source as a value.
-        driver: How the driver is reached, whose landers land; None where this process lands.
-    """
+    """Where and how a source is landed for a query."""
 
     location: str
     _: KW_ONLY
-    storage: Mapping[str, str] = field(default_factory=dict)
-    max_wait: float = 1.0
-    keep: timedelta | None = None
+    storage: Mapping[str, str] = field(default_factory=dict)  # settings of the object store
+    max_wait: float = 1.0  # the most seconds from the first record of a file until it can be read
+    keep: timedelta | None = None  # delete what was written longer ago; None keeps all
+    # The bytes of files that this query has not read, beyond which the lander waits for it.
     max_bytes_ahead: int = 10 << 30
+    # The options that the user has given for keywords of the source; empty where the user gave the
+    # source as a value.
     words: Mapping[str, str] = field(default_factory=dict)
-    driver: LandingCall | None = None
+    # How the driver is reached, whose landers land; None where this process lands.
+    driver: DriverEndpoint | None = None
 
 
 @final
 class LandingThread:
     """Land a source until the process ends or `stop` is called. Calls come from one thread.
 
-    The thread holds no state that matters: the landing continues exactly, whatever ends it.
-
-    Args:
-        source: The source.
-        options: Where it is landed, and how.
-        available_now: End when everything is landed that is there.
+    The thread holds no state that matters: the landing continues exactly, whatever ends it. With
+    `available_now` it ends when everything is landed that is there. Each method but `needed_from`,
+    `report` and `stop` raises the error that ended the landing.
     """
 
     def __init__(self, source: Source, options: LandingOptions, *, available_now: bool) -> None:
@@ -102,45 +90,23 @@ class LandingThread:
         self._thread = threading.Thread(target=self._run, name="fanout landing", daemon=True)
 
     def start(self) -> None:
-        """Start, and wait until the landing is there.
-
-        Raises:
-            FanOutError: The source or the landing cannot be opened.
-        """
+        """Start, and wait until the landing is there."""
         self._thread.start()
         self._wait(lambda: self._opened)
 
     def check(self) -> None:
-        """Raise the error that ended the landing, if one did.
-
-        Raises:
-            FanOutError: That error.
-        """
+        """Raise the error that ended the landing, if one did."""
         with self._changed:
             if self._failure is not None:
                 raise self._failure
 
     def wait_for_entry(self, number: int) -> int:
-        """Wait until an entry is landed, or the landing ends.
-
-        Args:
-            number: The number of the entry.
-
-        Returns:
-            The number after that of the newest entry of this run; 0 before the first.
-
-        Raises:
-            FanOutError: The error that ended the landing.
-        """
+        """Wait for an entry or the end; return the number after this run's newest entry, or 0."""
         self._wait(lambda: self._ended or (self._newest is not None and self._newest >= number))
         return 0 if self._newest is None else self._newest + 1
 
     def look_for_records(self) -> None:
-        """Land what has arrived, unless it has to wait for `max_wait`, and wait for that a moment.
-
-        Raises:
-            FanOutError: The error that ended the landing.
-        """
+        """Land what has arrived, unless it has to wait for `max_wait`; wait for that a moment."""
         with self._changed:
             before = self._newest
             self._call(self._wanted.set)
@@ -153,9 +119,7 @@ class LandingThread:
     def needed_from(self, number: int, unread: Mapping[int, int] = MappingProxyType({})) -> None:
         """Tell that the query has read what is before an entry, so that the landing may go on.
 
-        Args:
-            number: The number of the entry.
-            unread: The bytes of entries of earlier runs that the query still needs, by number.
+        `unread` has the bytes of entries of earlier runs that the query still needs, by number.
         """
         self._call(self._forget, number, dict(unread))
 
@@ -176,10 +140,9 @@ class LandingThread:
             return self._last_report
 
     def stop(self) -> bool:
-        """Close the subscriptions and end the thread; what is in no entry comes again.
+        """Close the subscriptions and end the thread; return whether it ended in time.
 
-        Returns:
-            Whether it ended in time.
+        What is in no entry comes again.
         """
         loop, task = self._loop, self._task
         if loop is not None and task is not None and self._thread.is_alive():

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError, SetupError
-from fanout.spark.dataframe.driver_landings import LandersLanding, of_this_process
-from fanout.spark.dataframe.landed_source import LandedSource
+from fanout.spark.dataframe.driver_landings import RemoteLanding, of_this_process
+from fanout.spark.dataframe.source_options import LandedSource
 from fanout.spark.hadoop.session_checks import require_classic
 from fanout.spark.landers.stream import OnExecutors
 
@@ -81,7 +81,7 @@ def read_stream(
         storage = landed.landing.storage or None
         executors = OnExecutors(landers=landers, control_port=control_port, storage_options=storage)
         driver = of_this_process().add(
-            LandersLanding(spark, source, landed.landing, landers=executors)
+            RemoteLanding(spark, source, landed.landing, landers=executors)
         )
     # Spark keeps each name for as long as the session lives: an equal source gets the same one.
     digest = sha256(pickled + repr(driver).encode()).hexdigest()[:16]
@@ -93,11 +93,7 @@ def read_stream(
 
 
 def _check(source: Source) -> bytes:
-    """Check that a source can be landed and sent, and holds no credentials; return what is sent.
-
-    Raises:
-        OptionError: It cannot.
-    """
+    """Check that a source can be landed and sent, and holds no credentials; return what is sent."""
     if type(source).__module__.startswith("fanout.kafka.share."):
         raise OptionError(
             "a share group cannot be landed, as a landing continues after positions, and a group "

@@ -15,8 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from fanout.errors import CheckpointError
 from fanout.landing.log.columns import landed_schema
-from fanout.spark.dataframe.option_words import in_words_of_options
-from fanout.spark.dataframe.options import ReadOptions
+from fanout.spark.dataframe.options import ReadOptions, in_words_of_options
 from fanout.spark.workers.spare_worker import spare_worker
 
 if TYPE_CHECKING:
@@ -37,32 +36,19 @@ _BATCH_ROWS: Final = 16_384
 @final
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows of one row group.
+    """Rows of one row group."""
 
-    Args:
-        entry: The number of the entry.
-        file: The name of the file in the landing.
-        group: The number of the row group.
-        first: The number of the first row in the row group, from 0.
-        rows: How many.
-        bytes: What these rows take in memory, about.
-    """
-
-    entry: int
-    file: str
-    group: int
-    first: int
+    entry: int  # the number of the entry
+    file: str  # its name in the landing
+    group: int  # its number in the file
+    first: int  # the number of the first row in the row group, from 0
     rows: int
-    bytes: int
+    bytes: int  # what these rows take in memory, about
 
 
 @final
 class RowGroups(InputPartition):
-    """What one task reads.
-
-    Args:
-        groups: The rows, in order.
-    """
+    """The rows that one task reads, in order."""
 
     def __init__(self, groups: tuple[RowGroup, ...]) -> None:
         super().__init__(None)
@@ -71,10 +57,6 @@ class RowGroups(InputPartition):
 
 def partitions(rows: Iterable[FileRows], options: ReadOptions) -> list[InputPartition]:
     """Divide rows among tasks. It blocks.
-
-    Args:
-        rows: The rows.
-        options: Where they are.
 
     Raises:
         CheckpointError: A file is missing or damaged, or the storage refused.
@@ -95,12 +77,7 @@ def partitions(rows: Iterable[FileRows], options: ReadOptions) -> list[InputPart
 def read_rows(
     partition: InputPartition, schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task, in a worker of Spark. It blocks.
-
-    Args:
-        partition: The task's rows.
-        schema: The columns, as Spark expects them.
-        options: Where the rows are.
+    """Yield the rows of a task, in the columns that Spark expects, in a worker of Spark. It blocks.
 
     Raises:
         CheckpointError: A file is missing, damaged or has other columns, or the storage refused.

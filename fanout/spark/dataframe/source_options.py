@@ -1,12 +1,14 @@
-"""Make a source from the string options of `format("fanout")`."""
+"""Make a source, and how a query lands it, from the string options of `format("fanout")`."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from fanout.errors import OptionError
-from fanout.spark.dataframe.given_options import GivenOptions
 from fanout.spark.dataframe.kafka_source_options import (
     KAFKA_OPTIONS,
     KAFKA_REFUSED,
@@ -16,7 +18,14 @@ from fanout.spark.dataframe.kafka_source_options import (
     kafka_source,
     shuffle_source,
 )
-from fanout.spark.dataframe.option_words import in_words_of_options
+from fanout.spark.dataframe.landing_thread import LandingOptions
+from fanout.spark.dataframe.options import (
+    READ_OPTIONS,
+    STORAGE,
+    ReadOptions,
+    StringOptions,
+    in_words_of_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -92,13 +101,16 @@ SOURCE_OPTIONS: Final = {
 
 LANDING_OPTIONS: Final = ("maxWait", "keep", "maxBytesAhead")
 """The names of the options that say how a query lands its source."""
+_AGE: Final = re.compile(r"([0-9]{1,6})([mhdw])")
+_LONGEST_WAIT: Final = 3600.0
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) -> Source:
     """Return the source that options describe. Secrets come from the environment of this process.
 
     Args:
-        options: The options of a DataFrame, by name in any case; `source` is one of them.
+        options: By name in any case; `source` is one of them.
         others: The names of options that are about neither a source nor how it is landed.
 
     Raises:
@@ -106,7 +118,7 @@ def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) 
             other.
         SetupError: A library is missing.
     """
-    given = GivenOptions(options)
+    given = StringOptions(options)
     if given.text("source") == "share":
         raise OptionError(
             "source='share' cannot be landed: a landing continues after positions, and a share "
@@ -121,24 +133,13 @@ def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) 
         return make(given, _common(given))
 
 
-def words_of(given: GivenOptions) -> dict[str, str]:
-    """Return the options for the keywords of a source, for messages.
-
-    Args:
-        given: The options; `source` is one of them.
-    """
+def words_of(given: StringOptions) -> dict[str, str]:
+    """Return the options for the keywords of a source, for messages; `source` is one of `given`."""
     return dict(_KINESIS_WORDS if given.text("source") == "kinesis" else KAFKA_WORDS)
 
 
 def refuse_without_source(options: Mapping[str, str]) -> None:
-    """Check that options without `source` describe none.
-
-    Args:
-        options: The options of a DataFrame, by name in any case.
-
-    Raises:
-        OptionError: One is for a query that lands its source.
-    """
+    """Raise OptionError if options without `source` have one for a query that lands its source."""
     every = {name for names in SOURCE_OPTIONS.values() for name in names} | {*LANDING_OPTIONS}
     every.remove("failOnDataLoss")  # a reader has it, too
     names = {name.lower(): name for name in every}
@@ -152,7 +153,7 @@ def refuse_without_source(options: Mapping[str, str]) -> None:
 
 def _ways(
     kind: str,
-) -> tuple[Callable[[GivenOptions, dict[str, Any]], Source], Mapping[str, str], str]:
+) -> tuple[Callable[[StringOptions, dict[str, Any]], Source], Mapping[str, str], str]:
     if kind == "kinesis":
         return _kinesis_source, _KINESIS_REFUSED, _KINESIS_SECRETS_GO
     make = kafka_source if kind == "kafka" else shuffle_source
@@ -164,7 +165,7 @@ def _but(refused: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
     return {name: reason for name, reason in refused.items() if name not in names}
 
 
-def _common(given: GivenOptions) -> dict[str, Any]:
+def _common(given: StringOptions) -> dict[str, Any]:
     """Return the keywords that every source has."""
     fields: dict[str, Any] = {}
     loss, size = given.flag("failOnDataLoss"), given.number("maxBytesInFlight")
@@ -175,7 +176,7 @@ def _common(given: GivenOptions) -> dict[str, Any]:
     return fields
 
 
-def _kinesis_source(given: GivenOptions, fields: dict[str, Any]) -> Source:
+def _kinesis_source(given: StringOptions, fields: dict[str, Any]) -> Source:
     from fanout.kinesis.options import streams_of  # noqa: PLC0415 - an optional extra
     from fanout.kinesis.source import KinesisSource  # noqa: PLC0415 - the same
 
@@ -205,7 +206,7 @@ def _keyword(name: str) -> str:
     return next((word for word, option in _KINESIS_WORDS.items() if option == name), name)
 
 
-def _kinesis_start(given: GivenOptions, text: str) -> object:
+def _kinesis_start(given: StringOptions, text: str) -> object:
     if text.lstrip().startswith("{"):
         of_each = given.json_object("startingPosition", '{"shardId-000000000000": "LATEST"}') or {}
         return {shard: _position(value) for shard, value in of_each.items()}
@@ -223,3 +224,70 @@ def _position(text: object) -> object:
         if moment is not None and moment.tzinfo is not None:
             return moment
     raise OptionError(f"startingPosition={text!r} must be {_START_CHOICES}")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandedSource:
+    """A source that a query lands by itself."""
+
+    # Returns the source with this process's secrets, and checks the options that describe it.
+    make: Callable[[], Source]
+    landing: LandingOptions
+    reading: ReadOptions
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], source: Source | None) -> Self | None:
+        """Check options, but those that describe the source; None if they describe none.
+
+        Upper and lower case of their names are the same. `source` is None where options describe
+        it.
+
+        Raises:
+            OptionError: An option is unknown, missing or malformed.
+        """
+        own = {name: options[name] for name in options if not name.lower().startswith(STORAGE)}
+        given, words = StringOptions(own), dict[str, str]()
+        if source is not None:
+            given.refuse_others((*READ_OPTIONS, *LANDING_OPTIONS), {}, "it belongs to the source")
+            make: Callable[[], Source] = partial(_same, source)
+        elif given.text("source") is None:
+            refuse_without_source(own)
+            return None
+        else:
+            make = partial(source_from_options, own, READ_OPTIONS)
+            words = words_of(given)
+        names = {name.lower() for name in READ_OPTIONS}
+        reading = ReadOptions.parse(
+            {name: options[name] for name in options if name not in own or name.lower() in names},
+            streaming=True,
+        )
+        landing = replace(_landing(given, reading), words=words)
+        return cls(make=make, landing=landing, reading=reading)
+
+
+def _same(source: Source) -> Source:
+    return source
+
+
+def _landing(given: StringOptions, reading: ReadOptions) -> LandingOptions:
+    keep, wait, ahead = given.text("keep"), given.seconds("maxWait"), given.number("maxBytesAhead")
+    age = None if keep is None else _AGE.fullmatch(keep)
+    if keep is not None and age is None:
+        raise OptionError(f"keep={keep!r} must be an age such as 90m, 12h, 7d or 2w")
+    if keep is not None and reading.reader is None:
+        raise OptionError(
+            "keep deletes what was landed longer ago: name the query with the option reader, so "
+            "that what it has not read stays"
+        )
+    if wait is not None and not 0 <= wait <= _LONGEST_WAIT:
+        raise OptionError(f"maxWait={wait:g} must be 0 to {_LONGEST_WAIT:g} seconds")
+    if ahead == 0:
+        raise OptionError("maxBytesAhead=0 must be at least 1")
+    landing = LandingOptions(reading.landing, storage=reading.storage)
+    return replace(
+        landing,
+        keep=None if age is None else timedelta(**{_UNITS[age[2]]: int(age[1])}),
+        max_wait=landing.max_wait if wait is None else wait,
+        max_bytes_ahead=landing.max_bytes_ahead if ahead is None else ahead,
+    )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 import pyspark
 
 from fanout.spark.dataframe.landing_thread import LandingThread
-from fanout.spark.dataframe.option_words import in_words_of_options
-from fanout.spark.dataframe.stream_reader import LandingStreamReader
+from fanout.spark.dataframe.options import in_words_of_options
+from fanout.spark.dataframe.readers import LandingStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fanout.core.source import Source
     from fanout.spark.dataframe.landing_thread import LandingOptions
     from fanout.spark.dataframe.options import ReadOptions
-    from fanout.spark.dataframe.stream_reader import _Planner
+    from fanout.spark.dataframe.readers import _Planner
 
 _LOG: Final = logging.getLogger("fanout.spark")
 # How often it is looked for an entry that was landed just now.
@@ -38,14 +38,8 @@ _TELL_SECONDS: Final = 5.0
 class SourceStreamReader(LandingStreamReader):
     """Plan micro-batches of a landing that the planner process fills itself.
 
-    Only the planner is asked for offsets, so the source is made and landed when that begins. In
-    workers, which read, there is neither.
-
-    Args:
-        options: What the user has set.
-        schema: The columns, as Spark expects them.
-        landing: How the source is landed.
-        make_source: Returns the source, with the secrets of this process.
+    Only the planner is asked for offsets, so the source is made, with the secrets of that process,
+    and landed when that begins. In workers, which read, there is neither.
     """
 
     def __init__(
@@ -72,11 +66,7 @@ class SourceStreamReader(LandingStreamReader):
 
     @in_words_of_options()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Land what the source has by now: this run ends with it.
-
-        Raises:
-            FanOutError: The source or the landing cannot be opened.
-        """
+        """Land what the source has by now: this run ends with it."""
         self._bounded = True
         self._plan()
 
@@ -84,15 +74,7 @@ class SourceStreamReader(LandingStreamReader):
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: Mapping[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Return where the next micro-batch ends; with Trigger.AvailableNow wait for records.
-
-        Args:
-            start: Where it begins; Spark 4.0 and 4.1 do not say.
-            limit: No limit for a trigger that takes all; otherwise the options count.
-
-        Raises:
-            FanOutError: The error that ended the landing, or one of reading it.
-        """
+        """Return where the next micro-batch ends; with Trigger.AvailableNow wait for records."""
         if start is None and not self._warned:
             self._warned = True
             _LOG.warning(
@@ -122,14 +104,7 @@ class SourceStreamReader(LandingStreamReader):
 
     @in_words_of_options()
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Tell the landing what this query no longer needs.
-
-        Args:
-            end: The end of a micro-batch that is done.
-
-        Raises:
-            FanOutError: The error that ended the landing, or the storage refused.
-        """
+        """Tell the landing what this query no longer needs."""
         super().commit(end)
         self._release(end)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors.exceptions.captured import CapturedException
 
-from fanout.errors import CheckpointError
+from fanout.errors import CheckpointError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -28,20 +28,12 @@ _TRACE = ("at ", "SQLSTATE: ")
 
 
 def jvm(spark: SparkSession) -> Any:
-    """Return the py4j view of the driver's JVM.
-
-    Args:
-        spark: A classic session.
-    """
+    """Return the py4j view of the driver's JVM."""
     return spark._jvm  # noqa: SLF001 - pyspark's only door to the JVM
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:
-    """Return a Hadoop configuration as Spark's own checkpoint sees it, session options included.
-
-    Args:
-        spark: A classic session.
-    """
+    """Return a Hadoop configuration as Spark's own checkpoint sees it, session options included."""
     session: Any = spark._jsparkSession  # noqa: SLF001 - pyspark's only door to the session
     return session.sessionState().newHadoopConf()
 
@@ -53,9 +45,6 @@ def java_errors(doing: str, advice: Callable[[str], str | None] = lambda _: None
     Args:
         doing: What was tried, as it follows "cannot": "read offsets/3".
         advice: Returns what to do about an error, by its first line; None where it does not know.
-
-    Raises:
-        CheckpointError: A call into the JVM failed; the cause is py4j's error.
     """
     try:
         yield
@@ -67,54 +56,33 @@ def java_errors(doing: str, advice: Callable[[str], str | None] = lambda _: None
 
 
 def is_java(error: BaseException, *class_names: str) -> bool:
-    """Say whether `error` stands for a Java exception of one of these classes.
+    """Say whether `error` stands for a Java exception of one of these classes or their subclasses.
 
-    Superclasses count. Classes are compared by name, for one that is not on the class path cannot
-    be asked for.
-
-    Args:
-        error: What py4j or pyspark raised.
-        class_names: Full names of Java classes.
+    Classes are compared by their full names, for one that is not on the class path cannot be asked
+    for.
     """
     origin = _origin(error)
     return origin is not None and _is_a(origin, class_names)
 
 
 def is_caused_by(error: BaseException, *class_names: str) -> bool:
-    """Say whether a Java exception of one of these classes is behind `error`; see `is_java`.
-
-    Args:
-        error: What py4j or pyspark raised.
-        class_names: Full names of Java classes.
-    """
+    """Say whether a Java exception of one of these classes is behind `error`; see `is_java`."""
     return any(_is_a(cause, class_names) for cause in java_causes(error))
 
 
 def has_gone(error: BaseException) -> bool:
-    """Say whether a failed call means that the JVM itself has gone away.
-
-    Args:
-        error: What py4j or pyspark raised.
-    """
+    """Say whether a failed call means that the JVM itself has gone away."""
     # pyspark 3.5 tells what a Python worker has raised without the exception of Java behind it.
     return isinstance(error, (Py4JError, ConnectionError)) and _origin(error) is None
 
 
 def redact(text: str) -> str:
-    """Return `text` without the passwords of URIs: some storage URIs can carry one.
-
-    Args:
-        text: A location, or a message that may contain one.
-    """
+    """Return `text` without the passwords of URIs: some storage URIs can carry one."""
     return re.sub(r"(://[^/@:\s]*):[^/@\s]+@", r"\1:***@", text)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the Java exception behind an error, its class and its message, as one line.
-
-    Args:
-        error: What py4j or pyspark raised.
-    """
+    """Return the Java exception behind an error, its class and its message, as one line."""
     origin = _origin(error)
     if origin is not None:
         message = origin.getMessage() or ""
@@ -125,11 +93,7 @@ def first_line(error: BaseException) -> str:
 
 
 def java_causes(error: BaseException) -> Iterator[Any]:
-    """Yield the Java exception behind an error, and what caused it.
-
-    Args:
-        error: What py4j or pyspark raised.
-    """
+    """Yield the Java exception behind an error, and what caused it."""
     origin = _origin(error)
     for _ in range(_MAX_CAUSES):
         if origin is None:
@@ -139,11 +103,7 @@ def java_causes(error: BaseException) -> Iterator[Any]:
 
 
 def first_and_last_cause(error: BaseException) -> str:
-    """Return what an error of a user's own use of Spark says, without its traces, as one line.
-
-    Args:
-        error: What py4j or pyspark raised.
-    """
+    """Return what an error of a user's own use of Spark says, without its traces, as one line."""
     if _origin(error) is None and isinstance(error, CapturedException):
         return _telling_line(str(error)) or type(error).__name__
     causes = [
@@ -186,3 +146,23 @@ def _origin(error: BaseException) -> Any:
     if isinstance(error, Py4JJavaError):
         return error.java_exception
     return getattr(error, "_origin", None)
+
+
+def require_class(spark: SparkSession, name: str, remedy: str) -> None:
+    """Raise SetupError where no jar of a session has a class.
+
+    `remedy` is what the sink needs and how to get it, as it follows "the sink needs".
+    """
+    try:
+        jvm(spark).org.apache.spark.util.Utils.classForName(name, False, False)  # noqa: FBT003
+    except JAVA_ERRORS as error:
+        if has_gone(error):
+            raise
+        raise SetupError(f"this Spark has no class {name}; the sink needs {remedy}") from error
+
+
+def require_extension(spark: SparkSession, extension: str, remedy: str) -> None:
+    """Raise SetupError where a session lacks an extension of Spark's SQL; see `require_class`."""
+    require_class(spark, extension, remedy)
+    if extension not in str(spark.conf.get("spark.sql.extensions", "")).split(","):
+        raise SetupError(f"spark.sql.extensions does not name {extension}; the sink needs {remedy}")

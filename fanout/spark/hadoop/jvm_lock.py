@@ -22,26 +22,16 @@ class JvmLock:
     POSIX frees all of a process's locks on a file as soon as it closes any descriptor of that file
     (FileChannel's documentation warns of it), so a second attempt in one JVM must not even open it.
     A system property, which all sessions and Python gateways of a JVM share, keeps it away.
-
-    Args:
-        properties: The JVM's `java.util.Properties`.
-        key: The property that marks the file.
-        file: The open `java.io.RandomAccessFile`; the lock ends when it is closed.
-        lock: The `java.nio.channels.FileLock`.
     """
 
-    properties: Any
-    key: str
-    file: Any
-    lock: Any
+    properties: Any  # the JVM's `java.util.Properties`
+    key: str  # the property that marks the file
+    file: Any  # `java.io.RandomAccessFile`; the lock ends when it is closed
+    lock: Any  # `java.nio.channels.FileLock`
 
     @classmethod
     def try_acquire(cls, spark: SparkSession, path: Path) -> Self | None:
-        """Take the lock, or return None if this JVM or another process has it.
-
-        Args:
-            spark: A classic session.
-            path: The lock file, made when it is missing; its directory exists.
+        """Lock a file, made when it is missing; return None if this JVM or another process has it.
 
         Raises:
             CheckpointError: The file cannot be opened, or its file system has no locks.
@@ -65,12 +55,7 @@ class JvmLock:
 
     @staticmethod
     def held_here(spark: SparkSession, path: Path) -> bool:
-        """Say whether this JVM has the lock, or is about to take it.
-
-        Args:
-            spark: A classic session.
-            path: The lock file.
-        """
+        """Say whether this JVM has the lock, or is about to take it."""
         with java_errors(f"look who has locked {path}"):
             return bool(_properties(spark).containsKey(_key(path)))
 
@@ -93,39 +78,21 @@ class JvmProcess:
     """The driver's JVM, which locks a local checkpoint.
 
     The JVM and its tasks outlive a killed Python driver by some seconds, so the lock is the JVM's.
-
-    Args:
-        spark: A classic session of the JVM.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def try_lock(self, path: Path) -> JvmLock | None:
-        """Take the lock, or return None if this JVM or another process has it.
-
-        Args:
-            path: The lock file, made when it is missing; its directory exists.
-
-        Raises:
-            CheckpointError: The file cannot be opened, or its file system has no locks.
-        """
+        """Lock a file; see `JvmLock.try_acquire`."""
         return JvmLock.try_acquire(self._spark, path)
 
     def has_locked(self, path: Path) -> bool:
-        """Say whether this JVM has the lock, or is about to take it.
-
-        Args:
-            path: The lock file.
-        """
+        """Say whether this JVM has the lock, or is about to take it."""
         return JvmLock.held_here(self._spark, path)
 
     def describe(self) -> tuple[str, int]:
-        """Return the name of the Spark application, and the id of the JVM's process.
-
-        Raises:
-            CheckpointError: The JVM does not answer.
-        """
+        """Return the name of the Spark application, and the id of the JVM's process."""
         with java_errors("ask Spark's JVM for its process id"):
             pid: Any = jvm(self._spark).java.lang.ProcessHandle.current().pid()
         context = self._spark.sparkContext

@@ -22,12 +22,7 @@ _INSTALL_JAVA = f"install Java {MIN_JAVA} or newer and set JAVA_HOME"
 
 
 def require_java() -> Path:
-    """Find the Java that Spark would start, and check that it is new enough.
-
-    Spark looks at JAVA_HOME first and at the PATH only without it; so does this.
-
-    Returns:
-        The java executable.
+    """Return the java that Spark would start: that of JAVA_HOME, or else of the PATH.
 
     Raises:
         SetupError: There is no Java, it does not start, or it is older than Java 17.
@@ -64,9 +59,6 @@ def require_classic(spark: SparkSession) -> None:
 
     Checkpoints are reached through the driver's JVM, and Spark Connect has none to offer. Connect
     is recognised by the class's module, so that its dependencies need not be installed.
-
-    Args:
-        spark: The session that a query is about to use.
 
     Raises:
         SetupError: It is a Spark Connect session, it is stopped, or pyspark or Java is too old.

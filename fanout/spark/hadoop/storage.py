@@ -48,12 +48,9 @@ EXISTS: Final = (
 
 
 class HadoopFiles:
-    """The finished files below one directory of a Hadoop file system, for reading alone.
+    """Read the finished files below a directory of a Hadoop file system, which need not exist.
 
-    Args:
-        spark: A classic session.
-        file_system: The `org.apache.hadoop.fs.FileSystem` that holds the root.
-        root: The qualified `org.apache.hadoop.fs.Path` of the directory; it need not exist.
+    Every call raises CheckpointError where the file system refuses.
     """
 
     def __init__(self, spark: SparkSession, file_system: Any, root: Any) -> None:
@@ -63,15 +60,7 @@ class HadoopFiles:
         self.location = redact(str(root.toString()))
 
     def read(self, name: str, *, limit: int) -> bytes | None:
-        """Return a file's bytes, or None if there is no such file.
-
-        Args:
-            name: The file.
-            limit: Bytes that it may have at most.
-
-        Raises:
-            CheckpointError: The file is larger, or the file system refused.
-        """
+        """Return a file's bytes, or None without a file; one above `limit` bytes is damaged."""
         with self._errors("read", name):
             try:
                 stream = self._fs.open(self._path(name))
@@ -88,14 +77,7 @@ class HadoopFiles:
         return data
 
     def list(self, directory: str) -> tuple[FileInfo, ...]:
-        """Return the finished files of a directory, by name; none if there is no directory.
-
-        Args:
-            directory: The directory; what lies deeper is not listed.
-
-        Raises:
-            CheckpointError: The file system refused.
-        """
+        """Return the finished files of a directory itself, by name; none without a directory."""
         with self._errors("list", directory):
             try:
                 found = [
@@ -127,15 +109,8 @@ class HadoopFiles:
 class HadoopStorage(HadoopFiles):
     """Files below one directory of a Hadoop file system, reached through Spark's JVM.
 
-    `create` and `publish` are as exclusive and durable as `writer.creation`: see WriteOnce.
-
-    Args:
-        spark: A classic session.
-        file_system: The `org.apache.hadoop.fs.FileSystem` that holds the root.
-        root: The qualified `org.apache.hadoop.fs.Path` of the directory that holds everything.
-
-    Raises:
-        CheckpointError: The directory cannot be made.
+    `create` and `publish` are as exclusive and durable as `writer.creation`: see WriteOnce. They
+    raise FileExistsError where the name is taken.
     """
 
     def __init__(self, spark: SparkSession, file_system: Any, root: Any) -> None:
@@ -148,28 +123,12 @@ class HadoopStorage(HadoopFiles):
             self.writer = WriteOnce(self._jvm, file_system, root)
 
     def create(self, name: str, data: bytes) -> None:
-        """Create a file; see WriteOnce for how exclusively.
-
-        Args:
-            name: The file; its directories are made.
-            data: All of its bytes.
-
-        Raises:
-            FileExistsError: The name is taken, perhaps by a writer who was faster.
-            CheckpointError: The file system refused.
-        """
+        """Create a file and its directories; see WriteOnce for how exclusively."""
         with self._errors("write", name):
             self.writer.write(self._path(name), self._jvm.java.io.ByteArrayInputStream(data))
 
     def walk(self, directory: str) -> tuple[str, ...]:
-        """Return the names of all finished files of a directory and of those in it.
-
-        Args:
-            directory: The directory.
-
-        Raises:
-            CheckpointError: The file system refused.
-        """
+        """Return the names of all finished files of a directory and of those in it."""
         top = f"{self._root.toString()}/"
         found = []
         with self._errors("list", directory):
@@ -184,14 +143,7 @@ class HadoopStorage(HadoopFiles):
         return finished(found)
 
     def size(self, name: str) -> int | None:
-        """Return a file's size in bytes, or None if there is no such file.
-
-        Args:
-            name: The file.
-
-        Raises:
-            CheckpointError: The file system refused.
-        """
+        """Return a file's size in bytes, or None if there is no such file."""
         with self._errors("read", name):
             try:
                 return int(self._fs.getFileStatus(self._path(name)).getLen())
@@ -201,28 +153,12 @@ class HadoopStorage(HadoopFiles):
                 raise
 
     def delete(self, name: str) -> None:
-        """Delete a file; one that does not exist is no error.
-
-        Args:
-            name: The file.
-
-        Raises:
-            CheckpointError: The file system refused.
-        """
+        """Delete a file; one that does not exist is no error."""
         with self._errors("delete", name):
             self._fs.delete(self._path(name), False)  # noqa: FBT003 - Java: recursive
 
     def publish(self, local_file: Path, name: str) -> None:
-        """Copy a finished file of `scratch()` to its final name, with the promises of `create`.
-
-        Args:
-            local_file: The file, closed by its writer; it is gone afterwards.
-            name: The final name; its directories are made.
-
-        Raises:
-            FileExistsError: The name is taken.
-            CheckpointError: The file system refused.
-        """
+        """Move a closed file of `scratch()` to its final name, with the promises of `create`."""
         with self._errors("write", name):
             source = self._jvm.java.io.FileInputStream(str(local_file))
             try:
@@ -235,9 +171,6 @@ class HadoopStorage(HadoopFiles):
         """Return the directory in which a file is written before `publish`.
 
         It is below Spark's own local directory, which the JVM removes when it ends.
-
-        Raises:
-            CheckpointError: It cannot be made.
         """
         if self._scratch is None:
             try:
@@ -249,20 +182,13 @@ class HadoopStorage(HadoopFiles):
         return self._scratch
 
     def uri(self, name: str) -> str:
-        """Return what `spark.read` takes for a file.
-
-        Args:
-            name: The file.
-        """
+        """Return what `spark.read` takes for a file."""
         return readable_path(str(self._path(name).toString()))
 
     def sweep(self) -> None:
         """Remove what a killed run left half written; for the owner, before it writes.
 
         A run that was fenced while it wrote loses its temporary too, and with it that write.
-
-        Raises:
-            CheckpointError: The file system refused.
         """
         with java_errors(f"clean {self.location}"):
             files = self._fs.listFiles(self._root, True)  # noqa: FBT003 - Java: recursive
@@ -284,13 +210,6 @@ def open_storage(spark: SparkSession, checkpoint_location: str) -> Storage:
     The location is resolved as Spark resolves it: one without a scheme belongs to the default file
     system of the session (`fs.defaultFS`), a relative one to its working directory.
 
-    Args:
-        spark: A classic session; its Hadoop configuration holds schemes and credentials.
-        checkpoint_location: What is also given to Spark as `checkpointLocation`.
-
-    Returns:
-        A LocalStorage if that is on this machine's file system, otherwise a HadoopStorage.
-
     Raises:
         CheckpointError: The scheme is unknown, or the location cannot be reached or written.
     """
@@ -301,10 +220,6 @@ def open_storage(spark: SparkSession, checkpoint_location: str) -> Storage:
 def open_files(spark: SparkSession, checkpoint_location: str) -> StoredFiles:
     """Open the same part of a checkpoint location for reading alone; nothing is made there.
 
-    Args:
-        spark: A classic session; its Hadoop configuration holds schemes and credentials.
-        checkpoint_location: See `open_storage`.
-
     Raises:
         CheckpointError: The scheme is unknown, or the location cannot be reached.
     """
@@ -313,17 +228,10 @@ def open_files(spark: SparkSession, checkpoint_location: str) -> StoredFiles:
 
 
 def sweep_offsets(spark: SparkSession, checkpoint_location: str) -> None:
-    """Remove what a killed run left of the first entry of Spark's log of offsets.
+    """Remove what a killed run left of the first entry of Spark's log of offsets, as the owner.
 
     Spark 4 starts no first batch where there is a file in `offsets`, not even a temporary one that
     it would never read.
-
-    Args:
-        spark: A classic session.
-        checkpoint_location: See `open_storage`; the caller owns it.
-
-    Raises:
-        CheckpointError: The file system refused.
     """
     file_system, root, _ = resolve(spark, checkpoint_location)
     with java_errors(f"clean offsets in {checkpoint_location}"):

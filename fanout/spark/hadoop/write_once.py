@@ -49,11 +49,6 @@ class WriteOnce:
     - Any other scheme, viewfs over a local folder included: a look, then a rename. It is as atomic
       and durable as that file system's rename, and exclusive only if that checks the name and takes
       it in one step, as HDFS does and a local file system does not.
-
-    Args:
-        jvm: py4j's view of the JVM.
-        file_system: The `org.apache.hadoop.fs.FileSystem`.
-        root: The `org.apache.hadoop.fs.Path` below which is written.
     """
 
     def __init__(self, jvm: Any, file_system: Any, root: Any) -> None:
@@ -62,11 +57,7 @@ class WriteOnce:
         self.creation = _choose_creation(file_system, root)
 
     def write(self, final: Any, source: Any) -> None:
-        """Write what a Java stream holds to a name that is not taken.
-
-        Args:
-            final: The `org.apache.hadoop.fs.Path`.
-            source: A `java.io.InputStream`; the caller closes it.
+        """Write what a Java stream, which the caller closes, holds to a name that is not taken.
 
         Raises:
             FileExistsError: The name is taken, perhaps by a writer who was faster.

@@ -51,13 +51,7 @@ def check_landers(
 ) -> str:
     """Check that landers can run on the executors of a session, and write its checkpoint there.
 
-    Args:
-        spark: A classic session.
-        storage: The driver's own part of the checkpoint. Probes are written there, and deleted.
-        landers: How many are to run.
-        modules: What a lander imports.
-        extras: The extras of fanout that it needs, such as "kinesis,spark".
-        storage_options: How landers reach an object store; see `open_storage`.
+    Probes are written to the driver's own part of the checkpoint, and deleted.
 
     Returns:
         The location of `storage` for landers, which have no JVM.
@@ -93,9 +87,6 @@ def check_landers(
 
 def location_without_jvm(storage: Storage) -> str:
     """Return the location of a checkpoint as `fanout.landing.storage.places.open_storage` takes it.
-
-    Args:
-        storage: The driver's part of the checkpoint.
 
     Raises:
         CheckpointError: It can only be reached through a JVM.
@@ -205,15 +196,7 @@ def check_shared(
 ) -> None:
     """Let executors read what the driver has written to the checkpoint, and the reverse.
 
-    Args:
-        context: The session's context.
-        storage: The driver's own part of the checkpoint.
-        check: What else is asked of the executors, and by how many tasks.
-        location: What executors open.
-        options: With these options of their storage.
-
-    Raises:
-        FanOutError: As `check_landers` does.
+    They open `location` with `options` of its storage. Errors are those of `check_landers`.
     """
     for left in storage.list(_PROBES):
         storage.delete(f"{_PROBES}/{left.name}")
@@ -242,17 +225,10 @@ def check_shared(
 def answer_probe(
     location: str, options: dict[str, str], probe: str
 ) -> tuple[str, str | None, str | None]:
-    """Read the driver's probe in a Python worker, and write another one beside it.
+    """Return this worker's host, the probe that it has written beside the driver's, and an error.
 
-    Nothing is written where the driver's is not found: it may be another machine's disk.
-
-    Args:
-        location: The driver's part of the checkpoint.
-        options: Of its storage.
-        probe: The name of the driver's probe.
-
-    Returns:
-        The host; the name of the probe, None where the driver's was not found; and an error.
+    Nothing is written where the driver's is not found, which may be on another machine's disk: then
+    there is no name.
     """
     host = socket.gethostname()
     try:

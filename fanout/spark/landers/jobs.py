@@ -224,11 +224,7 @@ class LanderJobs:
 
 
 def is_stopped(context: SparkContext) -> bool:
-    """Say whether a session was stopped, from Python or in its JVM.
-
-    Args:
-        context: The session's context.
-    """
+    """Say whether a session was stopped, from Python or in its JVM."""
     java_context: Any = context._jsc  # noqa: SLF001 - pyspark's only door to the JVM
     return java_context is None or bool(java_context.sc().isStopped())
 

@@ -90,11 +90,7 @@ class LandersStream:
     """Coordinate landers in the loop thread, and run them as Spark jobs, until it is closed.
 
     Args:
-        spark: The session.
-        loop: The loop thread.
-        source: The source.
         place: The checkpoint, and where it begins to read.
-        landing: How many landers, and how they connect.
         limits: Of the segments of a lander, and the records for which a batch waits.
         bounded: Finish when every split has reached its newest record.
         eager: Land what is there as soon as a batch waits for it; otherwise landers fill their
@@ -192,18 +188,14 @@ class LandersStream:
         return self._coordinator.statistics()
 
     def take(self, idle: float) -> LandedBatch | NoRecords | Stopped:
-        """Block until there are records, for at most `idle` seconds.
+        """Block until there are records, for `idle` seconds at most.
 
-        Raises:
-            FanOutError: The failure of the stream, after its last records.
+        The failure of the stream is raised after its last records.
         """
         return self._loop.call(self.next(idle))
 
     async def next(self, idle: float) -> LandedBatch | NoRecords | Stopped:
-        """Wait until there are records, for at most `idle` seconds; in the loop thread.
-
-        Raises:
-            FanOutError: The failure of the stream, after its last records.
+        """Do as `take` in the loop thread, without blocking.
 
         Cancellation: nothing is handed over.
         """

@@ -6,8 +6,9 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.captured import CapturedException
@@ -21,13 +22,12 @@ from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import Filled, LandedBatch, publish, publish_errors
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause
-from fanout.spark.query.batch_phases import BatchPhases
-from fanout.spark.query.current_batch import handling
-from fanout.spark.query.pending_queue import PendingBatch
+from fanout.spark.query.batch_context import handling
+from fanout.spark.query.query_stream import PendingBatch
 from fanout.spark.workers.arrow_schema import spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -37,11 +37,13 @@ if TYPE_CHECKING:
     from fanout.landing.segments.segment_file import SegmentFile
     from fanout.landing.segments.segments import OpenSegment
     from fanout.landing.storage.storage import Storage
-    from fanout.spark.query.current_batch import BatchContext
+    from fanout.spark.query.batch_context import BatchContext
     from fanout.spark.query.failed_batches import FailedBatches
-    from fanout.spark.query.pending_queue import BatchContent
+    from fanout.spark.query.query_stream import BatchContent
 
 log = logging.getLogger(__name__)
+
+BatchPhase: TypeAlias = Literal["drain", "seal", "publish", "ledger", "handler", "commit"]
 
 Handler: TypeAlias = Callable[[DataFrame, int], None]
 """Called with the records of a batch and its id; a replay has the same id and the same records."""
@@ -50,17 +52,63 @@ Handler: TypeAlias = Callable[[DataFrame, int], None]
 IDLE_SECONDS = 60.0
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """A micro-batch with records that is over; see `FanOutQuery.on_batch`.
+
+    Args:
+        batch_id: Spark's id of it.
+        rows: The records that the handler has finished; 0 where it raised.
+        bytes: The bytes of their segments.
+        seconds: How long each phase took. `drain`: from the first record of the segment until it
+            was handed over, while the batch before may still have been handled. `seal`: the end of
+            writing the file. `publish`: its name in the checkpoint. `ledger`: the entry. `handler`:
+            your function. `commit`: the acknowledgement to the service. Landers do the first three
+            on executors, so these are missing there; a replay has the last two.
+        error: What the handler raised; None for nothing.
+        set_aside: Whether the batch was set aside for it, by `on_failed_batch`.
+    """
+
+    batch_id: int
+    rows: int
+    bytes: int
+    seconds: Mapping[str, float]
+    error: Exception | None = None
+    set_aside: bool = False
+
+
+BatchListener: TypeAlias = Callable[[BatchReport], None]
+"""Called after each micro-batch with records."""
+
+
+@final
+class BatchPhases:
+    """Add up the seconds of each phase of one batch."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measured(self, phase: BatchPhase) -> Iterator[None]:
+        """Measure the block as a phase, also where it raises."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.took(phase, time.perf_counter() - started)
+
+    def took(self, phase: BatchPhase, seconds: float) -> None:
+        """Add seconds that were measured elsewhere."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+
 def _never() -> bool:
     return False
 
 
 def check_handler(handler: object) -> None:
-    """Check the handler of a query.
-
-    Raises:
-        OptionError: If it is no function of a DataFrame and a batch id that works when it is
-            called.
-    """
+    """Raise OptionError unless a handler is a function of a DataFrame and a batch id."""
     kind = "a function of a DataFrame and a batch id"
     check_function("handler", handler, kind, arguments=2)
 
@@ -68,23 +116,14 @@ def check_handler(handler: object) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """The result of one batch.
-
-    Args:
-        batch_id: Spark's id of the micro-batch.
-        rows: The number of records that the handler was called with; 0 where it was not called.
-        bytes: Their bytes in the segment.
-        seconds: The time from the arrival of the records to the handler's return.
-        finished: Whether there will be no further batch.
-        failed: The error of the handler, for which the batch was set aside; None otherwise.
-    """
+    """The result of one batch."""
 
     batch_id: int
-    rows: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    finished: bool = False
-    failed: BatchFailedError | None = None
+    rows: int = 0  # that the handler was called with; 0 where it was not called
+    bytes: int = 0  # of these rows in the segment
+    seconds: float = 0.0  # from the arrival of the records to the handler's return
+    finished: bool = False  # there will be no further batch
+    failed: BatchFailedError | None = None  # the handler's error for which the batch was set aside
 
 
 @final
@@ -92,11 +131,6 @@ class BatchRunner:
     """Give each batch id its one content, and call the handler with it as a DataFrame.
 
     Args:
-        spark: The session.
-        schema: The schema of the source's records.
-        handler: The user's function.
-        storage: The checkpoint.
-        ledger: The segments of each batch id.
         context: Makes the context of `current_batch` for an entry of the ledger.
         take: Returns the records of a batch; it blocks for at most the given seconds.
         failed: Sets batches aside whose handler has failed.
@@ -152,12 +186,8 @@ class BatchRunner:
 
         Every batch has an entry when this returns, also one without records. Spark then counts the
         batch as done and never requests it again: without an entry a newer run could give its id
-        records that are never handled.
-
-        Args:
-            batch_id: Spark's id of the micro-batch.
-            query_id: Spark's id of the query.
-            stopped: Returns whether Spark's side of the query was stopped, which cuts handlers off.
+        records that are never handled. `stopped` returns whether Spark's side of the query was
+        stopped, which cuts handlers off.
 
         Raises:
             BatchFailedError: If the handler raised, and the batch was not set aside.
@@ -173,7 +203,9 @@ class BatchRunner:
             else:
                 log.info("batch %d comes again, and had no records to repeat", batch_id)
             return self._replay(entry)
-        match self._take(IDLE_SECONDS):
+        content = self._take(IDLE_SECONDS)
+        started = time.perf_counter()
+        match content:
             case Stopped():
                 positions = self._ledger.positions()
                 assert positions is not None, "the origin comes before the first batch"
@@ -185,16 +217,11 @@ class BatchRunner:
                 return BatchResult(batch_id, finished=finished)
             case Filled(segment, positions, seconds):
                 self._phases.took("drain", seconds)
-                started = time.perf_counter()
                 file = self._publish(segment)
                 entry = BatchEntry(batch_id, query_id, (file,), positions, segment.watermark)
-                return self._finish(self._record(entry), started)
             case LandedBatch(segments, positions, watermark):
-                started = time.perf_counter()
                 entry = BatchEntry(batch_id, query_id, segments, positions, watermark)
-                return self._finish(self._record(entry), started)
             case PendingBatch(pending):
-                started = time.perf_counter()
                 for left in (one for one in pending if one in self._ledger.pending.left):
                     self._verify(left.segment)
                 segments = tuple(one.segment for one in pending)
@@ -202,7 +229,7 @@ class BatchRunner:
                 entry = BatchEntry(
                     batch_id, query_id, segments, last.positions, last.watermark, taking
                 )
-                return self._finish(self._record(entry), started)
+        return self._finish(self._record(entry), started)
 
     def _replay(self, entry: BatchEntry) -> BatchResult:
         started = time.perf_counter()
@@ -251,9 +278,7 @@ class BatchRunner:
     def _handle(self, entry: BatchEntry, begun: BatchFailedError | None) -> BatchFailedError | None:
         """Call the handler; return its error if the batch was set aside for it.
 
-        Args:
-            entry: The batch.
-            begun: The error for which an earlier run has set it aside, and may not have finished.
+        `begun` is the error for which an earlier run has set it aside, and may not have finished.
         """
         frame = self._read(*entry.segments)
         context = replace(

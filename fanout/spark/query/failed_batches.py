@@ -43,14 +43,10 @@ _PLACES: Final = 100
 
 @final
 class FailedBatches:
-    """Give batches whose handler has failed to the user's function.
+    """Give batches whose handler has failed to the user's function; None sets no batch aside.
 
     That a batch is set aside is durable before the function is called: a replay calls the function
     again, and never the handler, whose second attempt might succeed.
-
-    Args:
-        function: The user's function; None to set no batch aside.
-        log: Remembers the batches.
     """
 
     def __init__(self, function: OnFailedBatch | None, log: SetAsideLog) -> None:
@@ -73,7 +69,6 @@ class FailedBatches:
 
         Raises:
             OptionError: If there is no function to set it aside.
-            CheckpointError: If what is known of it is damaged.
         """
         batch = self._log.find(batch_id)
         if batch is None:
@@ -96,12 +91,8 @@ class FailedBatches:
     ) -> None:
         """Call the function with a batch whose handler has failed.
 
-        Args:
-            frame: Its records.
-            batch: What the ledger knows of it.
-            error: The error of the handler.
-            stopped: Returns whether Spark's side of the query was stopped, which cuts the function
-                off.
+        `stopped` returns whether Spark's side of the query was stopped, which cuts the function
+        off.
 
         Raises:
             BatchFailedError: If the function raises; the batch is not set aside then.
@@ -129,11 +120,7 @@ class FailedBatches:
 
 
 def _is_of_storage(error: BaseException | None) -> bool:
-    """Return whether a sink has failed because of what it writes to, and not because of the rows.
-
-    Args:
-        error: The cause of the sink's error.
-    """
+    """Return whether a sink has failed because of what it writes to, not because of the rows."""
     if error is None:
         return False
     if isinstance(error, (ServiceError, OSError)) or is_caused_by(error, *_OF_STORAGE):

@@ -17,8 +17,7 @@ from fanout.core.statistics import BatchStatistics
 from fanout.core.user_functions import call, check_function
 from fanout.errors import BatchFailedError, CheckpointError, SparkLostError
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone, java_errors
-from fanout.spark.query.batch_phases import BatchReport
-from fanout.spark.query.batch_runner import BatchResult
+from fanout.spark.query.batch_runner import BatchReport, BatchResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from fanout.landing.claims.ownership import Ownership
     from fanout.landing.log.ledger import BatchLedger, LedgerBatch
     from fanout.spark.landers.stream import LandersStream
-    from fanout.spark.query.batch_phases import BatchListener
-    from fanout.spark.query.batch_runner import BatchRunner
+    from fanout.spark.query.batch_runner import BatchListener, BatchRunner
     from fanout.spark.query.query_stream import QueryStream
 
 log = logging.getLogger(__name__)

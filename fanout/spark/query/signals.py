@@ -72,16 +72,13 @@ def stop_on_signal(*, timeout: float = 25.0) -> Iterator[None]:
 
 
 def heed_signals(spark: SparkSession) -> None:
-    """Begin to pass on the signals of a session's JVM; a query is about to start.
-
-    Outside of `stop_on_signal` nothing is done.
-    """
+    """Pass on the signals of a session's JVM, inside `stop_on_signal`: a query is to start."""
     if _current is not None:
         _current.heed_jvm(spark)
 
 
 def stop_with_signals(query: FanOutQuery) -> None:
-    """Let a signal stop a query that has started; outside of `stop_on_signal` nothing is done."""
+    """Let a signal stop a query that has started, inside `stop_on_signal`."""
     if _current is not None:
         _current.add(query)
 

@@ -19,8 +19,8 @@ from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.session_checks import require_classic
 from fanout.spark.hadoop.storage import open_storage, sweep_offsets
 from fanout.spark.landers.stream import LandersStream
+from fanout.spark.query.batch_context import BatchContext, RecoveringHandler
 from fanout.spark.query.batch_runner import BatchRunner, check_handler
-from fanout.spark.query.current_batch import BatchContext, RecoveringHandler
 from fanout.spark.query.failed_batches import FailedBatches
 from fanout.spark.query.query import FanOutQuery
 from fanout.spark.query.query_stream import QueryStream

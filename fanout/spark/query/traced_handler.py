@@ -13,8 +13,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from fanout.core.option_checks import whole
 from fanout.core.user_functions import call
 from fanout.errors import OptionError
+from fanout.spark.query.batch_context import RecoveringHandler, current_batch
 from fanout.spark.query.batch_runner import check_handler
-from fanout.spark.query.current_batch import RecoveringHandler, current_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
     from pyspark.sql import DataFrame, SparkSession
 
+    from fanout.spark.query.batch_context import BatchContext
     from fanout.spark.query.batch_runner import Handler
-    from fanout.spark.query.current_batch import BatchContext
     from fanout.spark.workers.loop_thread import LoopThread
 
 # Of each batch the headers of so many records are looked at, and so many splits are named.

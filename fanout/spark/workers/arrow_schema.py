@@ -52,11 +52,7 @@ _INSTEAD: Final = (
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of a DataFrame's rows, with timestamps in UTC.
-
-    Args:
-        schema: The schema of the DataFrame.
-    """
+    """Return the Arrow schema of a DataFrame's rows, with timestamps in UTC."""
     convert: Any = to_arrow_schema
     try:
         return convert(schema, timezone="UTC")
@@ -67,9 +63,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return the Spark schema of Arrow records; every column may be null.
 
-    Args:
-        schema: The schema of the records.
-
     Raises:
         OptionError: If Spark has no type for one of them.
     """
@@ -79,9 +72,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 def check_spark_reads(schema: pa.Schema, *, case_sensitive: bool) -> None:
     """Check that Spark reads each value of some records as it is, from Parquet.
 
-    Args:
-        schema: The schema of the records.
-        case_sensitive: Whether names that differ in case are two; `spark.sql.caseSensitive`.
+    `case_sensitive` is `spark.sql.caseSensitive`: whether names that differ in case are two.
 
     Raises:
         OptionError: If Spark does not read a column, or reads other values: it takes seconds of a

@@ -51,10 +51,7 @@ class LoopThread:
         self._thread.join()
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run a coroutine in the loop, without waiting for it.
-
-        Cancelling the returned future cancels the coroutine.
-        """
+        """Run a coroutine in the loop without waiting; a cancelled future cancels the coroutine."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -64,12 +61,7 @@ class LoopThread:
     def hold(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
         """Enter a context in the loop, once for a key, and leave it when the loop ends.
 
-        Args:
-            key: Identifies the context; the same key returns the same value.
-            make: Makes the context.
-
-        Raises:
-            Exception: The error of entering it; the next call with the key tries again.
+        The error of entering it is raised; the next call with the key tries again.
         """
         with self._holding:
             if key not in self._held:
@@ -140,11 +132,7 @@ class _Guarded(Coroutine[Any, Any, Any]):
 
 
 def ended_by(error: BaseException) -> StreamStateError:
-    """Return what is raised in place of SystemExit, say, which a function of the user has raised.
-
-    Args:
-        error: What it has raised, which would end a thread without a word.
-    """
+    """Return what is raised in place of SystemExit, say, which ends a thread without a word."""
     return StreamStateError(
         f"a function that the stream calls raised {type(error).__name__}, which is no error of a "
         f"record: let decode and hooks raise an Exception, and end the program elsewhere"

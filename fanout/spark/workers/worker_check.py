@@ -68,35 +68,20 @@ class _Worker(msgspec.Struct, frozen=True):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCheck:
-    """What Python workers are asked.
+    """What Python workers are asked."""
 
-    Args:
-        work: What they are to run, for messages: "the sink".
-        modules: What that imports.
-        extras: The extras of fanout that it needs.
-        tasks: How many tasks ask it.
-        function: The module and the name of a function that each task calls after the imports.
-        arguments: What that is called with; its answer is of JSON's types, and it raises nothing.
-    """
-
-    work: str
-    modules: tuple[str, ...]
-    extras: str
+    work: str  # what they are to run, for messages: "the sink"
+    modules: tuple[str, ...]  # what that imports
+    extras: str  # the extras of fanout that it needs
     tasks: int = 1
+    # The module and the name of a function that each task calls after the imports with `arguments`.
+    # Its answer is of JSON's types, and it raises nothing.
     function: tuple[str, str] | None = None
     arguments: tuple[Any, ...] = ()
 
 
 def check_workers(spark: SparkSession, options: WriteOptions) -> None:
-    """Check once for a session and its Python that workers can run the tasks of a sink.
-
-    Args:
-        spark: The session.
-        options: The sink.
-
-    Raises:
-        SetupError: See `ask_workers`.
-    """
+    """Check once for a session and its Python that workers can run a sink; see `ask_workers`."""
     codec = _CODEC_LIBRARY.get(options.producing.compression_type)
     modules = _MODULES if codec is None else (*_MODULES, codec)
     context = spark.sparkContext
@@ -112,10 +97,6 @@ def ask_workers(context: SparkContext, check: WorkerCheck) -> list[Any]:
     It runs a job, for a minute at most. If the workers of a local session cannot, and
     PYSPARK_PYTHON does not name their Python, the driver's Python is set: it is on the same machine
     and has the library.
-
-    Args:
-        context: The session's context.
-        check: What they are asked.
 
     Raises:
         SetupError: Workers run another version of Python or of fanout, or lack a library; no
@@ -133,11 +114,7 @@ def ask_workers(context: SparkContext, check: WorkerCheck) -> list[Any]:
 
 
 def import_error(error: BaseException) -> SetupError | None:
-    """Return the error of a job that no other attempt can mend: a worker cannot import a module.
-
-    Args:
-        error: What Spark raised for the job.
-    """
+    """Return the error of a job that no other attempt can mend: a worker cannot import a module."""
     found = _IMPORT_ERROR.findall(str(error))
     if not found:
         return None
@@ -148,11 +125,7 @@ def import_error(error: BaseException) -> SetupError | None:
 
 
 def python_error(text: str) -> str | None:
-    """Return the error of Python in what Spark says of a job; None where Python did not fail.
-
-    Args:
-        text: What Spark says, with its traces.
-    """
+    """Return the error of Python in what Spark says of a job; None where Python did not fail."""
     errors = _PYTHON_ERROR.findall(text) or _WORKER_ERROR.findall(text)
     return errors[-1] if errors else None
 
@@ -249,7 +222,7 @@ def _task(
 
 
 def _why_not_started(text: str) -> str | None:
-    """Return why the Python of a worker did not run the check; None if Spark's error has no such.
+    """Return why the Python of a worker did not run the check; None where another thing failed.
 
     An executor may be lost, or the job cancelled: that is not the fault of the Python.
     """

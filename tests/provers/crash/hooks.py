@@ -174,7 +174,7 @@ def install_in_worker(control: Control) -> None:
     from fanout.landers.lander import Lander  # noqa: PLC0415 - the same
     from fanout.landers.task import LanderTask  # noqa: PLC0415 - the same
     from fanout.landing.storage.local_storage import LocalStorage  # noqa: PLC0415 - the same
-    from fanout.spark.sinks.tables.postgres_copy import CopyTask  # noqa: PLC0415 - the same
+    from fanout.spark.sinks.tables.postgres_connection import CopyTask  # noqa: PLC0415 - the same
 
     reach = functools.partial(_reach, control)
     landing = (CrashMoment.BEFORE_LANDING, CrashMoment.AFTER_LANDING)

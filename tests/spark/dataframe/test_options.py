@@ -10,8 +10,7 @@ from fanout.errors import CheckpointError, OptionError, SetupError
 from fanout.landing.log.landed_log import Limits
 from fanout.landing.storage.object_errors import object_errors
 from fanout.spark.dataframe.data_source import LandingDataSource
-from fanout.spark.dataframe.option_words import in_words_of_options
-from fanout.spark.dataframe.options import ReadOptions
+from fanout.spark.dataframe.options import ReadOptions, in_words_of_options
 from tests.spark.manual import SCHEMA
 
 if TYPE_CHECKING:

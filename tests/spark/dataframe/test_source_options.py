@@ -13,10 +13,10 @@ from fanout.errors import OptionError
 from fanout.kafka import Cluster, KafkaSource, Security, ShuffleSource
 from fanout.kinesis import KinesisSource
 from fanout.spark.dataframe.kafka_source_options import KAFKA_REFUSED
-from fanout.spark.dataframe.landed_source import LandedSource
 from fanout.spark.dataframe.source_options import (
     LANDING_OPTIONS,
     SOURCE_OPTIONS,
+    LandedSource,
     refuse_without_source,
     source_from_options,
 )

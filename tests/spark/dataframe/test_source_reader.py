@@ -30,9 +30,9 @@ from fanout.landing import lander
 from fanout.landing.log import landed_log
 from fanout.spark.dataframe import landing_thread
 from fanout.spark.dataframe.data_source import LandingDataSource
-from fanout.spark.dataframe.landed_source import LandedSource
 from fanout.spark.dataframe.landing_thread import LandingOptions, LandingThread
 from fanout.spark.dataframe.options import ReadOptions
+from fanout.spark.dataframe.source_options import LandedSource
 from fanout.spark.dataframe.source_reader import SourceStreamReader
 from tests.spark.harness import eventually, fanout_threads
 from tests.spark.manual import SCHEMA, ManualSource

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from fanout.spark.dataframe.stream_reader import LandingStreamReader
+    from fanout.spark.dataframe.readers import LandingStreamReader
     from tests.spark.dataframe.landings import FilledLanding
 
 ALL = ReadAllAvailable()

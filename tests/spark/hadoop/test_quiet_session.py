@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from fanout.spark.hadoop.quiet_session import _reason
+from fanout.spark.hadoop.remote_checkpoint import _reason
 
 pytestmark = pytest.mark.spark
 
 _PROGRAM = """
 from fanout.errors import SetupError
-from fanout.spark.hadoop.quiet_session import quiet_session
+from fanout.spark.hadoop.remote_checkpoint import quiet_session
 try:
     with quiet_session():
         pass

@@ -1,33 +1,75 @@
-"""The driver's connection to the cluster of a sink: blocking calls, kept from batch to batch."""
+"""The settings of a sink, and the driver's connection to its cluster."""
 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, final
 
+from fanout.core.statistics import Origin
+from fanout.core.user_functions import check_function
 from fanout.errors import OptionError
 from fanout.kafka.shuffle.topic import check_partition_count
 from fanout.kafka.transactions.transactions import open_transactions
+from fanout.spark.query.batch_context import check_sink_name
+from fanout.spark.sinks.sink_batch import SinkCounts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
     from typing import Any
 
+    from fanout.core.write_statistics import SinkStatistics
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.transactions.transactions import Transactions
-    from fanout.spark.sinks.kafka.options import SinkTarget
+    from fanout.kafka.writing.partitioner import Partitioner
+    from fanout.kafka.writing.write_options import WriteOptions
+    from fanout.spark.sinks.kafka.owned_rows import ArrowTransform
+    from fanout.spark.sinks.kafka.shuffle_frames import ShuffleFraming
     from fanout.spark.workers.loop_thread import LoopThread
 
     _T = TypeVar("_T")
 
 
 @final
-class SinkConnection:
-    """The driver's calls to the cluster of a sink. Every call blocks, and may raise ServiceError.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkTarget:
+    """The settings of a sink, which are checked."""
 
-    Args:
-        loop: Where the connections are.
-        transactions: The calls.
+    name: str  # the sink's in the checkpoint
+    options: WriteOptions  # the topic, the guarantee and the transactions
+    partitioner: Partitioner | None = None  # the user's; None for Kafka's own
+    transform: ArrowTransform | None = None  # makes of Arrow records what is written
+    framing: ShuffleFraming | None = None  # encodes the rows as frames of a shuffle
+    counts: SinkCounts = field(default_factory=SinkCounts, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _ = self.options.cluster.for_workers()  # checks its security
+        check_sink_name(self.name)
+        if self.partitioner is not None:
+            kind = "a function of keys and a number"
+            check_function("partitioner", self.partitioner, kind, arguments=2)
+
+    def statistics(self) -> SinkStatistics:
+        """Return what the sink has counted."""
+        return self.counts.statistics(
+            Origin("kafka", self.options.topic or ""),
+            transactional=self.options.delivery_guarantee == "exactly_once",
+        )
+
+    def transactional_id(self, query_id: str) -> str:
+        """Return the transactional id of the sink in a query."""
+        return f"{self.options.transactional_id_prefix}-{query_id}-{self.name}"
+
+    def marker_group(self, query_id: str) -> str:
+        """Return the consumer group in which the sink of a query marks committed batches."""
+        return f"{self.transactional_id(query_id)}-marker"
+
+
+@final
+class SinkConnection:
+    """The driver's calls to the cluster of a sink.
+
+    Every call blocks, and may raise ServiceError.
     """
 
     def __init__(self, loop: LoopThread, transactions: Transactions) -> None:
@@ -68,10 +110,7 @@ class SinkConnection:
         return counts
 
     def transaction_timeout(self, wanted: float | None) -> float:
-        """Return the seconds that a transaction may take.
-
-        Args:
-            wanted: The user's timeout; None for the most that brokers allow.
+        """Return the seconds for a transaction: those wanted, or the most that brokers allow.
 
         Raises:
             OptionError: The brokers allow less.

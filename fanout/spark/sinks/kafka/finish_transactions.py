@@ -44,47 +44,30 @@ class FinishAction(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class SinkToken:
-    """A token of a checkpoint.
+    """A token of a checkpoint."""
 
-    Args:
-        sink: The name of its sink.
-        token: The token.
-        recorded: Whether the checkpoint records the token without its outcome.
-    """
-
-    sink: str
+    sink: str  # the name of the sink
     token: CommitToken
-    recorded: bool
+    recorded: bool  # whether the checkpoint records the token without its outcome
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class SinkTransaction:
-    """The newest transaction of a sink, or a recorded one.
+    """The newest transaction of a sink, or a recorded one."""
 
-    Args:
-        sink: The name of the sink.
-        status: Its status.
-    """
-
-    sink: str
+    sink: str  # the name of the sink
     status: TransactionStatus
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FinishPlan:
-    """Whether an action on a transaction is possible, and its effect.
-
-    Args:
-        possible: Whether it is possible.
-        reason: Its effect, or why it is not possible, as a clause.
-        calls_brokers: Whether it needs calls to brokers; otherwise only the checkpoint changes.
-    """
+    """Whether an action on a transaction is possible, and its effect."""
 
     possible: bool
-    reason: str
-    calls_brokers: bool = True
+    reason: str  # its effect, or why it is not possible, as a clause
+    calls_brokers: bool = True  # otherwise only the checkpoint changes
 
 
 _AGAIN: Final = "the job writes the batch again when it starts"
@@ -120,28 +103,18 @@ _ABORTING: Final = {
 @final
 @dataclass(frozen=True, slots=True)
 class FinishResult:
-    """The result of an action on a transaction, or the result that it would have.
+    """The result of an action on a transaction, or the result that it would have."""
 
-    Args:
-        transaction: The transaction, with its status before the action.
-        plan: The action that was planned.
-        committed: Whether its recorded batch is finally committed; None if that is not known, or
-            no batch is recorded.
-        failure: The reason if the action was not carried out, or is not possible; None otherwise.
-    """
-
-    transaction: SinkTransaction
+    transaction: SinkTransaction  # with its status before the action
     plan: FinishPlan
+    # Whether its recorded batch is finally committed; None if that is not known, or no batch is
+    # recorded.
     committed: bool | None = None
-    failure: str | None = None
+    failure: str | None = None  # why the action was not carried out, or is not possible
 
 
 def stored_tokens(storage: LocalStorage, sink: str | None = None) -> list[SinkToken]:
     """Read the tokens of a checkpoint: the recorded ones, or else the newest of each sink.
-
-    Args:
-        storage: The checkpoint.
-        sink: The name of a sink; None for all.
 
     Raises:
         CheckpointError: A token is damaged, or of a newer version.
@@ -165,10 +138,6 @@ async def describe_transactions(
 ) -> list[SinkTransaction]:
     """Read the status of the transaction of each token from the brokers; nothing is changed.
 
-    Args:
-        transactions: Makes the calls.
-        tokens: The tokens of the checkpoint.
-
     Raises:
         ServiceError: The brokers do not answer, or refuse the client.
     """
@@ -185,10 +154,7 @@ def plan_finish(
 ) -> FinishPlan | None:
     """Return whether an action on a transaction is possible; None where there is nothing to do.
 
-    Args:
-        transaction: The transaction.
-        action: The requested action.
-        force: Whether the user has checked the topics, and decides where brokers have forgotten.
+    `force` says that the user has checked the topics, and decides where brokers have forgotten.
     """
     status = transaction.status
     verdict = status.verdict
@@ -240,11 +206,7 @@ async def finish_transactions(
 
 
 def record_result(storage: LocalStorage, ownership: Ownership, result: FinishResult) -> None:
-    """Store the outcome of a recorded batch, so that the job need not find it out. It blocks.
-
-    Raises:
-        CheckpointError: The checkpoint cannot be written.
-    """
+    """Store the outcome of a recorded batch, so that the job need not find it out. It blocks."""
     state = SinkState(storage, ownership, result.transaction.sink)
     batch_id = result.transaction.status.token.batch_id
     if result.committed:

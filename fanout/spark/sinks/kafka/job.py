@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
     from fanout.kafka.writing.partitioner import Partitioner
     from fanout.kafka.writing.producer_id import WriteMode
-    from fanout.spark.query.current_batch import BatchContext
-    from fanout.spark.sinks.kafka.connection import SinkConnection
-    from fanout.spark.sinks.kafka.options import SinkTarget
+    from fanout.spark.query.batch_context import BatchContext
+    from fanout.spark.sinks.kafka.connection import SinkConnection, SinkTarget
     from fanout.spark.sinks.kafka.shuffle_frames import ShuffleFraming
     from fanout.spark.sinks.kafka.worker_task import TaskReport
 
@@ -58,48 +57,32 @@ class AttemptFailedError(FanOutError):
 @final
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The records that a job has written.
+    """The records that a job has written."""
 
-    Args:
-        rows: Their number.
-        bytes: Their bytes, as they were sent.
-        written: The number of records in each partition.
-        new_topics: Topics of rows that were not written, because the driver did not know them.
-        newest: The latest event time of the rows, in milliseconds, where they are encoded.
-    """
-
-    rows: int
-    bytes: int
-    written: Mapping[Partition, int]
+    rows: int  # their number
+    bytes: int  # as they were sent
+    written: Mapping[Partition, int]  # the number of records in each partition
+    # Of rows that were not written, because the driver did not know them.
     new_topics: frozenset[str] = frozenset()
+    # The latest event time of the rows, in milliseconds, where they are encoded.
     newest: int | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SinkJob:
-    """The write of one batch; each run writes the whole of it.
+    """The write of one batch; each run writes the whole of it."""
 
-    Args:
-        df: The rows; their columns were checked.
-        files: The Parquet files with the rows before the target's transform, on a disk of the
-            driver; empty where the rows come from the DataFrame alone.
-        target: The sink.
-        context: The batch.
-        connection: The connection of the driver to the cluster.
-    """
-
-    df: DataFrame
+    df: DataFrame  # the rows; their columns were checked
     target: SinkTarget
     context: BatchContext
     connection: SinkConnection
+    # The Parquet files with the rows before the target's transform, on a disk of the driver; empty
+    # where the rows come from the DataFrame alone.
     files: Sequence[str] = ()
 
     def run(self, mode: WriteMode) -> JobResult:
-        """Write the batch.
-
-        Args:
-            mode: The transaction or the producer that the records belong to.
+        """Write the batch in a transaction or by a producer.
 
         Raises:
             AttemptFailedError: The job failed, or part of it may have been written twice.
@@ -182,13 +165,7 @@ def write_rows(
     counts: Mapping[str, int],
     partitioner: Partitioner | None,
 ) -> JobResult:
-    """Write a DataFrame to Kafka in one Spark job.
-
-    Args:
-        df: The rows; their columns were checked.
-        options: How tasks write.
-        counts: The numbers of partitions of the known topics.
-        partitioner: The user's partitioner, None for Kafka's own.
+    """Write a DataFrame, whose columns were checked, to Kafka in one Spark job.
 
     Raises:
         AttemptFailedError: The job failed, or part of it may have been written twice.

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, final
 from fanout.core.user_functions import check_function
 from fanout.errors import OptionError
 from fanout.kafka.writing.write_options import WriteOptions
-from fanout.spark.sinks.kafka.connection import connect
-from fanout.spark.sinks.kafka.options import SinkTarget
+from fanout.spark.sinks.kafka.connection import SinkTarget, connect
 from fanout.spark.sinks.kafka.transaction import recover_sink, write_batch
-from fanout.spark.sinks.sink_counts import SinkCounts
-from fanout.spark.sinks.transform import check_transform, transformed
+from fanout.spark.sinks.sink_batch import SinkCounts, check_transform, transformed
 from fanout.spark.workers.worker_check import check_workers
 
 if TYPE_CHECKING:
@@ -20,9 +18,9 @@ if TYPE_CHECKING:
 
     from fanout.core.write_statistics import SinkStatistics
     from fanout.kafka.writing.partitioner import Partitioner
-    from fanout.spark.query.current_batch import BatchContext
-    from fanout.spark.sinks.kafka.arrow_transform import ArrowTransform
-    from fanout.spark.sinks.transform import Transform
+    from fanout.spark.query.batch_context import BatchContext
+    from fanout.spark.sinks.kafka.owned_rows import ArrowTransform
+    from fanout.spark.sinks.sink_batch import Transform
     from fanout.spark.workers.loop_thread import LoopThread
 
 

@@ -1,56 +1,104 @@
 """The rows of a batch that a task writes: it reads the batch's files, and takes its partitions.
 
 The way of rows through the JVM is half the cost of writing them: out of Parquet, through a shuffle
-and a sort, into Arrow. Here each task reads all rows with pyarrow, and keeps those of its own
-partitions. A checksum of all rows' partitions proves that the tasks have shared them out in the
-same way.
+and a sort, into Arrow. Here each task reads all rows with pyarrow, applies the user's function to
+them, and keeps those of its own partitions. A checksum of all rows' partitions proves that the
+tasks have shared them out in the same way.
 """
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fanout.errors import CheckpointError
+from fanout.core.error_text import text_of
+from fanout.errors import CheckpointError, OptionError, UnwritableRecordError
 from fanout.kafka.writing.partitioner import place_rows, topics_of
-from fanout.spark.sinks.kafka.arrow_transform import transform_batch
+from fanout.spark.workers.arrow_schema import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from fanout.kafka.writing.partitioner import Partitioner
-    from fanout.spark.sinks.kafka.arrow_transform import ArrowTransform
+
+ArrowTransform: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch]"
+"""From records of the source to the records that are written, in their order."""
 
 # Bytes that a task reads at a time.
 _READ_BYTES: Final = 8 << 20
 
 
+def transformed_schema(transform: ArrowTransform, schema: StructType) -> StructType:
+    """Return the schema of what a transform returns, by calling it with no rows.
+
+    Raises:
+        OptionError: It fails with no rows, or returns something else than records.
+    """
+    given = arrow_schema(schema)
+    empty = pa.RecordBatch.from_arrays([pa.array([], one.type) for one in given], schema=given)
+    try:
+        found = transform(empty)
+    except Exception as error:
+        raise OptionError(
+            f"transform_arrow must accept a RecordBatch without rows, and raised "
+            f"{type(error).__name__}: {text_of(error)}; the columns are {', '.join(given.names)}"
+        ) from error
+    if not isinstance(found, pa.RecordBatch):
+        raise OptionError(
+            f"transform_arrow must return a pyarrow.RecordBatch, and returned a "
+            f"{type(found).__name__}"
+        )
+    return spark_schema(found.schema)
+
+
+def transform_rows(df: DataFrame, transform: ArrowTransform, schema: StructType) -> DataFrame:
+    """Apply a transform, which returns `schema`, to a DataFrame."""
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return map(transform, batches)
+
+    return df.mapInArrow(each, schema)
+
+
+def transform_batch(transform: ArrowTransform | None, records: pa.RecordBatch) -> pa.RecordBatch:
+    """Call a transform, if there is one, inside a task.
+
+    Raises:
+        UnwritableRecordError: It fails, or returns something else than records.
+    """
+    if transform is None:
+        return records
+    try:
+        found = transform(records)
+    except Exception as error:
+        raise UnwritableRecordError(
+            f"transform_arrow raised {type(error).__name__}: {text_of(error)}"
+        ) from error
+    if not isinstance(found, pa.RecordBatch):
+        raise UnwritableRecordError(f"transform_arrow returned a {type(found).__name__}")
+    return found
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFiles:
-    """The files of a batch, and how its tasks share the rows out; pickled and sent to the workers.
+    """The files of a batch, and how its tasks share the rows out; pickled and sent to workers."""
 
-    Args:
-        paths: The Parquet files, in the order of the rows.
-        transform: Makes of the rows what is written; None where they are written as they are.
-        topic: The topic of all rows; None where the rows name it.
-        counts: The partition counts of the known topics.
-        tasks: The number of tasks.
-        partitioner: The user's partitioner; None for Kafka's own.
-    """
-
-    paths: Sequence[str]
+    paths: Sequence[str]  # Parquet files, in the order of the rows
     transform: ArrowTransform | None
-    topic: str | None
-    counts: Mapping[str, int]
+    topic: str | None  # of all rows; None where the rows name it
+    counts: Mapping[str, int]  # the partition counts of the known topics
     tasks: int
-    partitioner: Partitioner | None
+    partitioner: Partitioner | None  # the user's; None for Kafka's own
 
 
 @final
@@ -58,10 +106,6 @@ class OwnedRows:
     """Iterate over the rows that one task writes, each with its topic and partition.
 
     The rows of a topic that the driver did not know come to every task, without a partition.
-
-    Args:
-        shared: The files.
-        task: The number of the task.
 
     Raises:
         UnwritableRecordError: The transform or the partitioner fails, or a row has no topic.

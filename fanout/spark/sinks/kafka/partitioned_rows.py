@@ -55,15 +55,10 @@ _keys: dict[int, tuple[int, ...]] = {}
 
 
 def check_columns(schema: StructType, topic: str | None, *, event_times: bool = False) -> None:
-    """Check that a DataFrame has the columns of Spark's own Kafka sink.
+    """Raise OptionError unless a DataFrame has the columns of Spark's own Kafka sink, each once.
 
-    Args:
-        schema: The schema of the DataFrame.
-        topic: The topic of all rows; None where the rows name it.
-        event_times: Whether there may be a column `eventTime`, for a shuffle.
-
-    Raises:
-        OptionError: A column is missing, unknown, there twice, or of another type.
+    `topic` is that of all rows; None where the rows name it. `event_times` allows a column
+    `eventTime`, for a shuffle.
     """
     types = _TYPES | (_EVENT_TIME if event_times else {})
     for name in schema.names:
@@ -105,14 +100,9 @@ def partitioned(
 ) -> DataFrame:
     """Repartition rows so that each partition is written by one task, in the order of the rows.
 
-    The rows cross to Python once, except that their keys are hashed there before.
-
-    Args:
-        df: The rows; their columns were checked.
-        topic: The topic of all rows; None where the rows name it.
-        counts: The partition counts of the known topics; rows of others have no partition.
-        tasks: The number of tasks that write.
-        partitioner: The user's partitioner, None for Kafka's own.
+    The rows, whose columns were checked, cross to Python once, except that their keys are hashed
+    there before. `counts` are the partition counts of the known topics; rows of others have no
+    partition.
     """
     columns = [
         F.col(name).cast("binary").alias(name) if name in {"key", "value"} else F.col(name)
@@ -172,9 +162,7 @@ def assigner(partitioner: Partitioner | None) -> Callable[..., Any]:
     """Return a function of two Spark columns, the keys and the partition counts of their topics.
 
     It returns a column of partitions, null where the count is null. Spark's Python workers run it.
-
-    Args:
-        partitioner: The user's function; None for Kafka's own.
+    None is for Kafka's own partitioner.
     """
     assign = partitions_of if partitioner is None else checked(partitioner)
 

@@ -23,18 +23,13 @@ if TYPE_CHECKING:
     from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.kafka.shuffle.writer_options import ShuffleProducerOptions
     from fanout.kafka.writing.writer import Written
-    from fanout.spark.query.current_batch import BatchContext
+    from fanout.spark.query.batch_context import BatchContext
     from fanout.spark.sinks.kafka.worker_task import TaskOptions
 
 
 @final
 class FrameEncoder:
-    """Encode a task's rows as frames. A hello comes before the first frame of each partition.
-
-    Args:
-        topic: The topic.
-        hello: The announcement of the producer.
-    """
+    """Encode a task's rows as frames. A hello comes before the first frame of each partition."""
 
     def __init__(self, topic: str, hello: HelloFrame) -> None:
         self._topic = topic
@@ -45,9 +40,8 @@ class FrameEncoder:
     def encode(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the hellos of partitions that are new to this task, and the frames.
 
-        Args:
-            records: The columns `topic`, `partition`, `key` and `value`, and `eventTime` where
-                records have times.
+        Rows have the columns `topic`, `partition`, `key` and `value`, and `eventTime` where they
+        have times.
 
         Raises:
             BadFrameError: A key or a value is null, or a time is out of range.
@@ -69,11 +63,7 @@ class FrameEncoder:
 @final
 @dataclass(frozen=True, slots=True)
 class ShuffleFraming:
-    """Make frames and announcements of the batches of one producer.
-
-    Args:
-        options: The topic, the watermark, and the number of this producer.
-    """
+    """Make frames and announcements of the batches of one producer."""
 
     options: ShuffleProducerOptions
 
@@ -82,12 +72,7 @@ class ShuffleFraming:
 
         A generation is the time of the checkpoint's first run plus the number of this run. So it is
         higher than that of each earlier run, even if clocks differ, and than that of an earlier
-        query, which had another checkpoint.
-
-        Args:
-            context: The batch.
-            sink_name: The sink, whose first run the checkpoint has the time of.
-            count: The number of partitions of the topic.
+        query, which had another checkpoint. `count` is the number of partitions of the topic.
 
         Raises:
             CheckpointError: The checkpoint is damaged, or cannot be written.
@@ -139,14 +124,8 @@ async def announce(
 ) -> Written:
     """Write announcements to every partition behind the records of tasks, in their transaction.
 
-    Args:
-        task: How tasks have written.
-        written: The number of records that they wrote to each partition.
-        count: The number of partitions of the topic.
-        announcements: The frames.
-
-    Raises:
-        FanOutError: As `open_writer` and `KafkaWriter`.
+    `written` is the number of records that the tasks wrote to each partition, `count` that of the
+    partitions of the topic.
     """
     assert task.topic is not None, "a shuffle has one topic"
     async with open_writer(

@@ -10,12 +10,10 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from fanout.errors import OptionError
 from fanout.kafka.shuffle.topic import ShuffleTopic, ensure_topic
 from fanout.kafka.shuffle.writer_options import ShuffleProducerOptions
-from fanout.spark.sinks.kafka.connection import connect
-from fanout.spark.sinks.kafka.options import SinkTarget
+from fanout.spark.sinks.kafka.connection import SinkTarget, connect
 from fanout.spark.sinks.kafka.shuffle_frames import ShuffleFraming
 from fanout.spark.sinks.kafka.transaction import recover_sink, write_batch
-from fanout.spark.sinks.sink_counts import SinkCounts
-from fanout.spark.sinks.transform import check_transform, transformed
+from fanout.spark.sinks.sink_batch import SinkCounts, check_transform, transformed
 from fanout.spark.workers.loop_thread import LoopThread
 from fanout.spark.workers.worker_check import check_workers
 
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from fanout.core.write_statistics import SinkStatistics
-    from fanout.spark.query.current_batch import BatchContext
-    from fanout.spark.sinks.transform import Transform
+    from fanout.spark.query.batch_context import BatchContext
+    from fanout.spark.sinks.sink_batch import Transform
 
 
 @final
@@ -37,8 +35,7 @@ class ShuffleSink(ShuffleProducerOptions):
     The records of a batch and its watermark are one transaction. The watermark is behind the rows
     in every partition, also where the batch has none; it is that of the stream that the query
     reads, which a replay has again, or follows from the rows. If it follows from the rows, a batch
-    without rows announces that this producer is idle. A handler of the user's own calls
-    `write`.
+    without rows announces that this producer is idle. A handler of the user's own calls `write`.
 
     Args:
         cluster: As for `KafkaSink`, like `transaction_timeout`, `transactional_id_prefix`,

@@ -44,12 +44,7 @@ _GENERATION_FORMAT: Final = StoredFormat(
 
 
 class StoredTokens:
-    """Read the files of one sink below a checkpoint; ownership is not needed. Every call blocks.
-
-    Args:
-        storage: The checkpoint.
-        sink_name: The sink.
-    """
+    """Read the files of one sink below a checkpoint; ownership is not needed. Every call blocks."""
 
     def __init__(self, storage: Storage, sink_name: str) -> None:
         self._storage = storage
@@ -81,21 +76,13 @@ class StoredTokens:
         return token
 
     def unfinished(self) -> list[CommitToken]:
-        """Return the tokens without a recorded outcome, oldest first.
-
-        Raises:
-            CheckpointError: If one is damaged, another batch's, or of a newer version.
-        """
+        """Return the tokens without a recorded outcome, oldest first."""
         names = {file.name for file in self._storage.list(self._directory)}
         ids = [id_ for id_ in batch_ids(names) if f"{id_:012}{_COMMITTED}.json" not in names]
         return [token for token in map(self.token, ids) if token is not None]
 
     def newest(self) -> CommitToken | None:
-        """Return the newest token, with any outcome; None where there is none.
-
-        Raises:
-            CheckpointError: If it is damaged, another batch's, or of a newer version.
-        """
+        """Return the newest token, with any outcome; None where there is none."""
         ids = batch_ids(file.name for file in self._storage.list(self._directory))
         return self.token(ids[-1]) if ids else None
 
@@ -105,13 +92,7 @@ class StoredTokens:
 
 @final
 class SinkState(StoredTokens):
-    """Read and write the files of one sink, as the owner of the checkpoint. Every call blocks.
-
-    Args:
-        storage: The checkpoint.
-        ownership: The claim of this run; it is checked before a token is stored.
-        sink_name: The sink.
-    """
+    """Read and write the files of one sink, as the owner of the checkpoint. Every call blocks."""
 
     def __init__(self, storage: Storage, ownership: Ownership, sink_name: str) -> None:
         super().__init__(storage, sink_name)
@@ -128,11 +109,7 @@ class SinkState(StoredTokens):
         )
 
     def record_committed(self, batch_id: int) -> None:
-        """Store that a batch was committed, and delete the files of the batches before it.
-
-        Raises:
-            CheckpointError: If the checkpoint cannot be written.
-        """
+        """Store that a batch was committed, and delete the files of the batches before it."""
         data = msgspec.json.encode(_Committed(1, batch_id))
         try:
             self._storage.create(self._name(batch_id, _COMMITTED), data)
@@ -146,11 +123,7 @@ class SinkState(StoredTokens):
     def first_generation(self, now: int) -> int:
         """Return the time of the first run, in milliseconds since the Unix epoch.
 
-        Args:
-            now: The present time; it is stored where no time is.
-
-        Raises:
-            CheckpointError: If it is damaged, or the checkpoint cannot be written.
+        It is `now` where no time is stored yet.
         """
         name = f"{self._directory}/{_GENERATION}"
         data = self._storage.read(name, limit=_MAX_GENERATION_BYTES)

@@ -22,10 +22,10 @@ from fanout.errors import (
 from fanout.kafka.transactions.commit_token import MARKERS_LAST, CommitToken, numbers_of
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
-from fanout.spark.query.current_batch import batch_of_sink
-from fanout.spark.sinks.kafka.arrow_transform import transform_rows, transformed_schema
+from fanout.spark.query.batch_context import batch_of_sink
 from fanout.spark.sinks.kafka.connection import connect
 from fanout.spark.sinks.kafka.job import AttemptFailedError, SinkJob
+from fanout.spark.sinks.kafka.owned_rows import transform_rows, transformed_schema
 from fanout.spark.sinks.kafka.partitioned_rows import check_columns
 from fanout.spark.sinks.kafka.stored_tokens import SinkState
 from fanout.spark.sinks.sink_batch import WrittenBatch, batch_for
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 
     from fanout.kafka.transactions.commit_token import Incarnation
     from fanout.kafka.writing.producer_id import WriteMode
-    from fanout.spark.query.current_batch import BatchContext
-    from fanout.spark.sinks.kafka.connection import SinkConnection
+    from fanout.spark.query.batch_context import BatchContext
+    from fanout.spark.sinks.kafka.connection import SinkConnection, SinkTarget
     from fanout.spark.sinks.kafka.job import JobResult
-    from fanout.spark.sinks.kafka.options import SinkTarget
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +48,7 @@ _ATTEMPTS: Final = 3
 
 
 def write_batch(df: DataFrame, batch_id: int, target: SinkTarget) -> None:
-    """Write a batch; see `KafkaSink.write`.
-
-    Args:
-        df: The rows; for a shuffle there may be a column `eventTime`.
-        batch_id: The batch that the handler was called with.
-        target: The sink.
-    """
+    """Write a batch; see `KafkaSink.write`. For a shuffle there may be a column `eventTime`."""
     context = batch_of_sink(batch_id, target.name)
     files = _readable_files(df, target, context)
     if target.transform is not None:
@@ -87,10 +80,6 @@ def _readable_files(df: DataFrame, target: SinkTarget, context: BatchContext) ->
 def recover_sink(target: SinkTarget, context: BatchContext) -> None:
     """Finish the transactions that an earlier run has recorded, and abort any other open one.
 
-    Args:
-        target: The sink.
-        context: The newest batch.
-
     Raises:
         CheckpointError: It is unknown whether a batch was committed.
         ServiceError: No broker answers, or the transactional id may not be used.
@@ -100,11 +89,7 @@ def recover_sink(target: SinkTarget, context: BatchContext) -> None:
 
 
 def _in_attempts(batch_id: int, attempt: Callable[[], object]) -> None:
-    """Make up to three attempts to write a batch.
-
-    Args:
-        batch_id: The batch, for messages.
-        attempt: Writes the whole batch; it raises AttemptFailedError where another may help.
+    """Make up to three attempts to write a whole batch; AttemptFailedError says another may help.
 
     Raises:
         BatchNotWrittenError: All failed; the cause is the last failure.
@@ -126,13 +111,7 @@ def _in_attempts(batch_id: int, attempt: Callable[[], object]) -> None:
 
 @final
 class ExactlyOnce:
-    """The transactions of one sink in one batch.
-
-    Args:
-        target: The sink.
-        context: The batch.
-        connection: The connection to the cluster.
-    """
+    """The transactions of one sink in one batch."""
 
     def __init__(
         self, target: SinkTarget, context: BatchContext, connection: SinkConnection
@@ -157,9 +136,6 @@ class ExactlyOnce:
 
     def write(self, job: SinkJob) -> None:
         """Write the batch and commit it, unless it is committed already.
-
-        Args:
-            job: The write of the batch.
 
         Raises:
             BatchNotWrittenError: It failed too often, or it takes longer than a transaction may.

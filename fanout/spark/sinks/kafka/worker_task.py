@@ -48,57 +48,37 @@ class Encoder(Protocol):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """The settings of the tasks of a batch; they are pickled and sent to the workers.
+    """The settings of the tasks of a batch; they are pickled and sent to the workers."""
 
-    Args:
-        cluster: The cluster; see `Cluster.for_workers`.
-        mode: The transaction or the producer that the records belong to.
-        producing: The options of the producer.
-        topic: The topic of all rows; None where the rows name it.
-        encoder: Makes the encoder of a task's rows; None where they are written as they are.
-    """
-
-    cluster: Cluster
-    mode: WriteMode
+    cluster: Cluster  # see `Cluster.for_workers`
+    mode: WriteMode  # the transaction or the producer that the records belong to
     producing: ProducerOptions
-    topic: str | None
+    topic: str | None  # of all rows; None where the rows name it
+    # Makes the encoder of a task; None to write rows as they are.
     encoder: Callable[[], Encoder] | None = None
 
 
 @final
 class TaskReport(msgspec.Struct, frozen=True):
-    """The result of a task.
+    """The result of a task."""
 
-    Args:
-        stage: Spark's number of its stage.
-        task: Its number in the stage.
-        rows: The number of records that it has written.
-        bytes: Their bytes, as they were sent.
-        partitions: The number of records in each partition, by topic.
-        new_topics: Topics of rows that it has not written, because the driver did not know them.
-        newest: The latest event time of its rows, in milliseconds, where they are encoded.
-        checksum: That of the partitions of all rows of the batch, where it has read them.
-        failure: The error that ended it, as data: Spark would try a task that raises again. None
-            where it has written everything else.
-    """
-
-    stage: _Count
-    task: _Count
-    rows: _Count = 0
-    bytes: _Count = 0
+    stage: _Count  # Spark's number of its stage
+    task: _Count  # its number in the stage
+    rows: _Count = 0  # that it has written
+    bytes: _Count = 0  # of these records, as they were sent
+    # The number of records in each partition, by topic.
     partitions: dict[str, dict[_Count, _Count]] = {}
+    # Of rows that it has not written, because the driver did not know them.
     new_topics: list[str] = []
+    # The latest event time of its rows, in milliseconds, where they are encoded.
     newest: int | None = None
-    checksum: _Count = 0
+    checksum: _Count = 0  # that of the partitions of all rows of the batch, where it has read them
+    # The error that ended it, as data: Spark would try a task that raises again.
     failure: ErrorWire | None = None
 
 
 def read_report(text: str) -> TaskReport:
-    """Parse the report of a task.
-
-    Raises:
-        ServiceError: It is malformed.
-    """
+    """Parse the report of a task; raise ServiceError where it is malformed."""
     try:
         return msgspec.json.decode(text, type=TaskReport)
     except MALFORMED_JSON as error:

@@ -13,10 +13,9 @@ from fanout.core.remote_error import ErrorWire
 from fanout.errors import BatchNotWrittenError, OptionError, WriteTimeoutError
 from fanout.kinesis.writing.write_options import KinesisWriteOptions
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
-from fanout.spark.query.current_batch import batch_of_sink, check_sink_name
+from fanout.spark.query.batch_context import batch_of_sink, check_sink_name
 from fanout.spark.sinks.kinesis.task import REPORT_SCHEMA, PutTask, put_rows
-from fanout.spark.sinks.sink_counts import SinkCounts
-from fanout.spark.sinks.transform import check_transform, transformed
+from fanout.spark.sinks.sink_batch import SinkCounts, check_transform, transformed
 from fanout.spark.workers.worker_check import WorkerCheck, ask_workers, import_error
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fanout.core.write_statistics import SinkStatistics
-    from fanout.spark.query.current_batch import BatchContext
-    from fanout.spark.sinks.transform import Transform
+    from fanout.spark.query.batch_context import BatchContext
+    from fanout.spark.sinks.sink_batch import Transform
     from fanout.spark.workers.loop_thread import LoopThread
 
 _ID: Final = "deduplicationId"
@@ -171,14 +170,9 @@ class KinesisSink(KinesisWriteOptions):
 
 
 def check_columns(schema: StructType, *, deduplicate: bool) -> None:
-    """Check that a DataFrame has the columns of a record of Kinesis.
+    """Raise OptionError unless a DataFrame has the columns of a record of Kinesis, each once.
 
-    Args:
-        schema: The schema of the DataFrame.
-        deduplicate: Whether the sink makes ids.
-
-    Raises:
-        OptionError: A column is missing, unknown, there twice, or of another type.
+    `deduplicate` says that the sink makes ids.
     """
     for name in schema.names:
         if name not in _TYPES or schema.names.count(name) > 1:

@@ -28,15 +28,10 @@ _Batches: TypeAlias = Iterator[pa.RecordBatch]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutTask:
-    """The settings of the tasks of a batch; they are pickled and sent to the workers.
-
-    Args:
-        options: The stream, and how it is written to.
-        batch: The name of the batch, from which deduplication ids are made; None to make none.
-    """
+    """The settings of the tasks of a batch; they are pickled and sent to the workers."""
 
     options: KinesisWriteOptions
-    batch: str | None
+    batch: str | None  # its name, from which deduplication ids are made; None to make none
 
 
 def put_rows(task: PutTask) -> Callable[[_Batches], _Batches]:
@@ -84,10 +79,7 @@ class RowIds:
     """Make the deduplication ids of a batch: of the batch, the key, and the row's place in the key.
 
     So they are the same whenever the batch is written again, however Spark divides it into tasks,
-    as long as the rows of a key come in the same order.
-
-    Args:
-        batch: The name of the batch, which no other one has.
+    as long as the rows of a key come in the same order. No other batch has the name of this one.
     """
 
     def __init__(self, batch: str) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
+from py4j.clientserver import ClientServer
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from fanout.errors import OptionError
-from fanout.spark.hadoop.jvm import first_and_last_cause, is_caused_by
+from fanout.errors import OptionError, SetupError
+from fanout.spark.hadoop.jvm import first_and_last_cause, is_caused_by, jvm, require_extension
 from fanout.spark.sinks.sink_batch import WrittenBatch
-from fanout.spark.sinks.tables.conflicts import in_attempts
-from fanout.spark.sinks.tables.iceberg_history import current_history
-from fanout.spark.sinks.tables.iceberg_summary import commit_with_summary, require_own_threads
-from fanout.spark.sinks.tables.java_class import require_extension
-from fanout.spark.sinks.tables.keyed_sink import KeyedSink
-from fanout.spark.sinks.tables.merge import merge, newest_once
+from fanout.spark.sinks.tables.merge import in_attempts, merge, newest_once
+from fanout.spark.sinks.tables.table_sink import KeyedSink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
     from fanout.spark.sinks.sink_batch import SinkBatch
@@ -135,3 +135,72 @@ def _is_conflict(error: BaseException) -> bool:
     # A statement that has read one snapshot, and is to commit onto another, ends so.
     modified = "concurrently modified" in first_and_last_cause(error)
     return modified or is_caused_by(error, *_CONFLICTS)
+
+
+def current_history(spark: SparkSession, table: str) -> set[int]:
+    """Return the ids of a table's current snapshot, as the session has it, and those before.
+
+    A snapshot that was rolled back, or that an earlier table of the name had, is not among them.
+    """
+    snapshots = spark.table(f"{table}.snapshots").select("snapshot_id", "parent_id").collect()
+    parents = {one.snapshot_id: one.parent_id for one in snapshots}
+    heads = spark.table(f"{table}.refs").where("name = 'main'").select("snapshot_id").collect()
+    snapshot = heads[0].snapshot_id if heads else None
+    found = set()
+    while snapshot is not None and snapshot in parents:
+        found.add(snapshot)
+        snapshot = parents[snapshot]
+    return found
+
+
+def require_own_threads(spark: SparkSession) -> None:
+    """Raise SetupError unless Spark calls Java in a thread of its own for each thread of Python.
+
+    Iceberg keeps the properties of a summary with the thread that commits.
+    """
+    if not isinstance(spark.sparkContext._gateway, ClientServer):  # noqa: SLF001 - as below
+        raise SetupError(
+            "IcebergSink cannot work with PYSPARK_PIN_THREAD=false: a batch would have no id in "
+            "the table; set PYSPARK_PIN_THREAD=true, the default, before the session is created"
+        )
+
+
+def commit_with_summary(
+    spark: SparkSession, summary: Mapping[str, str], write: Callable[[], object]
+) -> None:
+    """Call a function in this thread, and add properties to the summaries of what it commits.
+
+    A write of a DataFrame has an option for them, and MERGE has not. See
+    https://iceberg.apache.org/docs/latest/spark-configuration/#write-options
+    """
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - pyspark's only door to it
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    java = jvm(spark)
+    call = _Call(write)
+    any_error = java.java.lang.Class.forName("java.lang.RuntimeException")
+    java.org.apache.iceberg.spark.CommitMetadata.withCommitProperties(
+        dict(summary), call, any_error
+    )
+    if call.error is not None:
+        raise call.error
+
+
+@final
+class _Call:
+    """A function as a Callable of Java, which py4j calls in the thread that waits for it."""
+
+    class Java:
+        """The interface that py4j implements with it."""
+
+        implements = ("java.util.concurrent.Callable",)
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+        self.error: BaseException | None = None
+
+    def call(self) -> Any:
+        """Call the function; py4j would turn its exception into text."""
+        try:
+            self._function()
+        except BaseException as error:  # noqa: BLE001 - it is raised where Java has returned
+            self.error = error

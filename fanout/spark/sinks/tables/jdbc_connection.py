@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.errors import BatchNotWrittenError, OptionError, ServiceError
-from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone, is_java, java_causes, jvm
-from fanout.spark.sinks.tables.java_class import require_class
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone, is_java, java_causes, jvm, require_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -43,24 +42,15 @@ _OF_SQL: Final = re.compile(r"SQL\w*Exception|BatchUpdateException")
 @final
 @dataclass(frozen=True, slots=True)
 class JdbcPlace:
-    """A database, and how it is connected to.
-
-    Args:
-        url: The URL of JDBC.
-        driver: The class of the driver.
-        properties: The properties of a connection, or a function that returns them.
-    """
+    """A database, and how it is connected to."""
 
     url: str
-    driver: str
+    driver: str  # its class
+    # Of a connection, or a function that returns them.
     properties: Mapping[str, str] | Callable[[], Mapping[str, str]] = field(repr=False)
 
     def check(self) -> None:
-        """Check the options, as far as that is possible without the database.
-
-        Raises:
-            OptionError: One is malformed, or the URL has a password in it.
-        """
+        """Check the options, as far as that is possible without the database."""
         if not isinstance(self.url, str) or not self.url.startswith("jdbc:"):
             raise OptionError('url must be the URL of a database, which begins with "jdbc:"')
         if _PASSWORD.search(self.url):
@@ -74,11 +64,7 @@ class JdbcPlace:
             self.options()
 
     def require_driver(self, spark: SparkSession) -> None:
-        """Check that a session has the driver.
-
-        Raises:
-            SetupError: It has not.
-        """
+        """Raise SetupError where a session has no such driver."""
         remedy = "the driver's jar: start Spark with --packages or --jars, or correct driver="
         require_class(spark, self.driver, remedy)
 
@@ -103,24 +89,14 @@ class JdbcPlace:
         return {**named, "url": self.url, "driver": self.driver}
 
     def writing(self) -> tuple[dict[str, str], int | None]:
-        """Return the options of Spark's writer, and apart the greatest number of its tasks.
-
-        Raises:
-            OptionError: The properties are malformed.
-        """
+        """Return the options of Spark's writer, and apart the greatest number of its tasks."""
         options = self.options()
         limits = [int(options.pop(name)) for name in [*options] if name.lower() == _LIMIT]
         return options, min(limits, default=None)
 
     @contextmanager
     def transaction(self, spark: SparkSession) -> Iterator[Any]:
-        """Connect, and commit when the block has ended; an error rolls back.
-
-        Args:
-            spark: A classic session.
-
-        Yields:
-            A `java.sql.Connection` without autocommit.
+        """Yield a `java.sql.Connection` without autocommit, and commit; an error rolls back.
 
         Raises:
             OptionError: The driver does not take the URL, or the properties are malformed.
@@ -175,9 +151,6 @@ class JdbcPlace:
 @contextmanager
 def sql_errors(spark: SparkSession) -> Iterator[None]:
     """Turn an error of the database in the block into one without the values of rows.
-
-    Args:
-        spark: A classic session.
 
     Raises:
         ServiceError: The database refuses the user.

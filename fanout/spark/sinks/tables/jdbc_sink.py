@@ -16,12 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from fanout.errors import BatchNotWrittenError, FanOutError, OptionError
 from fanout.spark.hadoop.jvm import jvm
-from fanout.spark.sinks.tables.columns import check_kept, in_spark
+from fanout.spark.sinks.tables.columns import check_kept, in_spark, staging_prefix
 from fanout.spark.sinks.tables.jdbc_connection import JdbcPlace, sql_errors
 from fanout.spark.sinks.tables.jdbc_table import find_table, qualifier
-from fanout.spark.sinks.tables.keyed_sink import KeyedSink
 from fanout.spark.sinks.tables.merge import newest
-from fanout.spark.sinks.tables.staging import staging_prefix
+from fanout.spark.sinks.tables.table_sink import KeyedSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.errors import BatchNotWrittenError, OptionError, SetupError
 from fanout.spark.sinks.sink_batch import WrittenBatch
+from fanout.spark.sinks.tables.columns import BATCHES
 from fanout.spark.sinks.tables.jdbc_connection import sql_errors
 from fanout.spark.sinks.tables.jdbc_values import JdbcColumn
-from fanout.spark.sinks.tables.staging import BATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,14 +36,7 @@ _SELECT_INTO: Final = ("Microsoft SQL Server", "Adaptive Server")
 
 
 def qualifier(table: str) -> str:
-    """Return what a table's name begins with, up to its last dot.
-
-    Args:
-        table: The option.
-
-    Raises:
-        OptionError: It is no name.
-    """
+    """Return what a table's name begins with, up to its last dot; raise OptionError for no name."""
     if not isinstance(table, str) or (match := _NAME.fullmatch(table)) is None:
         raise OptionError(
             f"table={table!r} must be a name as SQL has it, with its schema if that is not the "
@@ -55,16 +48,10 @@ def qualifier(table: str) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class JdbcTable:
-    """A table, in a transaction that has it open.
+    """A table, in a transaction that has it open."""
 
-    Args:
-        connection: A `java.sql.Connection` without autocommit.
-        name: The option.
-        described: Its columns.
-    """
-
-    connection: Any
-    name: str
+    connection: Any  # a `java.sql.Connection` without autocommit
+    name: str  # the option
     described: tuple[JdbcColumn, ...]
 
     @property
@@ -75,9 +62,7 @@ class JdbcTable:
     def altering(self, schema: StructType, zone: str) -> dict[str, str]:
         """Return the conditions of rows whose values the table would alter, by column.
 
-        Args:
-            schema: The rows, with the columns of the table.
-            zone: The time zone of Spark's JVM.
+        `zone` is the time zone of Spark's JVM.
         """
         columns = {column.name: column for column in self.described}
         found = {one.name: columns[one.name].alters(one.dataType, zone) for one in schema}
@@ -85,9 +70,6 @@ class JdbcTable:
 
     def known(self, names: Sequence[str]) -> dict[str, str]:
         """Return the column of the table for each one of a DataFrame; case matters last.
-
-        Args:
-            names: The columns of the DataFrame.
 
         Raises:
             OptionError: The table has no such column.
@@ -102,11 +84,7 @@ class JdbcTable:
         return {name: name if name in self.columns else folded[name.lower()] for name in names}
 
     def check_key(self) -> None:
-        """Check that no other table follows when a row of this one is replaced.
-
-        Raises:
-            OptionError: Rows of another table are deleted or changed with those of this one.
-        """
+        """Raise OptionError where rows of another table follow replaced rows of this one."""
         catalog, schema = self._where()
         name = _stored(self.connection.getMetaData(), self.name[len(qualifier(self.name)) :])
         found = self.connection.getMetaData().getExportedKeys(catalog, schema, name)
@@ -125,10 +103,6 @@ class JdbcTable:
         """Check that the keys of a batch differ, and are not null, in the database too.
 
         Its types may round what Spark tells apart, and its collation may leave out case.
-
-        Args:
-            staging: The staging table.
-            key: The columns of the key.
 
         Raises:
             BatchNotWrittenError: Two are the same, or one is null.
@@ -159,11 +133,7 @@ class JdbcTable:
             self._update(f"ALTER TABLE {table} ADD {_CONTENT} VARCHAR(32)")
 
     def newest(self, writer: str) -> WrittenBatch | None:
-        """Return the newest batch of a writer; None for none.
-
-        Args:
-            writer: The sink's name, with that of its query.
-        """
+        """Return the newest batch of a writer; None for none."""
         prepared = self.connection.prepareStatement(
             f"SELECT batch_id, {_CONTENT} FROM {self._beside(BATCHES)} WHERE writer = ?"  # noqa: S608 - names of ours
         )
@@ -180,9 +150,6 @@ class JdbcTable:
         """Store the id of a batch; return False where it or a later one is stored.
 
         The row is locked then, or its key: another run waits, or fails.
-
-        Args:
-            batch: The batch.
         """
         table, newest = self._beside(BATCHES), f"{batch.batch_id:d}"
         changed = self._update(
@@ -205,12 +172,7 @@ class JdbcTable:
         return True
 
     def create_staging(self, name: str, columns: Sequence[str]) -> str:
-        """Create an empty table with columns of this one; return its name as SQL has it.
-
-        Args:
-            name: The name of the table.
-            columns: The columns.
-        """
+        """Create an empty table with columns of this one; return its name as SQL has it."""
         staging = self._beside(name)
         listed = self._listed(columns)
         product = str(self.connection.getMetaData().getDatabaseProductName())
@@ -225,11 +187,7 @@ class JdbcTable:
         return staging
 
     def drop_left(self, prefix: str) -> None:
-        """Drop the staging tables that an earlier attempt has left.
-
-        Args:
-            prefix: What their names begin with.
-        """
+        """Drop the staging tables of an earlier attempt, whose names begin with `prefix`."""
         for name in self._tables(f"{prefix}%"):
             if name.lower().startswith(prefix):
                 self._update(f"DROP TABLE {self._beside(name)}")
@@ -237,13 +195,9 @@ class JdbcTable:
     def take_over(
         self, staging: str, columns: Sequence[str], key: Sequence[str], latest_by: str | None
     ) -> int:
-        """Take the rows of a staging table over; return how many it had.
+        """Take the rows of a staging table over, one of each key; return how many it had.
 
-        Args:
-            staging: The table, with one row of each key.
-            columns: Its columns.
-            key: The columns of the key; none appends.
-            latest_by: The column whose greatest value is the newest row of a key.
+        Without a key they are appended.
         """
         older, listed = 0, self._listed(columns)
         if latest_by is not None:
@@ -317,12 +271,7 @@ class JdbcTable:
 
 
 def columns_of(connection: Any, table: str) -> tuple[JdbcColumn, ...]:
-    """Return the columns of a table, with their names as the database writes them.
-
-    Args:
-        connection: A `java.sql.Connection`.
-        table: The table's name, which was checked.
-    """
+    """Return the columns of a table, with their names as the database writes them."""
     product = str(connection.getMetaData().getDatabaseProductName())
     statement = connection.createStatement()
     try:
@@ -352,11 +301,6 @@ def _scale(found: Any, number: int, product: str) -> int:
 
 def find_table(spark: SparkSession, connection: Any, table: str) -> JdbcTable:
     """Find a table.
-
-    Args:
-        spark: A classic session.
-        connection: A `java.sql.Connection` without autocommit.
-        table: The option.
 
     Raises:
         OptionError: There is no such table, or the user may not read it.

@@ -47,21 +47,13 @@ _AS_DECIMAL: Final = "try_cast({0} AS decimal(38, 18))"
 @final
 @dataclass(frozen=True, slots=True)
 class JdbcColumn:
-    """A column as the driver describes it.
+    """A column as the driver describes it."""
 
-    Args:
-        name: Its name, as the database writes it.
-        kind: Its type, of java.sql.Types.
-        type_name: Its type, as the database calls it.
-        precision: Its greatest length, or number of digits; 0 where it has none.
-        scale: Its digits behind the point.
-    """
-
-    name: str
-    kind: int
-    type_name: str
-    precision: int
-    scale: int
+    name: str  # as the database writes it
+    kind: int  # of java.sql.Types
+    type_name: str  # as the database calls it
+    precision: int  # its greatest length, or number of digits; 0 where it has none
+    scale: int  # its digits behind the point
 
     def __str__(self) -> str:
         bounds = ", ".join(str(bound) for bound in (self.precision, self.scale) if bound > 0)
@@ -70,9 +62,7 @@ class JdbcColumn:
     def alters(self, kind: DataType, zone: str) -> str:
         """Return the condition of Spark's SQL that the column would alter a value; empty for none.
 
-        Args:
-            kind: The type of the values in Spark.
-            zone: The time zone of Spark's JVM, in which its writer writes times.
+        `zone` is the time zone of Spark's JVM, in which its writer writes times.
         """
         name = in_spark(self.name)
         return " OR ".join(condition.format(name) for condition in self._conditions(kind, zone))

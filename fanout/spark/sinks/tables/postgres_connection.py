@@ -1,17 +1,27 @@
-"""Transactions of PostgreSQL: bounded waits, and errors without values and secrets."""
+"""Transactions of PostgreSQL, and the task of Spark that copies rows in one.
+
+Their waits are bounded, and their errors have no values and no secrets.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, final
+from uuid import uuid4
+
+import pyarrow as pa
 
 from fanout._exports import naming_extras
-from fanout.errors import BatchNotWrittenError, OptionError, ServiceError, SetupError
+from fanout.core.remote_error import ErrorWire
+from fanout.errors import BatchNotWrittenError, FanOutError, OptionError, ServiceError, SetupError
+from fanout.spark.workers.spare_worker import spare_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 # Older drivers alter decimals.
 _OLDEST: Final = (1, 13)
@@ -73,16 +83,13 @@ _OF_QUERY: Final = re.compile(r".*Failed to execute query '.*': ", re.DOTALL)
 # The driver says nothing else of a time before the first one of PostgreSQL.
 _UNTOLD: Final = "Error occurred writing COPY data:"
 
+REPORT_SCHEMA: Final = "staging string, rows bigint, failure string"
+"""What a task returns: the table that has its rows and their number, or an error."""
+
 
 @contextmanager
 def transaction(dsn: str | Callable[[], str]) -> Iterator[Any]:
-    """Connect to a database, and commit when the block has ended; an error rolls back.
-
-    Args:
-        dsn: The connection string, or a function that returns it.
-
-    Yields:
-        A connection of the DB API without autocommit.
+    """Yield a connection of the DB API without autocommit, and commit; an error rolls back.
 
     Raises:
         OptionError: The connection string is malformed.
@@ -119,20 +126,12 @@ def transaction(dsn: str | Callable[[], str]) -> Iterator[Any]:
 
 
 def is_conflict(error: BatchNotWrittenError) -> bool:
-    """Return whether a transaction failed because of another one, and can be tried again.
-
-    Args:
-        error: What `transaction` raised.
-    """
+    """Return whether a transaction failed because of another one, and can be tried again."""
     return _state(error.__cause__).startswith(_CONFLICTS)
 
 
 def quoted(*names: str) -> str:
-    """Return a name of SQL with its qualifiers.
-
-    Args:
-        names: The name, after its qualifiers.
-    """
+    """Return a name of SQL in quotation marks, behind its qualifiers."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
@@ -140,9 +139,6 @@ def with_limits(dsn: str) -> str:
     """Return a connection string whose waits are bounded, and whose text is UTF-8.
 
     Limits that it has itself stay.
-
-    Args:
-        dsn: The connection string.
 
     Raises:
         OptionError: It is a URI with an @ that may belong to a password.
@@ -199,3 +195,54 @@ def _text(error: Any) -> str:
     line = _OF_QUERY.sub("", text).partition("\n")[0].strip()
     remedy = f"; {_REMEDIES[state]}" if state in _REMEDIES else ""
     return f"PostgreSQL refuses: {line}{remedy}" if state else f"{_LOST}: {line}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """What each task of a batch does."""
+
+    dsn: str | Callable[[], str] = field(repr=False)  # or a function that returns it
+    schema: str  # of the tables that are created
+    prefix: str  # of their names
+    columns: Sequence[tuple[str, str]]  # the name and the type of each, as they are in the rows
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Copy rows, and yield one row of REPORT_SCHEMA if there are any."""
+        spare_worker()
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        staging, copied, failure = f"{self.prefix}{uuid4().hex[:16]}", 0, None
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal copied
+            for batch in chain((first,), batches):
+                copied += batch.num_rows
+                yield batch
+
+        try:
+            with transaction(self.dsn) as database:
+                rows = pa.RecordBatchReader.from_batches(first.schema, counted())
+                self._copy(database, staging, rows)
+        except FanOutError as error:
+            failure = ErrorWire.of(error).to_json()
+        report = {"staging": staging, "rows": copied, "failure": failure}
+        yield pa.RecordBatch.from_pylist([report])
+
+    def _copy(self, database: Any, staging: str, rows: pa.RecordBatchReader) -> None:
+        columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in self.columns)
+        with database.cursor() as cursor:
+            # It lives as long as its batch: a log of its rows would be of no use. As a crash
+            # empties it, the driver counts the rows before it takes them over.
+            cursor.execute(f"CREATE UNLOGGED TABLE {quoted(self.schema, staging)} ({columns})")
+            cursor.adbc_ingest(staging, rows, mode="append", db_schema_name=self.schema)
+
+
+def copy_rows(task: CopyTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that Spark runs in each task of a batch."""
+
+    def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task.run(batches)
+
+    return copy

@@ -15,12 +15,17 @@ from pyspark.errors import PySparkException
 from fanout.core.remote_error import ErrorWire
 from fanout.errors import BatchNotWrittenError, OptionError
 from fanout.spark.sinks.sink_batch import WrittenBatch
-from fanout.spark.sinks.tables.columns import check_kept
-from fanout.spark.sinks.tables.keyed_sink import KeyedSink
-from fanout.spark.sinks.tables.postgres_connection import is_conflict, quoted, transaction
-from fanout.spark.sinks.tables.postgres_copy import REPORT_SCHEMA, CopyTask, copy_rows
+from fanout.spark.sinks.tables.columns import BATCHES, check_kept, staging_prefix
+from fanout.spark.sinks.tables.postgres_connection import (
+    REPORT_SCHEMA,
+    CopyTask,
+    copy_rows,
+    is_conflict,
+    quoted,
+    transaction,
+)
 from fanout.spark.sinks.tables.postgres_table import column_types, find_table, name_parts
-from fanout.spark.sinks.tables.staging import BATCHES, staging_prefix
+from fanout.spark.sinks.tables.table_sink import KeyedSink
 from fanout.spark.workers.worker_check import WorkerCheck, ask_workers, import_error
 
 if TYPE_CHECKING:
@@ -36,7 +41,7 @@ log = logging.getLogger(__name__)
 
 _WORKERS: Final = WorkerCheck(
     work="the sink",
-    modules=("fanout.spark.sinks.tables.postgres_copy", "adbc_driver_postgresql.dbapi"),
+    modules=("fanout.spark.sinks.tables.postgres_connection", "adbc_driver_postgresql.dbapi"),
     extras="postgres,spark",
 )
 # Of the last transaction, where another one is in its way.

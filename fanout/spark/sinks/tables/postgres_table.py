@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 from pyspark.sql import types
 
 from fanout.errors import OptionError
+from fanout.spark.sinks.tables.columns import BATCHES
 from fanout.spark.sinks.tables.postgres_connection import quoted
-from fanout.spark.sinks.tables.staging import BATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,22 +81,13 @@ _COLUMNS: Final = """
 @final
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """A column as the database describes it.
+    """A column as the database describes it."""
 
-    Args:
-        kind: Its type, with its modifiers.
-        base: The type behind it: without modifiers, and what a domain is made of.
-    """
-
-    kind: str
-    base: str
+    kind: str  # its type, with its modifiers
+    base: str  # the type behind it: without modifiers, and what a domain is made of
 
     def check_takes(self, name: str, copied: str) -> None:
-        """Check that the values of a DataFrame's column can be those of this one.
-
-        Args:
-            name: The column.
-            copied: The type in which its values are copied.
+        """Check that the values of a DataFrame's column, copied as a type, can be of this one.
 
         Raises:
             OptionError: PostgreSQL would need a time zone, or spell bytes out.
@@ -117,11 +108,7 @@ class TargetColumn:
     def alters(self, name: str, copied: str) -> str:
         """Return the condition of rows whose value the column would alter; empty if there are none.
 
-        What is copied as text for a type that is none is what PostgreSQL reads in it.
-
-        Args:
-            name: The column.
-            copied: The type in which its values are copied.
+        What is `copied` as text for a type that is none is what PostgreSQL reads in it.
         """
         value, found = quoted(name), []
         cast = f"{value}::{self.base}"
@@ -140,13 +127,7 @@ class TargetColumn:
 @final
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """A table as the database describes it.
-
-    Args:
-        schema: Its schema.
-        name: Its name.
-        columns: Its columns by their names.
-    """
+    """A table as the database describes it, with its columns by their names."""
 
     schema: str
     name: str
@@ -155,8 +136,7 @@ class TargetTable:
     def altering(self, copied: Mapping[str, str]) -> dict[str, str]:
         """Return the conditions of rows whose values the table would alter, by column.
 
-        Args:
-            copied: The columns of the rows, and the types in which they are copied.
+        `copied` has the types in which the columns are copied.
         """
         found = {name: self.columns[name].alters(name, kind) for name, kind in copied.items()}
         return {name: condition for name, condition in found.items() if condition}
@@ -165,11 +145,7 @@ class TargetTable:
         """Return the statement that counts the rows of staging tables, and those that are refused.
 
         They are those without a key, and those with a value that the table would alter, by column.
-
-        Args:
-            staging: The tables, at least one.
-            key: The columns of the key; none appends.
-            altering: The conditions of such rows, by column.
+        There is at least one table; without a key rows are appended.
         """
         null = " OR ".join(f"{quoted(name)} IS NULL" for name in key) or "false"
         counts = [f"count(*) FILTER (WHERE {where})" for where in (null, *altering.values())]
@@ -182,13 +158,9 @@ class TargetTable:
         key: Sequence[str],
         latest_by: str | None,
     ) -> str:
-        """Return the statement that takes the rows of staging tables over.
+        """Return the statement that takes the rows of staging tables, at least one, over.
 
-        Args:
-            names: The columns of the rows.
-            staging: The tables, at least one.
-            key: The columns of the key; none appends.
-            latest_by: The column whose greatest value is the newest row of a key.
+        Without a key they are appended.
         """
         listed = ", ".join(map(quoted, names))
         # The assignment checks lengths, which a cast to the type with its modifiers would cut to.
@@ -217,14 +189,7 @@ class TargetTable:
 
 
 def name_parts(table: str) -> tuple[str, ...]:
-    """Return the schema, if there is one, and the name of a table.
-
-    Args:
-        table: The option.
-
-    Raises:
-        OptionError: It is no name.
-    """
+    """Return the schema, if there is one, and the name of a table; OptionError for no name."""
     found = _NAME.fullmatch(table) if isinstance(table, str) else None
     if found is None:
         raise OptionError(
@@ -240,9 +205,6 @@ def name_parts(table: str) -> tuple[str, ...]:
 
 def column_types(schema: StructType) -> dict[str, str]:
     """Return the types in which columns of a DataFrame are copied.
-
-    Args:
-        schema: The schema of the DataFrame.
 
     Raises:
         OptionError: A column has a type that PostgreSQL has not.
@@ -263,10 +225,6 @@ def _copied(name: str, kind: DataType) -> str:
 
 def find_table(database: Any, table: str) -> TargetTable:
     """Find a table, and create the one with the newest batches where it is missing.
-
-    Args:
-        database: A connection, in a transaction.
-        table: The option.
 
     Raises:
         OptionError: There is no such table.

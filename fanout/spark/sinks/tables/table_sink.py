@@ -1,4 +1,4 @@
-"""What all sinks of tables do with a batch, whatever the table is."""
+"""What all sinks of tables do with a batch: append its rows, or keep the newest of a key."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from fanout.errors import BatchNotWrittenError
+from fanout.errors import BatchNotWrittenError, OptionError
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause, has_gone
-from fanout.spark.query.current_batch import batch_of_sink, check_sink_name
-from fanout.spark.sinks.sink_batch import batch_for
-from fanout.spark.sinks.transform import check_transform, transformed
+from fanout.spark.query.batch_context import batch_of_sink, check_sink_name
+from fanout.spark.sinks.sink_batch import batch_for, check_transform, transformed
+from fanout.spark.sinks.tables.columns import check_has, check_types, column_names
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Sequence
 
-    from fanout.spark.query.current_batch import BatchContext
-    from fanout.spark.sinks.sink_batch import SinkBatch
-    from fanout.spark.sinks.transform import Transform
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from fanout.spark.query.batch_context import BatchContext
+    from fanout.spark.sinks.sink_batch import SinkBatch, Transform
     from fanout.spark.workers.loop_thread import LoopThread
 
 
@@ -102,3 +104,34 @@ class TableSink(ABC):
     @abstractmethod
     def _write(self, rows: DataFrame, batch: SinkBatch) -> None:
         """Write a batch, unless it is written already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedSink(TableSink):
+    """A handler that appends the rows of each batch once, or keeps the newest row of each key."""
+
+    key: str | Sequence[str] = ()
+    latest_by: str | None = None
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        return column_names("key", self.key)
+
+    def _check_key(self) -> None:
+        if bool(self._keys) is not (self.latest_by is not None):
+            raise OptionError(
+                "key and latest_by belong together: key names the columns that tell rows apart, "
+                "and latest_by the column whose greatest value is the newest row of a key"
+            )
+        if self.latest_by in self._keys:
+            raise OptionError(f"latest_by={self.latest_by!r} must not be one of the key's columns")
+
+    def _check_columns(self, schema: StructType) -> None:
+        check_has(schema, "key", self._keys)
+        if self.latest_by is not None:
+            check_has(schema, "latest_by", (self.latest_by,))
+
+    def _check_kept(self, rows: DataFrame, table: StructType) -> None:
+        """Check that a table keeps the values of the rows; raise OptionError."""
+        exact_case = rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+        check_types(rows.schema, table, self._destination, exact_case=exact_case)

@@ -15,7 +15,7 @@ import pytest
 from fanout.errors import BatchFailedError, OptionError, UnwritableRecordError
 from fanout.kafka import Cluster
 from fanout.spark import KafkaSink
-from fanout.spark.query.current_batch import handling
+from fanout.spark.query.batch_context import handling
 from fanout.spark.sinks.kafka import job
 from tests.kafka.topics import PLAINTEXT
 from tests.spark.manual import ManualSource

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout import Origin, SinkStatistics, TransactionStatistics
-from fanout.spark.sinks.sink_counts import SinkCounts
+from fanout.spark.sinks.sink_batch import SinkCounts
 from tests.spark.sinks.kafka.harness import Output, run
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from fanout.errors import (
 )
 from fanout.landing.claims.owner import run_name
 from fanout.spark import DeltaSink, IcebergSink
-from fanout.spark.sinks.tables.conflicts import in_attempts
-from fanout.spark.sinks.tables.merge import _run
+from fanout.spark.sinks.tables.merge import _run, in_attempts
 from tests.spark.harness import PATIENCE, eventually
 from tests.spark.manual import ManualSource
 from tests.spark.sinks.kafka.harness import CONTENT, OTHER, run
@@ -346,7 +345,7 @@ def test_two_queries_that_create_one_table_of_iceberg_both_write(
 
 
 def test_the_waits_for_other_writers_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fanout.spark.sinks.tables.conflicts._WAITS", Backoff(base=1e-6, cap=1e-6))
+    monkeypatch.setattr("fanout.spark.sinks.tables.merge._WAITS", Backoff(base=1e-6, cap=1e-6))
     attempts: list[int] = []
 
     def attempt() -> None:

@@ -30,8 +30,7 @@ from fanout.errors import (
 from fanout.landing.claims.owner import run_name
 from fanout.spark import PostgresSink
 from fanout.spark.sinks.tables import postgres_sink
-from fanout.spark.sinks.tables.postgres_connection import transaction
-from fanout.spark.sinks.tables.postgres_copy import CopyTask
+from fanout.spark.sinks.tables.postgres_connection import CopyTask, transaction
 from fanout.spark.sinks.tables.postgres_table import TargetTable, column_types, find_table
 from tests.spark.harness import PATIENCE, eventually
 from tests.spark.manual import ManualSource

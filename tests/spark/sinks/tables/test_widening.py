@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from fanout.errors import OptionError
-from fanout.spark.sinks.tables.widening import check_kept
+from fanout.spark.sinks.tables.columns import check_types
 
 pytestmark = pytest.mark.spark
 
@@ -43,7 +43,7 @@ def schema(columns: str) -> StructType:
     ],
 )
 def test_a_type_that_has_each_value_is_taken(rows: str, table: str) -> None:
-    check_kept(schema(rows), schema(table), "t", exact_case=False)
+    check_types(schema(rows), schema(table), "t", exact_case=False)
 
 
 @pytest.mark.usefixtures("spark")
@@ -75,10 +75,10 @@ def test_a_type_that_has_each_value_is_taken(rows: str, table: str) -> None:
 )
 def test_a_type_that_may_change_a_value_is_refused(rows: str, table: str) -> None:
     with pytest.raises(OptionError, match=r"the column 'v' is .* in t, which may change a value"):
-        check_kept(schema(rows), schema(table), "t", exact_case=False)
+        check_types(schema(rows), schema(table), "t", exact_case=False)
 
 
 @pytest.mark.usefixtures("spark")
 def test_names_that_differ_in_case_are_two_where_the_session_says_so() -> None:
-    check_kept(schema("V double"), schema("v int, V double"), "t", exact_case=True)
-    check_kept(schema("V double"), schema("v int"), "t", exact_case=True)
+    check_types(schema("V double"), schema("v int, V double"), "t", exact_case=True)
+    check_types(schema("V double"), schema("v int"), "t", exact_case=True)

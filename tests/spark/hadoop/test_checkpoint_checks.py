@@ -18,7 +18,7 @@ from fanout.errors import CheckpointError
 from fanout.landing.claims.ownership import claim
 from fanout.spark.hadoop.jvm import jvm
 from fanout.spark.hadoop.jvm_lock import JvmProcess
-from fanout.spark.hadoop.place_checks import examine_place
+from fanout.spark.hadoop.remote_checkpoint import examine_location
 from fanout.spark.hadoop.storage import open_storage
 from fanout.spark.hadoop.write_once import WriteOnce
 
@@ -54,7 +54,7 @@ def test_a_rename_that_replaces_a_file_excludes_no_second_writer(
         rename(writer, temporary, final)
 
     monkeypatch.setattr(WriteOnce, "_rename", replacing)
-    place, create = examine_place(spark, remote_checkpoint)
+    place, create = examine_location(spark, remote_checkpoint)
     assert (place.status, place.detail) == (
         "ok",
         f"{remote_checkpoint}/fanout answers and is empty",
@@ -82,7 +82,7 @@ def test_a_rename_that_refuses_a_taken_name_is_exclusive(
     monkeypatch.setattr(WriteOnce, "_rename", refusing)
     with claim(open_storage(spark, remote_checkpoint), JvmProcess(spark)):
         before = files(tmp_path / "mounted")
-        place, create = examine_place(spark, remote_checkpoint)
+        place, create = examine_location(spark, remote_checkpoint)
         assert files(tmp_path / "mounted") == before
     assert place.detail.endswith("answers and holds a checkpoint")
     assert create.status == "ok"
@@ -97,7 +97,9 @@ def test_a_place_that_may_not_be_written_is_a_problem(
 
     monkeypatch.setattr(WriteOnce, "write", refused)
     (create,) = [
-        each for each in examine_place(spark, remote_checkpoint) if each.check == "exclusive create"
+        each
+        for each in examine_location(spark, remote_checkpoint)
+        if each.check == "exclusive create"
     ]
     assert (create.status, create.detail) == ("problem", "cannot write there: Permission denied")
 
@@ -192,5 +194,5 @@ def test_a_session_is_started_quietly_where_there_is_none(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
     checks = {each["check"]: each for each in json.loads(done.stdout)["findings"]}
     assert [*checks] == ["checkpoint location", "exclusive create", "checkpoint"]
-    nothing = "there is no checkpoint of fanout at viewfs://lake/chk/query/fanout: name the "
+    nothing = "there is no checkpoint of fanout at viewfs://lake/chk/query/fanout, and no landing"
     assert checks["checkpoint"]["detail"].startswith(nothing)

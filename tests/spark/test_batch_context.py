@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import OptionError, StreamStateError
-from fanout.spark.query.current_batch import BatchContext, batch_of_sink, current_batch, handling
+from fanout.spark.query.batch_context import BatchContext, batch_of_sink, current_batch, handling
 from tests.spark.manual import ManualSource
 
 if TYPE_CHECKING:

@@ -1,15 +1,24 @@
-"""Write records as lines: text for people, or JSON for programs."""
+"""Write records as lines to the standard output: text for people, or JSON for programs."""
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
+import os
 import re
+import stat
+import sys
 from base64 import b64encode
+from contextlib import contextmanager
 from dataclasses import dataclass
+from select import PIPE_BUF
 from typing import TYPE_CHECKING, Any, Final, final
 
+from fanout.errors import SetupError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from fanout.core.events import Batch
@@ -20,6 +29,8 @@ _ROWS: Final = 256
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _DIM: Final = "\x1b[2m"
 _PLAIN: Final = "\x1b[0m"
+# Lines are joined to pieces of some such size, in bytes.
+_PIECE: Final = 64 * 1024
 
 
 @final
@@ -131,3 +142,89 @@ def _field(name: str, value: bytes | str | None) -> dict[str, str | None]:
         return {name: value.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": b64encode(value).decode()}
+
+
+@final
+class StandardOutput:
+    """The standard output of the process.
+
+    A write never blocks the event loop, so that Ctrl-C and timers work while a pager shows a page.
+    The file stays in blocking mode, because other processes share it.
+    """
+
+    def __init__(self) -> None:
+        # Python sets it to None where it was closed before the start.
+        if sys.stdout is None:
+            raise SetupError("there is no standard output to write to: it is closed")
+        self._file: Final = 1
+        self._encoding = sys.stdout.encoding
+        mode = os.fstat(self._file).st_mode
+        self._is_pipe = stat.S_ISFIFO(mode)
+        # Whether it can be waited for, by poll; a file on a disk cannot.
+        self._can_wait = self._is_pipe or stat.S_ISSOCK(mode) or os.isatty(self._file)
+
+    @property
+    def colored(self) -> bool:
+        """Whether it is a terminal whose user wants colors."""
+        # https://no-color.org
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        return not plain and os.isatty(self._file)
+
+    async def write(self, lines: Iterable[str]) -> int:
+        """Write lines in large pieces, and return how many they were.
+
+        A BrokenPipeError says that the reader of the pipe has gone, and a SetupError why else
+        nothing can be written, such as a full disk. Cancellation: a part of a line may have been
+        written.
+        """
+        piece: list[bytes] = []
+        size = count = 0
+        for line in lines:
+            count += 1
+            piece.append(line.encode(self._encoding, "backslashreplace"))
+            size += len(piece[-1])
+            if size >= _PIECE:
+                await self._write(b"".join(piece))
+                piece, size = [], 0
+        await self._write(b"".join(piece))
+        return count
+
+    @contextmanager
+    def watched(self, on_closed: Callable[[], None]) -> Iterator[None]:
+        """Notice while the block runs that the reader of a pipe has gone, also without a write."""
+        # The function may be called more than once.
+        only_written = fcntl.fcntl(self._file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+        if not (self._is_pipe and only_written):
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        # Nothing can be read there, but for the error that the other end is closed.
+        loop.add_reader(self._file, on_closed)
+        try:
+            yield
+        finally:
+            loop.remove_reader(self._file)
+
+    async def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while left:
+                if self._can_wait:
+                    await self._writable()
+                    # So much is taken at once by what is writable.
+                    left = left[os.write(self._file, left[:PIPE_BUF]) :]
+                else:
+                    left = left[await asyncio.to_thread(os.write, self._file, left) :]
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise BrokenPipeError from error
+        except OSError as error:
+            raise SetupError(f"the records cannot be written: {error.strerror}") from error
+
+    async def _writable(self) -> None:
+        loop = asyncio.get_running_loop()
+        writable = asyncio.Event()
+        loop.add_writer(self._file, writable.set)
+        try:
+            await writable.wait()
+        finally:
+            loop.remove_writer(self._file)

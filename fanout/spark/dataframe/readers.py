@@ -1,19 +1,21 @@
-"""Follow a landing as a streaming DataFrame."""
+"""Read a landing as a DataFrame: by a streaming query, or by one that ends."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, final
 
-from pyspark.sql.datasource import DataSourceStreamReader
+import msgspec
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 
-from fanout.errors import OptionError
+from fanout.errors import CheckpointError, OptionError
 from fanout.landing.log.landed_log import NO_LIMITS, LandedLog, Limits, Place
 from fanout.landing.retention.named_readers import NamedReader
-from fanout.spark.dataframe.offsets import LandingOffset
-from fanout.spark.dataframe.option_words import in_words_of_options
-from fanout.spark.dataframe.row_groups import partitions, read_rows
+from fanout.landing.segments.segment_file import Count  # noqa: TC001 - msgspec reads it
+from fanout.spark.dataframe.options import in_words_of_options
+from fanout.spark.dataframe.row_groups import RowGroups, partitions, read_rows
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -33,18 +35,77 @@ if TYPE_CHECKING:
     from fanout.spark.dataframe.options import ReadOptions
 
 _LOG: Final = logging.getLogger("fanout.spark")
+_VERSION: Final = 1  # of an offset
+
+
+class _OffsetWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    landing: Annotated[str, msgspec.Meta(max_length=100)]
+    entry: Count
+    row: Count
+    began: Count | None = None
+    initial: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LandingOffset:
+    """A place in a landing.
+
+    Spark asks for the initial offset again when it replays the first batch, and the start of a
+    query may be "latest". So the end of the first batch names the entry at which that began.
+    """
+
+    landing: str  # the identity of the landing
+    place: Place  # everything before it was read
+    began: int | None = None  # at the end of the first batch: the entry at which it began
+    initial: bool = False  # whether it is the initial offset
+
+    @classmethod
+    def parse(cls, offset: Mapping[str, Any], *, landing: str, location: str) -> Self:
+        """Read an offset of Spark's checkpoint, for the identity of a landing and its location.
+
+        Raises:
+            CheckpointError: It is none, or of another landing, or a newer version wrote it.
+        """
+        if (version := offset.get("version")) != _VERSION and isinstance(version, int):
+            raise CheckpointError(
+                f"the offset of the checkpoint has format version {version}, and this library "
+                f"reads version {_VERSION}; use the library version that wrote it"
+            )
+        try:
+            wire = msgspec.convert(offset, _OffsetWire)
+        except msgspec.ValidationError as error:
+            raise CheckpointError(
+                f'the checkpoint has an offset that format("fanout") did not write ({error}); '
+                f"use another checkpoint location"
+            ) from error
+        if wire.landing != landing:
+            raise CheckpointError(
+                f"the checkpoint belongs to another landing than {location}: read the landing of "
+                f"before, or use another checkpoint location"
+            )
+        return cls(wire.landing, Place(wire.entry, wire.row), wire.began, wire.initial)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as Spark keeps it; two offsets of one place are the same text."""
+        wire = _OffsetWire(
+            _VERSION, self.landing, self.place.entry, self.place.row, self.began, self.initial
+        )
+        built: dict[str, Any] = msgspec.to_builtins(wire)
+        return built
+
+    def start_of_batch(self, end: LandingOffset) -> Place:
+        """Return where the batch begins that Spark plans from this offset to another."""
+        return Place(end.began) if self.initial and end.began is not None else self.place
 
 
 class LandingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plan micro-batches of a landing, and read their rows.
+    """Plan micro-batches of a landing, and read their rows in the columns that Spark expects.
 
     Spark makes one in the planner, a Python process that lives as long as the query's run and asks
     for offsets; and others, which only read, in workers. So nothing is opened before Spark asks for
     an offset. What fills the landing is no matter of this class.
-
-    Args:
-        options: What the user has set.
-        schema: The columns, as Spark expects them.
     """
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
@@ -84,10 +145,6 @@ class LandingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Args:
             start: Where it begins; Spark 4.0 and 4.1 do not say.
             limit: No limit for a trigger that takes all; otherwise the options count.
-
-        Raises:
-            CheckpointError: The landing cannot be read, is another one than the checkpoint's, or
-                entries were deleted before they were read.
         """
         # Its class is of pyspark 4.2.
         unlimited = type(limit).__name__ == "ReadAllAvailable"
@@ -101,39 +158,17 @@ class LandingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_words_of_options()
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        """Divide a micro-batch among tasks.
-
-        Args:
-            start: Where it begins.
-            end: Where it ends.
-
-        Raises:
-            CheckpointError: As for `latestOffset`.
-        """
+        """Divide a micro-batch among tasks."""
         planner = self._plan()
         return partitions(planner.rows(start, end), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task.
-
-        Args:
-            partition: The task's rows.
-
-        Raises:
-            CheckpointError: They cannot be read, or were deleted.
-        """
+        """Yield the rows of one task."""
         return read_rows(partition, self._schema, self._options)
 
     @in_words_of_options()
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Tell the landing that a named reader no longer needs what is before an offset.
-
-        Args:
-            end: The end of a micro-batch that is done.
-
-        Raises:
-            CheckpointError: Another query has taken the reader's name over, or the storage refused.
-        """
+        """Tell the landing that a named reader no longer needs what is before an offset."""
         self._plan().commit(end)
 
     def _plan(self) -> _Planner:
@@ -241,12 +276,7 @@ class _Planner:
 
 
 def log_skipped(first: int, last: int) -> None:
-    """Log that entries were skipped.
-
-    Args:
-        first: The number of the first one.
-        last: That of the last.
-    """
+    """Log that entries were skipped, from the first to the last."""
     _LOG.warning(
         "the entries %d to %d were deleted before they were read; they are skipped, as "
         "failOnDataLoss is false",
@@ -256,15 +286,10 @@ def log_skipped(first: int, last: int) -> None:
 
 
 def first_entry(log: LandedLog, start: int | str) -> int:
-    """Return the number of the entry at which a read begins.
-
-    Args:
-        log: The entries.
-        start: The option `start`.
+    """Return the number of the entry at which a read begins, by the option `start`.
 
     Raises:
         OptionError: It is the number of an entry that is not there yet.
-        CheckpointError: The landing cannot be read.
     """
     if isinstance(start, int):
         if start > log.end():
@@ -273,3 +298,33 @@ def first_entry(log: LandedLog, start: int | str) -> int:
             )
         return start
     return log.end() if start == "latest" else log.oldest()
+
+
+@final
+class LandingBatchReader(DataSourceReader):
+    """Read what is between two entries of a landing, in the columns that Spark expects."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+
+    @in_words_of_options()
+    def partitions(self) -> list[InputPartition]:
+        """Divide the rows among tasks; Spark calls it once for each action."""
+        options = self._options
+        log = LandedLog(
+            options.open(), skip_lost=not options.fail_on_data_loss, on_skipped=log_skipped
+        )
+        start, stop = first_entry(log, options.start), options.stop
+        if isinstance(stop, str):
+            stop = log.end()
+        if stop > log.end():
+            raise OptionError(f"stop={stop}: the newest entry of {log.location} is {log.end() - 1}")
+        if start > stop:
+            raise OptionError(f"start={options.start} must not be after stop={options.stop}")
+        # Spark makes a partition of its own of none.
+        return partitions(log.rows(Place(start), Place(stop)), options) or [RowGroups(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        return read_rows(partition, self._schema, self._options)

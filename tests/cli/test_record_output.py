@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fanout.cli.record_lines import KAFKA, KINESIS, RecordLines
+from fanout.cli.record_output import KAFKA, KINESIS, RecordLines
 from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA

@@ -28,39 +28,26 @@ _SINK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchContext:
-    """A batch, and the resources of the query that its handler may use.
-
-    Args:
-        batch_id: Spark's id of the micro-batch.
-        query_id: Spark's id of the query, the same after each restart from its checkpoint.
-        storage: The checkpoint.
-        ownership: The claim of this run; check it before any change that a newer run must not see.
-        loop: Runs coroutines, and keeps connections from batch to batch.
-        sinks: The names of the sinks that this call of the handler has written to.
-        watermark: The watermark of the stream behind the batch, in milliseconds since the Unix
-            epoch: a record that comes later with an event time that is not above it is late. None
-            where the source has none. A replay has the same.
-        describe: Returns where the records come from, and the ledger's entry of the batch; None
-            where that is unknown.
-        seconds: The seconds of the phases before the handler.
-        frame: The DataFrame that the handler was called with; None outside of a query.
-        files: The Parquet files of its rows, in their order, where the checkpoint is on a disk of
-            this machine.
-        content: What tells the batch from every other one with its id; see `BatchEntry`.
-    """
+    """A batch, and the resources of the query that its handler may use."""
 
     batch_id: int
-    query_id: str
+    query_id: str  # Spark's, the same after each restart from its checkpoint
     storage: Storage
+    # The claim of this run; check it before any change that a newer run must not see.
     ownership: Ownership
-    loop: LoopThread
-    sinks: set[str] = field(default_factory=set)
+    loop: LoopThread  # runs coroutines, and keeps connections from batch to batch
+    sinks: set[str] = field(default_factory=set)  # that this call of the handler has written to
+    # The watermark of the stream behind the batch, in milliseconds since the Unix epoch: a later
+    # record whose event time is not above it is late. None where the source has none. A replay has
+    # the same.
     watermark: int | None = None
+    # Returns where the records come from, and the ledger's entry of the batch.
     describe: Callable[[], tuple[Origin, LedgerBatch | None]] | None = None
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    frame: DataFrame | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of the phases before the handler
+    frame: DataFrame | None = None  # that the handler was called with; None outside of a query
+    # The Parquet files of its rows, in order, if the checkpoint is on a disk of this machine.
     files: Sequence[str] = ()
-    content: str = ""
+    content: str = ""  # what tells the batch from every other one with its id; see `BatchEntry`
 
 
 @runtime_checkable
@@ -88,11 +75,7 @@ def handling(context: BatchContext) -> Iterator[None]:
 
 
 def current_batch() -> BatchContext:
-    """Return the batch whose handler is running.
-
-    Raises:
-        StreamStateError: No handler of `foreach_batch` runs in this thread.
-    """
+    """Return the batch whose handler is running in this thread, or raise StreamStateError."""
     context = _current.get(None)
     if context is None:
         raise StreamStateError(
@@ -103,14 +86,7 @@ def current_batch() -> BatchContext:
 
 
 def check_sink_name(name: str) -> None:
-    """Check the name of a sink.
-
-    Args:
-        name: The option `sink_name`.
-
-    Raises:
-        OptionError: It is malformed.
-    """
+    """Raise OptionError if the name of a sink is malformed."""
     if not isinstance(name, str) or not _SINK_NAME.fullmatch(name):
         raise OptionError(
             f"sink_name={name!r} must be up to 100 letters, digits, dots, dashes and "
@@ -120,10 +96,6 @@ def check_sink_name(name: str) -> None:
 
 def batch_of_sink(batch_id: int, sink_name: str) -> BatchContext:
     """Return the batch whose handler is running, for a sink that it writes to now.
-
-    Args:
-        batch_id: The batch that the handler was called with.
-        sink_name: The sink.
 
     Raises:
         StreamStateError: No handler runs in this thread, or the batch is another one; or the
