@@ -21,25 +21,16 @@ MILLIS_PER_HOUR: Final = 3_600_000
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What of one split is unread.
+    """What of one split is unread."""
 
-    Args:
-        retention: The hours for which the service keeps a record; infinite for ever.
-        hours: The unread records are kept for at least this many hours; 0 if some may have expired
-            already.
-        records: The number of unread records; None where the service does not tell it.
-        millis: The age of the oldest unread record in milliseconds, 0 if nothing is unread; None
-            where it is not known.
-        obstacle: Why no better numbers are known; empty for none.
-        gone: Whether the service does not list the split any more.
-    """
-
-    retention: float
-    hours: float
+    retention: float  # the hours for which the service keeps a record; infinite for ever
+    hours: float  # unread records are kept for at least so long; 0 if some may have expired
+    # The number of unread records; None where the service does not tell it.
     records: int | None = None
+    # The age of the oldest unread record, 0 if there is none; None if it is not known.
     millis: int | None = None
-    obstacle: str = ""
-    gone: bool = False
+    obstacle: str = ""  # why no better numbers are known; empty for none
+    gone: bool = False  # whether the service does not list the split any more
 
     @property
     def expired(self) -> bool:
@@ -50,19 +41,12 @@ class Backlog:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogAdvice:
-    """What to do about a backlog, in the words of a service.
+    """What to do about a backlog, in the words of a service."""
 
-    Args:
-        longer: How to keep records for longer.
-        lost: What to do about records that have expired.
-        splits: What the service calls its splits, such as `shards`.
-        obstacles: What to do where the backlog is not known, by its obstacle.
-    """
-
-    longer: str
-    lost: str
-    splits: str
-    obstacles: Mapping[str, str]
+    longer: str  # how to keep records for longer
+    lost: str  # what to do about records that have expired
+    splits: str  # what the service calls its splits, such as `shards`
+    obstacles: Mapping[str, str]  # what to do where the backlog is not known, by its obstacle
 
 
 def examine_backlogs(
@@ -70,10 +54,8 @@ def examine_backlogs(
 ) -> list[Finding]:
     """Judge how long unread records are kept: at most one finding for each status.
 
-    Args:
-        backlogs: The backlog of each split that is begun and not read to its end.
-        advice: What to do about it.
-        not_begun: How many more splits are to be read from their oldest record on.
+    `backlogs` are those of splits that are begun and not read to their end; so many more as
+    `not_begun` are to be read from their oldest record on.
     """
     check = "backlog"
     safe = {id_: each for id_, each in backlogs.items() if each.hours >= SHORT * each.retention}
@@ -111,11 +93,7 @@ def examine_backlogs(
 
 
 def examine_lag(backlogs: Mapping[str, Backlog]) -> Finding:
-    """Report how far a reader is behind, in records and in time.
-
-    Args:
-        backlogs: The backlog of each split that is not read to its end; at least one.
-    """
+    """Report how far a reader is behind in its splits, at least one, in records and in time."""
     known = {id_: each for id_, each in backlogs.items() if each.millis is not None}
     if not known:
         obstacles = sorted({each.obstacle for each in backlogs.values() if each.obstacle})

@@ -38,15 +38,7 @@ class BadRecords:
 
 
 def check_on_bad_record(value: object, decode: object) -> None:
-    """Check the option `on_bad_record`.
-
-    Args:
-        value: Its value.
-        decode: The option `decode`.
-
-    Raises:
-        OptionError: If it is malformed, or is given without `decode`.
-    """
+    """Check the option `on_bad_record`; `"gap"` needs the option `decode`."""
     if isinstance(value, str) and value in {"fail", "gap"}:
         if value == "gap" and decode is None:
             raise OptionError("on_bad_record is about decode: pass decode, or leave it out")

@@ -28,13 +28,10 @@ class BatchDecoder:
     """Decode batches, and do with the records that cannot be decoded as the user says.
 
     A batch that the function fails for is halved until the records are found. Where the function
-    keeps to its contract, a record is decoded alike in each of them.
-
-    Args:
-        function: The user's function.
-        on_bad: What to do with bad records: `"fail"` raises, `"gap"` leaves them out as gaps, and
-            a function gets them before the batch is delivered without them.
-        cursor: Returns the position after a row of a batch that is not decoded.
+    keeps to its contract, a record is decoded alike in each of them. Bad records raise with
+    `"fail"` and are left out as gaps with `"gap"`; a function gets them before the batch is
+    delivered without them. `cursor` returns the position after a row of a batch that is not
+    decoded.
     """
 
     def __init__(

@@ -29,12 +29,9 @@ def cancelled_by_us() -> bool:
 def prefer_cancellation(error: Exception) -> None:
     """Raise CancelledError if the running task has been cancelled and `error` came out instead.
 
-    Closing a broken connection may fail, also while the task that holds it is being cancelled.
-    The failure then replaces the CancelledError. Code that treats it like any other failure goes on
-    working, and the caller that cancelled the task waits for ever.
-
-    Raises:
-        CancelledError: If the task has been cancelled; the error is logged.
+    Closing a broken connection may fail, also while the task that holds it is being cancelled. The
+    failure then replaces the CancelledError. Code that treats it like any other failure goes on
+    working, and the caller that cancelled the task waits for ever. The error is logged.
     """
     if cancelled_by_us():
         log.warning("an error while stopping: %s", text_of(error))

@@ -22,11 +22,7 @@ class Causes:
         self._counts: dict[str, int] = {}
 
     def count(self, name: str) -> None:
-        """Count one cause.
-
-        Args:
-            name: Its name; one that is no identifier of a sensible length counts as `_OTHER`.
-        """
+        """Count one cause; a name that is no identifier of a sensible length counts as `_OTHER`."""
         name = name_or_other(name)
         if name not in self._counts and len(self._counts) >= _MAX_CAUSES:
             name = OTHER
@@ -42,9 +38,6 @@ def name_or_other(name: str) -> str:
     """Return the name of a cause; `_OTHER` for what is no identifier of a sensible length.
 
     A service that puts a text in place of a code might put data of records there.
-
-    Args:
-        name: What the service calls it.
     """
     is_name = len(name) <= _MAX_LENGTH and name.replace(".", "_").replace("#", "_").isidentifier()
     return name if is_name else OTHER

@@ -9,9 +9,8 @@ import os
 def text_of(error: BaseException) -> str:
     """Return what an error says, with its type or its cause where that says nothing.
 
-    Args:
-        error: The error. `ConnectionResetError()`, for one, has no text, and botocore's
-            HTTPClientError may end in a colon.
+    `ConnectionResetError()`, for one, has no text, and botocore's HTTPClientError may end in a
+    colon.
     """
     text, name, cause = str(error).strip(), type(error).__name__, error.__cause__
     if text.endswith(":"):
@@ -22,11 +21,7 @@ def text_of(error: BaseException) -> str:
 
 
 def disk_reason(error: OSError) -> str:
-    """Return why a disk refused, and what to do where it is full.
-
-    Args:
-        error: What it raised, Python's or Arrow's.
-    """
+    """Return why a disk refused, from Python's or Arrow's error; advise where it is full."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         reason = os.strerror(error.errno)
         return f"{reason}; free some and start again: what is stored is whole, and goes on"
@@ -34,11 +29,7 @@ def disk_reason(error: OSError) -> str:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """Return the first error of a group, as task groups raise it, or the error itself.
-
-    Args:
-        error: An error, or a group of errors and groups.
-    """
+    """Return the first error of a group, as task groups raise it, or the error itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

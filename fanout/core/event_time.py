@@ -71,26 +71,17 @@ class EventTime:
 @final
 @dataclass(frozen=True, slots=True)
 class CarriedWatermarks:
-    """Watermarks that the records carry themselves: each batch comes with that of its split.
+    """Watermarks that the records carry themselves: each batch comes with that of its split."""
 
-    Args:
-        stored: Returns the watermark of a split at a stored position; None where it has none. It
-            raises PositionError for one that is damaged.
-    """
-
+    # Returns the watermark of a split at a stored position; None where it has none. It raises
+    # PositionError for one that is damaged.
     stored: Callable[[Cursor], int | None]
 
 
 def parse_event_time(event_time: object, schema: pa.Schema, *, default: str) -> EventTime | None:
     """Check the option `event_time` against the schema, and fill in the default column.
 
-    Args:
-        event_time: An `EventTime`, or None for no watermarks.
-        schema: The columns of the source's records.
-        default: The column with the arrival at the service.
-
-    Raises:
-        OptionError: If it is anything else, there is no such column, or it holds no timestamps.
+    The default is the column with the arrival at the service; None stands for no watermarks.
     """
     match event_time:
         case None:
@@ -112,14 +103,11 @@ def parse_event_time(event_time: object, schema: pa.Schema, *, default: str) -> 
 
 @final
 class SplitWatermark:
-    """Follow the event time of one split.
+    """Follow the event time of one split, by an option that `parse_event_time` has returned.
 
     The watermark is the newest event time so far - `out_of_orderness` - 1 ms: no event that is as
     old or older is expected any more. It is the formula of Apache Flink
     (`BoundedOutOfOrdernessWatermarks`), which counts in milliseconds too.
-
-    Args:
-        event_time: The option, as `parse_event_time` returned it.
     """
 
     def __init__(self, event_time: EventTime) -> None:
@@ -178,12 +166,7 @@ def _newest(times: pa.Array) -> int | None:
 
 
 def late(times: pa.Array | None, watermark: int | None) -> int:
-    """Count the event times that are not newer than a watermark.
-
-    Args:
-        times: Timestamps of any unit, and nulls; None for none.
-        watermark: The watermark, in milliseconds since the Unix epoch; None for none.
-    """
+    """Count the timestamps, of any unit, that are not newer than a watermark in milliseconds."""
     if times is None or watermark is None:
         return 0
     import pyarrow as pa  # noqa: PLC0415 - see above

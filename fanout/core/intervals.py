@@ -16,9 +16,6 @@ class Intervals(Generic[_T]):
     """Hold the intervals that the library keeps towards one service.
 
     They are those of the process, not of a task: a query of Spark reads in a thread of its own.
-
-    Args:
-        normal: The intervals that the service asks for.
     """
 
     def __init__(self, normal: _T) -> None:

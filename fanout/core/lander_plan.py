@@ -23,11 +23,8 @@ def lander_count(
 ) -> Finding:
     """Compare a number of landers with the splits that they would share.
 
-    Args:
-        landers: How many.
-        splits: How many splits are open now.
-        name: What they are called, such as "open shards".
-        bytes_per_second: The most that the service sends of one split; None for no limit.
+    `name` is what the open splits are called, such as "open shards". `bytes_per_second` is the most
+    that the service sends of one split; None for no limit.
     """
     if not splits:
         return unknown("landers", f"{landers}, and there are no {name} to compare them with")
@@ -60,11 +57,7 @@ def lander_count(
 
 
 def lander_cores(landers: int) -> Finding:
-    """Say how many cores Spark needs.
-
-    Args:
-        landers: How many.
-    """
+    """Say how many cores Spark needs."""
     hold = "1 lander holds a core" if landers == 1 else f"{landers} landers hold {landers} cores"
     return fine(
         "cores for landers",

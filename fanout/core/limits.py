@@ -22,9 +22,6 @@ class SubscribeLimit:
 
     A call that has had no answer for 5 seconds gives its turn up and continues without it, so that
     splits whose calls hang cannot keep the others from theirs.
-
-    Args:
-        limit: How many.
     """
 
     def __init__(self, limit: int) -> None:
@@ -48,11 +45,8 @@ class SubscribeLimit:
 class MemoryLimit:
     """Hand out bytes up to a limit, first come first served.
 
-    Invariant: at most `limit` bytes are out, except that a single reservation larger than the
-    limit is granted while nothing else is out, so that it cannot wait for ever.
-
-    Args:
-        limit: The number of bytes that may be out at once.
+    Invariant: at most `limit` bytes are out, except that a single reservation larger than the limit
+    is granted while nothing else is out, so that it cannot wait for ever.
     """
 
     def __init__(self, limit: int) -> None:

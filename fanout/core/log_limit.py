@@ -20,28 +20,21 @@ MAX_LINES: Final = 10
 @final
 @dataclass(slots=True)
 class _Window:
-    """The lines of one kind since its first one.
+    """The lines of one kind since its first one."""
 
-    Args:
-        until: When it ends, in the loop's time.
-        lines: Lines that were logged.
-        left_out: Those that were not, by what they were about.
-        end: Ends it where lines were left out.
-    """
-
-    until: float
-    lines: int = 0
+    until: float  # when it ends, in the loop's time
+    lines: int = 0  # lines that were logged
+    # Those that were not, by what they were about.
     left_out: Counter[str] = field(default_factory=Counter)
-    end: asyncio.TimerHandle | None = None
+    end: asyncio.TimerHandle | None = None  # ends it where lines were left out
 
 
 @final
 class LogLimit:
     """Bound the lines that a stream of thousands of splits logs.
 
-    Args:
-        summarize: Logs one line for the lines of a kind that were left out; it gets the kind, and
-            the number of lines by what they were about.
+    `summarize` logs one line for the lines of a kind that were left out; it gets the kind, and the
+    number of lines by what they were about.
     """
 
     def __init__(self, summarize: Callable[[str, Counter[str]], None]) -> None:
@@ -49,12 +42,7 @@ class LogLimit:
         self._windows: dict[str, _Window] = {}
 
     def admits(self, kind: str, about: str) -> bool:
-        """Return whether a line is to be logged; one that is not is counted.
-
-        Args:
-            kind: The kind of the line.
-            about: What the summary counts it by, such as its cause.
-        """
+        """Return whether a line is to be logged; one that is not is counted by what it is about."""
         loop = asyncio.get_running_loop()
         window = self._windows.get(kind)
         if window is None or (window.end is None and window.until <= loop.time()):

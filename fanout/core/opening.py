@@ -41,15 +41,11 @@ log = logging.getLogger(__name__)
 @final
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a run begins to read.
+    """Where a run begins to read."""
 
-    Args:
-        positions: It continues after these; None begins at the source's start.
-        first: Whether no run has read before.
-    """
-
+    # It continues after these; None begins at the source's start.
     positions: Checkpoint | None = None
-    first: bool = False
+    first: bool = False  # whether no run has read before
 
 
 _START: Final = ResumePoint()
@@ -105,20 +101,7 @@ async def open_stored(
     on_resubscribe: OnResubscribe | None = None,
     random: Random | None = None,
 ) -> AsyncIterator[FanOut]:
-    """Open a source as `open_stream` does, and know whether an earlier run has begun to read it.
-
-    Args:
-        source: As for `open_stream`, like the others.
-        resume: Where it begins.
-        available_now: Whether what is there now is read alone.
-        on_resubscribe: Called with each resubscription.
-        random: The source of randomness for backoff.
-
-    Raises:
-        FanOutError: As `open_stream` does.
-
-    Cancellation: as for `open_stream`.
-    """
+    """Open a source as `open_stream` does, and know whether an earlier run has begun to read it."""
     check_on_resubscribe(on_resubscribe)
     async with open_lineage(source, resume, available_now=available_now, random=random) as opened:
         connection, progress = opened.connection, opened.progress
@@ -140,22 +123,14 @@ async def open_stored(
 @final
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A source whose splits are known, and from which nothing is read yet.
-
-    Args:
-        connection: The service.
-        progress: Where each split stands.
-        lineage: Discovers splits, and says which may be read.
-        lifecycle: Logs the life of the stream; it has logged the start.
-        jitter: How long to wait between attempts.
-        resumed: The positions of the earlier run, as they were stored; None in the first run.
-    """
+    """A source whose splits are known, and from which nothing is read yet."""
 
     connection: Connection
     progress: Progress
     lineage: Lineage
-    lifecycle: LifecycleLog
+    lifecycle: LifecycleLog  # it has logged the start
     jitter: FullJitter
+    # The positions of the earlier run, as they were stored; None in the first run.
     resumed: Checkpoint | None
 
 
@@ -169,18 +144,7 @@ async def open_lineage(
 ) -> AsyncIterator[Opened]:
     """Connect to a source and learn its splits, for as long as the block runs.
 
-    Args:
-        source: As for `open_stream`, like all others.
-        resume: Where it begins.
-        available_now: Whether only what is there now is going to be read.
-        random: The source of randomness for backoff.
-
-    Raises:
-        PositionError: If the positions are of another source.
-        SetupError: If credentials or libraries are missing.
-        ServiceError: If the source does not exist, or we may not read it.
-
-    Cancellation: the connection is closed.
+    It raises what `open_stream` does. Cancellation: the connection is closed.
     """
     checkpoint = resume.positions
     async with source.connect(available_now=available_now) as connection:

@@ -27,14 +27,7 @@ async def retrying(
 ) -> _T:
     """Return the result of a call, with further attempts after errors that may pass.
 
-    Args:
-        call: Makes the call.
-        jitter: The waits between two attempts.
-        may_pass: Whether another attempt may succeed after an error.
-        patience: The seconds after which no further attempt is made.
-
-    Raises:
-        Exception: The error of the last attempt.
+    None is made after `patience` seconds; then the error of the last attempt is raised.
     """
     clock = asyncio.get_running_loop().time
     end = clock() + patience
@@ -57,12 +50,7 @@ async def until_ready(
 ) -> _T:
     """Make an attempt until it does not raise RetryLaterError; return its result.
 
-    Args:
-        attempt: The attempt.
-        jitter: The waits between two attempts.
-        on_wait: Called before each wait, with the error and the seconds.
-
-    Cancellation: no further attempt is made.
+    `on_wait` is called before each wait, with the error and the seconds.
     """
     attempts = 0
     while True:

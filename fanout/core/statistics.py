@@ -151,17 +151,12 @@ class BatchStatistics:
 @final
 @dataclass(frozen=True, slots=True)
 class CommitStatistics:
-    """Which acknowledged positions a service has stored, for people to see.
+    """Which acknowledged positions a service has stored, for people to see."""
 
-    Args:
-        positions: The position of each split, by id, that it stored last.
-        succeeded: Requests that stored all they named.
-        failed: Requests that did not store the position of every split.
-    """
-
+    # Of each split, by id, the one that it stored last.
     positions: Mapping[str, Position] = field(default_factory=dict)
-    succeeded: int = 0
-    failed: int = 0
+    succeeded: int = 0  # requests that stored all they named
+    failed: int = 0  # requests that did not store the position of every split
 
 
 @final

@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 @final
 class Supervisor:
-    """Have every split read whose parents are out of the way, in this process.
-
-    Args:
-        connection: The service.
-        progress: Where each split stands; every split in it is supervised.
-        lineage: Discovers splits and says which may be read.
-        subscribers: Reads them.
-    """
+    """Have every split of the progress read whose parents are out of the way, in this process."""
 
     def __init__(
         self,

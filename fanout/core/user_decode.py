@@ -18,17 +18,11 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceColumns:
-    """The columns that locate a record.
-
-    Args:
-        names: All of them.
-        numbers: Those that number the rows of a split.
-        word: What the service calls the first number.
-    """
+    """The columns that locate a record."""
 
     names: tuple[str, ...]
-    numbers: tuple[str, ...]
-    word: str
+    numbers: tuple[str, ...]  # those that number the rows of a split
+    word: str  # what the service calls the first number
 
 
 @final
@@ -37,18 +31,11 @@ class UserDecode:
 
     The function may add, drop and change columns, and leave rows out. It must keep the columns that
     locate a record, by which batches are cut and resumed, and the order of the rows; one record
-    cannot become two. It is called once without rows to learn its schema.
+    cannot become two. It returns the same schema each time.
 
-    `schema` is the schema of its results; `no_records` is such a batch without rows.
-
-    Args:
-        function: Takes a batch with the columns of the source, and returns a batch, each time with
-            the same schema.
-        given: A batch without rows, with the columns that the function gets.
-        places: Which of them the function has to keep.
-
-    Raises:
-        DecodeFailedError: If the function fails for a batch without rows.
+    It is called once with `given`, a batch without rows, to learn its schema: a failure then is a
+    DecodeFailedError. `schema` is the schema of its results; `no_records` is such a batch without
+    rows.
     """
 
     def __init__(
@@ -76,11 +63,7 @@ class UserDecode:
         self.schema: pa.Schema = self.no_records.schema
 
     def __call__(self, records: pa.RecordBatch, split: object) -> pa.RecordBatch:
-        """Decode a batch with rows.
-
-        Args:
-            records: The batch.
-            split: Its split, for messages.
+        """Decode a batch with rows; its split is for messages.
 
         Raises:
             DecodeFailedError: If the function fails, which is the cause then, or its result cannot
@@ -145,11 +128,7 @@ class UserDecode:
 
 
 def check_decode(decode: object) -> None:
-    """Check the option `decode`.
-
-    Raises:
-        OptionError: If it is neither None nor a function that returns its result.
-    """
+    """Check the option `decode`: None, or a function that returns its result."""
     if decode is not None:
         check_function("decode", decode, "a function of a record batch")
 

@@ -15,16 +15,12 @@ if TYPE_CHECKING:
 @final
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A split that takes part.
-
-    `since` is when its last record came, or when it began to count, on the clock of the wait.
-    `idle` is whether another process that reads it says that it is idle.
-    """
+    """A split that takes part."""
 
     split: Split
-    since: float
+    since: float  # when its last record came, or it began to count, on the clock of the wait
     watermark: int | None = None
-    idle: bool = False
+    idle: bool = False  # whether another process that reads it says that it is idle
 
 
 @final
@@ -38,16 +34,12 @@ class Watermarks:
     are still read is left out, as they stand for it.
 
     The clock stands still while the consumer is busy, as Flink's does under back-pressure
-    (FLIP-471): records that wait for the consumer are no sign of an idle split.
+    (FLIP-471): records that wait for the consumer are no sign of an idle split. Where other
+    processes read the splits, they wait for records, and say which splits are idle.
 
     `stream` is the stream's watermark in milliseconds since the Unix epoch; None as long as there
-    is none.
-
-    Where other processes read the splits, they wait for records, and say which splits are idle.
-
-    Args:
-        idleness: Seconds after which a split without a record is idle; None for never.
-        bounded: Whether a batch without lag is the last one of its split.
+    is none. `idleness` are seconds, None for never. In a `bounded` stream a batch without lag is
+    the last one of its split.
     """
 
     def __init__(self, *, idleness: float | None, bounded: bool) -> None:
@@ -83,11 +75,7 @@ class Watermarks:
     ) -> None:
         """Take in the watermark of a split, and whether it had records; one that left is ignored.
 
-        Args:
-            split_id: The split.
-            watermark: Its watermark, in milliseconds since the Unix epoch.
-            records: Whether it had records.
-            idle: Whether another process says that it is idle after them.
+        `idle` is whether another process says that the split is idle after them.
         """
         if (member := self._members.get(split_id)) is not None:
             if records:
@@ -103,30 +91,17 @@ class Watermarks:
             self._advance()
 
     def is_idle(self, split_id: str, now: float) -> bool:
-        """Return whether a split that takes part has had no record for long.
-
-        Args:
-            split_id: The split.
-            now: The loop's clock, in seconds, as the consumer may wait since long.
-        """
+        """Return whether a split that takes part has had no record for long, at the loop's time."""
         member = self._members.get(split_id)
         waited = 0.0 if self._waiting_since is None else now - self._waiting_since
         return member is not None and self._is_idle(member, waited)
 
     def begin_wait(self, now: float) -> None:
-        """Note that the consumer waits and that nothing is ready for it.
-
-        Args:
-            now: The loop's clock, in seconds.
-        """
+        """Note that the consumer waits and that nothing is ready for it."""
         self._waiting_since = now
 
     def end_wait(self, now: float) -> None:
-        """Note that the wait is over, and leave out the splits that have become idle.
-
-        Args:
-            now: The loop's clock, in seconds.
-        """
+        """Note that the wait is over, and leave out the splits that have become idle."""
         assert self._waiting_since is not None, "a wait has begun"
         self._clock += now - self._waiting_since
         self._waiting_since = None
