@@ -35,49 +35,32 @@ _MOVE_SECONDS: Final = 60.0
 @final
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now.
+    """What to do now."""
 
-    Args:
-        assigned: The splits that each lander is to read too.
-        moved: The splits that their landers are to release.
-    """
-
-    assigned: Mapping[int, tuple[str, ...]]
-    moved: tuple[str, ...] = ()
+    assigned: Mapping[int, tuple[str, ...]]  # the splits that each lander is to read too
+    moved: tuple[str, ...] = ()  # the splits that their landers are to release
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A split on its way.
-
-    Args:
-        source: The lander that releases it.
-        target: The lander that is to have it.
-        since: When the move was planned, in seconds.
-    """
+    """A split on its way from a lander that releases it to the one that is to have it."""
 
     source: int
     target: int
-    since: float
+    since: float  # when the move was planned, in seconds
 
 
 @final
 @dataclass(slots=True)
 class _Load:
-    """What a lander has to read, with the splits that are on their way to it.
-
-    Args:
-        lander: Its number.
-        weight: The sum of the weights of its splits.
-        splits: The weight and name of each split that it may release.
-        count: The number of its splits.
-    """
+    """What a lander has to read, with the splits that are on their way to it."""
 
     lander: int
-    weight: int = 0
+    weight: int = 0  # the sum of the weights of its splits
+    # The weight and name of each split that it may release.
     splits: list[tuple[int, str]] = field(default_factory=list)
-    count: int = 0
+    count: int = 0  # the number of its splits
 
     def add(self, weight: int) -> None:
         self.weight += weight
@@ -94,10 +77,8 @@ class Assignment:
 
     A split keeps its lander. It moves when a lander has come, which then gets its share, and when
     its own lander was overloaded for a minute. A move makes two landers clearly more alike, so the
-    same rates never take it back.
-
-    Args:
-        landers: How many are expected: the first assignment waits for them, for seconds.
+    same rates never take it back. The first assignment waits for the landers that are expected, for
+    seconds.
     """
 
     def __init__(self, landers: int = 1) -> None:
@@ -119,14 +100,8 @@ class Assignment:
         """Give each split that waits to the lander with the least load, and plan moves.
 
         A split that moves is in `owners` until its lander has released it, and in `waiting` when it
-        may be read again. Between the two it may be in neither.
-
-        Args:
-            landers: The landers that are there.
-            owners: The lander of each split that has one.
-            waiting: The splits that wait for a lander.
-            bytes_per_second: How fast splits are read, as far as it is known.
-            now: The loop's clock, in seconds.
+        may be read again. Between the two it may be in neither. `now` is the loop's clock, in
+        seconds.
         """
         if not self._have_gathered(landers, now):
             return Plan({})

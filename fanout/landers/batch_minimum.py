@@ -13,15 +13,12 @@ if TYPE_CHECKING:
 
 @final
 class BatchMinimum:
-    """Let a batch wait for records, as long as no lander ends the wait.
+    """Let a batch wait for so many records, as long as no lander ends the wait.
 
     Landers tell how many records they hold in open segments. They are asked for these when all
     together have enough. A segment that comes unasked ends the wait: its first record has waited
     for `max_wait`, or it is full, or one of its splits has ended or moves. The others are asked for
     what they hold then, so that a wait ends in one batch.
-
-    Args:
-        records: The records for which a batch waits.
     """
 
     def __init__(self, records: int) -> None:
@@ -35,9 +32,7 @@ class BatchMinimum:
     ) -> frozenset[LanderSession]:
         """Return the landers that are to land now what they hold.
 
-        Args:
-            sessions: All landers.
-            landed: The segments that no batch has taken. Their landers cannot land another.
+        `landed` are the segments that no batch has taken: their landers cannot land another.
         """
         if self._asked or self._enough(landed):
             return frozenset()

@@ -35,11 +35,7 @@ def new_secret() -> bytes:
 
 
 async def admit_lander(connection: Connection, secret: bytes) -> None:
-    """Prove the driver to a lander, after the lander has proved itself.
-
-    Raises:
-        HandshakeFailedError: If it has not.
-    """
+    """Prove the driver to a lander, after the lander has proved itself."""
     driver_nonce = secrets.token_bytes(_NONCE_BYTES)
     try:
         await connection.send(driver_nonce)
@@ -52,11 +48,7 @@ async def admit_lander(connection: Connection, secret: bytes) -> None:
 
 
 async def greet_driver(connection: Connection, secret: bytes) -> None:
-    """Prove a lander to the driver, and let the driver prove itself.
-
-    Raises:
-        HandshakeFailedError: If it does not.
-    """
+    """Prove a lander to the driver, and let the driver prove itself."""
     lander_nonce = secrets.token_bytes(_NONCE_BYTES)
     try:
         driver_nonce = await _receive(connection, _NONCE_BYTES)

@@ -20,15 +20,8 @@ MAX_STRANGERS: Final = 64
 class ControlListener(socket.socket):
     """Accept connections, and close those that do not prove themselves in time.
 
-    The connections are counted from here on, as a stranger may also say nothing during the
-    handshake of TLS or of HTTP.
-
-    Args:
-        family: `AF_INET` or `AF_INET6`.
-        address: The host and port, and what else a socket's address has.
-
-    Raises:
-        OSError: If the address cannot be bound.
+    The connections are counted from here on, by their file descriptors, as a stranger may also say
+    nothing during the handshake of TLS or of HTTP. An address that cannot be bound is an OSError.
     """
 
     def __init__(self, family: int, address: Any) -> None:
@@ -59,11 +52,7 @@ class ControlListener(socket.socket):
         return stranger, address
 
     def arrived(self, number: int) -> None:
-        """Note that an accepted socket has become a connection of the server.
-
-        Args:
-            number: Its file descriptor.
-        """
+        """Note that an accepted socket has become a connection of the server."""
         self._arriving = {each for each in self._arriving if each.fileno() != number}
 
     async def leave(self) -> None:
@@ -78,11 +67,7 @@ class ControlListener(socket.socket):
             await asyncio.sleep(0)
 
     def admit(self, number: int) -> None:
-        """Count a connection no longer, as it has proved itself.
-
-        Args:
-            number: The file descriptor of its socket.
-        """
+        """Count a connection no longer, as it has proved itself."""
         for stranger in [each for each in self._strangers if each.fileno() == number]:
             self._strangers.pop(stranger).cancel()
 

@@ -78,21 +78,13 @@ class _LanderConnection(AbortableConnection, ServerConnection):
 class ControlServer:
     """Listen for landers while the context is entered, and serve each over a channel.
 
-    Leaving the context cancels what serves, closes all connections, and waits for both.
-
-    Args:
-        host: The address to listen on.
-        port: Its port; 0 takes any that is free.
-        secret: The query's secret, of SECRET_BYTES.
-        serve: Serves a lander that has proved itself. The connection is closed when it returns, or
-            raises ChannelClosedError. Any other error of it ends the context, in an ExceptionGroup.
-        tls: For connections over TLS.
-
-    Attributes:
-        address: The host and port that it listens on.
+    Leaving the context cancels what serves, closes all connections, and waits for both. Port 0
+    takes any that is free. `serve` gets a lander that has proved itself; the connection is closed
+    when it returns, or raises ChannelClosedError. Any other error of it ends the context, in an
+    ExceptionGroup.
     """
 
-    address: tuple[str, int]
+    address: tuple[str, int]  # the host and port that it listens on
 
     def __init__(
         self,
@@ -113,11 +105,7 @@ class ControlServer:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Listen.
-
-        Raises:
-            SetupError: If the address cannot be listened on.
-        """
+        """Listen, or raise SetupError."""
         async with AsyncExitStack() as stack:
             self._listener = await _listener(*self._wanted)
             stack.callback(self._listener.close)

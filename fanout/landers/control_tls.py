@@ -29,15 +29,10 @@ _CLOCK_SKEW: Final = timedelta(days=1)
 @final
 @dataclass(frozen=True, slots=True)
 class ControlCertificate:
-    """The certificate of a query, made by its driver.
+    """The certificate of a query, made by its driver."""
 
-    Args:
-        certificate: It, as PEM; it travels with the Spark job.
-        key: Its private key, as PEM; it stays in the driver.
-    """
-
-    certificate: str
-    key: bytes = field(repr=False)
+    certificate: str  # as PEM; it travels with the Spark job
+    key: bytes = field(repr=False)  # the private key, as PEM; it stays in the driver
 
 
 def spark_encrypts(settings: Mapping[str, str]) -> bool:
@@ -46,11 +41,7 @@ def spark_encrypts(settings: Mapping[str, str]) -> bool:
 
 
 def new_certificate() -> ControlCertificate:
-    """Make a certificate that is signed with its own key.
-
-    Raises:
-        SetupError: If cryptography is not installed.
-    """
+    """Make a certificate that is signed with its own key, by the library cryptography."""
     with naming_extras("TLS between the driver and its landers"):
         from cryptography import x509  # noqa: PLC0415 - few drivers need it
         from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415

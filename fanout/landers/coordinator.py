@@ -74,20 +74,11 @@ class Coordinator:
     """Assign splits to landers, take in what they land, and hand it to one batch after the other.
 
     A range of a split counts once: a message counts in a living session alone, in the order of its
-    number, and where each of its ranges begins at the split's position.
-
-    Args:
-        connection: The service, for listings.
-        progress: Where each split stands: behind all that was landed.
-        lineage: Discovers splits, and says which may be read.
-        assignment: Says which lander reads what.
-        bounded: Finish when every split has once reached its newest record.
-        eager: Have landers land what they have as soon as a batch waits for it; otherwise they fill
-            their segments for as long as they may.
-        min_records: The records for which a batch waits; see `BatchMinimum`.
-        lifecycle: Logs which landers come and go.
-        on_resubscribe: Called for each recoverable end of a subscription that a lander tells of.
-            What it raises ends the stream.
+    number, and where each of its ranges begins at the split's position. A `bounded` stream finishes
+    when every split has once reached its newest record. With `eager` landers land what they have as
+    soon as a batch waits for it; otherwise they fill their segments for as long as they may.
+    `on_resubscribe` is called for each recoverable end of a subscription that a lander tells of;
+    what it raises ends the stream.
     """
 
     def __init__(
@@ -145,10 +136,7 @@ class Coordinator:
             self._changed.set()
 
     async def serve(self, channel: Channel) -> None:
-        """Serve one connection until it is over.
-
-        Args:
-            channel: The connection of a lander that has proved who it is.
+        """Serve the connection of a lander that has proved who it is until it is over.
 
         Cancellation: the session is over, and the channel is closed.
         """
@@ -160,13 +148,9 @@ class Coordinator:
             await channel.close()
 
     def task_ended(self, lander: int, error: BaseException | None) -> None:
-        """Take in that Spark's job of a lander has ended: its splits are free at once.
+        """Take in that Spark's job of a lander has ended, and why; its splits are free at once.
 
         A lander that fails again and again, and lands nothing meanwhile, ends the stream.
-
-        Args:
-            lander: The lander.
-            error: Why it has ended, where it was not told to stop.
         """
         session = self._sessions.get(lander)
         if session is not None:
@@ -179,13 +163,8 @@ class Coordinator:
     async def next(self, idle: float) -> LandedBatch | NoRecords | Stopped:
         """Wait for records, and return all that have landed; one caller at a time.
 
-        Args:
-            idle: Seconds to wait for the first; then the answer is `NoRecords`.
-
-        Raises:
-            FanOutError: The failure of the stream, after its last records were handed over.
-
-        Cancellation: nothing is handed over.
+        The answer is `NoRecords` where none comes for `idle` seconds. The failure of the stream is
+        raised after its last records were handed over. Cancellation: nothing is handed over.
         """
         if self._eager and not self._landed:
             self._tell_all(Wanted())
@@ -219,10 +198,7 @@ class Coordinator:
         self._changed.set()
 
     def statistics(self) -> Statistics:
-        """Return the counters of the stream, its splits and its landers, as these told them last.
-
-        Any thread may call it.
-        """
+        """Return the counters of the stream, its splits and its landers; in any thread."""
         sessions = sorted(self._sessions.values(), key=lambda session: session.lander)
         watermarks = self._progress.watermarks
         offered = self._connection.capabilities.commits

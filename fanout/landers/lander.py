@@ -79,14 +79,9 @@ _MAX_CAUSE: Final = 500
 class Lander:
     """One session of a lander: from the coordinator's welcome to the end of their connection.
 
-    Args:
-        channel: The connection to the coordinator.
-        source: What is read.
-        connection: The source's service.
-        storage: Where segments are published.
-        segments: Opens them, under names that no other session uses.
-        max_wait: Seconds from the first record of a segment until it is landed, where it may be.
-        bounded: Whether splits are read to their newest records alone; then nothing waits for more.
+    Its segments have names that no other session uses. A segment is landed `max_wait` seconds after
+    its first record, where it may be. In a bounded stream splits are read to their newest records
+    alone; then nothing waits for more.
     """
 
     def __init__(
@@ -137,10 +132,7 @@ class Lander:
         self._resubscribed: deque[Resubscription] = deque(maxlen=_MAX_RESUBSCRIBED)
 
     async def run(self) -> bool:
-        """Read and land until the coordinator says stop, or is lost.
-
-        Returns:
-            Whether it said stop.
+        """Read and land until the coordinator says stop, or is lost; return whether it said stop.
 
         Cancellation: all subscriptions are closed; records that were not landed come again.
         """
@@ -254,9 +246,8 @@ class Lander:
     ) -> tuple[Piece, ...]:
         """Return the splits that move on with a segment.
 
-        Args:
-            parts: What the segment has of each split.
-            positions: Where they are after it. Where the other splits are may have been told since.
+        `positions` are where they are after it. Where the other splits are may have been told
+        since.
         """
         splits = {split_id: positions.splits[split_id] for split_id in parts}
         return (*self._moved(splits, parts), *self._moved_without_records(parts))

@@ -16,9 +16,6 @@ class Leases:
     """Keep two landers from reading one split, and to what the service allows about a split.
 
     Times are those of the loop's clock, in seconds.
-
-    Args:
-        pacing: The limits of the service on calls.
     """
 
     def __init__(self, pacing: Pacing) -> None:
@@ -43,11 +40,7 @@ class Leases:
     def lost(self, split_id: str, lander: int, subscribed: float, now: float) -> None:
         """Note that a lander which has a split is gone, and may read on until its lease is over.
 
-        Args:
-            split_id: The split.
-            lander: The lander.
-            subscribed: When it has subscribed to the split at the latest.
-            now: The time.
+        It has subscribed to the split at the time `subscribed` at the latest.
         """
         self._not_before[split_id] = now + _LEASE_SECONDS
         self._leased[split_id] = lander, subscribed

@@ -24,24 +24,11 @@ class Leftovers:
         self._last: dict[int, str] = {}
 
     def ended(self, session: int, last: str) -> None:
-        """Take in that a session is over.
-
-        Args:
-            session: Its number.
-            last: The name of its last segment that was accepted; empty where there is none.
-        """
+        """Take in that a session is over; `last` is its last accepted segment, empty for none."""
         self._last[session] = last
 
     def sweep(self, storage: Storage, run: int) -> None:
-        """Delete the segments, and what is left of files that were not finished. It blocks.
-
-        Args:
-            storage: The checkpoint.
-            run: The number of this run; the files of others are left alone.
-
-        Raises:
-            CheckpointError: If the storage refused.
-        """
+        """Delete the segments of this run, and what is left of unfinished files. It blocks."""
         last = dict(self._last)  # this is another thread
         if not last:
             return

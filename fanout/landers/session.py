@@ -30,13 +30,7 @@ TakeIn: TypeAlias = "Callable[[LanderSession, object], None]"
 
 @final
 class LanderSession:
-    """The splits of a lander, what it has told, and the messages to it.
-
-    Args:
-        hello: The lander.
-        epoch: The number of the session.
-        channel: The connection.
-    """
+    """The splits of a lander, what it has told, and the messages to it."""
 
     def __init__(self, hello: Hello, epoch: int, channel: Channel) -> None:
         self.lander = hello.lander
@@ -72,11 +66,7 @@ class LanderSession:
         return str(self.name)
 
     def statistics(self, bytes_per_second: Mapping[str, float]) -> LanderStatistics:
-        """Return what the lander does; in any thread.
-
-        Args:
-            bytes_per_second: How fast splits are read, as far as it is known.
-        """
+        """Return what the lander does, with the rates of splits as far as known; in any thread."""
         splits = tuple(self.splits)
         return LanderStatistics(
             lander=self.lander,
@@ -93,13 +83,7 @@ class LanderSession:
         self._outbox.put_nowait(message)
 
     async def attend(self, take_in: TakeIn) -> str | None:
-        """Send and receive until the session is over.
-
-        Args:
-            take_in: Called with each message.
-
-        Returns:
-            Why it is over; None if `hang_up` ended it.
+        """Send and receive until the session is over; return why, or None if `hang_up` ended it.
 
         Cancellation: nothing is sent or taken in any more.
         """

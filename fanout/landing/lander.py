@@ -363,23 +363,8 @@ async def open_landing(
 ) -> AsyncIterator[Landing]:
     """Own a location, and land there what is read of a source, as `land` does.
 
-    Args:
-        source: The source.
-        location: As for `land`, like the others.
-        reading: Reads the source from a position on, in a context.
-        partition_by_date: A column with times.
-        keep: Delete what was written longer ago.
-        keep_for_readers: How long a named reader keeps what it needs.
-        storage_options: Settings of the object store.
-        spark_log: Keep Spark's log of the files.
-
-    Yields:
-        The landing.
-
-    Raises:
-        FanOutError: As `land` does.
-
-    Cancellation: the reading has ended before the block is left.
+    `reading` reads the source from a position on, in a context. Cancellation: it has ended before
+    the block is left.
     """
     async with AsyncExitStack() as resources:
         storage = await in_thread(lambda: open_storage(location, storage_options))

@@ -42,12 +42,7 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, application: str, pid: int) -> Self:
-        """Describe a process of this machine.
-
-        Args:
-            application: The name of the application.
-            pid: The process.
-        """
+        """Describe a process of this machine."""
         return cls(1, uuid.uuid4().hex, application, platform.node(), pid)
 
     def __str__(self) -> str:
@@ -58,27 +53,16 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @final
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The run that claimed a checkpoint last.
-
-    Args:
-        run: Its number.
-        holder: Its process; None where the file of the run cannot be read.
-        since: When it claimed the checkpoint, in milliseconds since the Unix epoch.
-        running: Whether it still runs; None for a remote checkpoint, which has no lock.
-    """
+    """The run that claimed a checkpoint last."""
 
     run: int
-    holder: Holder | None
-    since: int
-    running: bool | None
+    holder: Holder | None  # its process; None where the file of the run cannot be read
+    since: int  # when it claimed the checkpoint, in milliseconds since the Unix epoch
+    running: bool | None  # whether it still runs; None for a remote checkpoint, which has no lock
 
 
 def read_owner(files: StoredFiles) -> Owner | None:
-    """Return the run that claimed a checkpoint last; None if none has. Nothing is claimed.
-
-    Raises:
-        CheckpointError: The checkpoint cannot be read.
-    """
+    """Return the run that claimed a checkpoint last; None if none has. Nothing is claimed."""
     runs = {int(info.name): info for info in files.list(_RUNS) if _is_number(info.name)}
     if not runs:
         return None
@@ -88,11 +72,7 @@ def read_owner(files: StoredFiles) -> Owner | None:
 
 
 def is_claimed(files: LocalFiles) -> bool:
-    """Say whether another process runs a query on a local checkpoint. The lock is not taken.
-
-    Raises:
-        CheckpointError: Its lock cannot be looked at.
-    """
+    """Say whether another process runs a query on a local checkpoint. The lock is not taken."""
     path = files.root / LOCK
     try:
         return _is_locked(path)

@@ -56,15 +56,11 @@ class Lock(Protocol):
 
 @final
 class PosixLock:
-    """An exclusive lock on a file, held by this process until `release` or its death.
+    """An exclusive lock on a file, held by this process until `release`, its death or `close`.
 
-    A fork of the process does not hold it.
-
-    It is the record lock of POSIX that the JVM takes as well (`java.nio.channels.FileLock`), so
-    that it keeps a JVM away and is kept away by one. It does not keep this process away.
-
-    Args:
-        file: The open file; the lock ends when it is closed.
+    A fork of the process does not hold it. It is the record lock of POSIX that the JVM takes as
+    well (`java.nio.channels.FileLock`), so that it keeps a JVM away and is kept away by one. It
+    does not keep this process away.
     """
 
     def __init__(self, file: FileIO) -> None:
@@ -73,13 +69,9 @@ class PosixLock:
 
     @classmethod
     def try_acquire(cls, path: Path) -> Self | None:
-        """Take the lock, or return None if another process has it.
+        """Take the lock, or return None if another process has it; a missing file is made.
 
-        Args:
-            path: The lock file, made when it is missing; its directory exists.
-
-        Raises:
-            CheckpointError: The file cannot be opened, or its file system has no locks.
+        A file system without locks is a CheckpointError, and so is a file that cannot be opened.
         """
         try:
             file = path.open("ab", buffering=0)
@@ -110,21 +102,13 @@ class LockingProcess(Protocol):
     """The process that owns a checkpoint: it locks a local one, and its death frees the lock."""
 
     def try_lock(self, path: Path) -> Lock | None:
-        """Take the lock, or return None if this process or another one has it.
+        """Take the lock, or return None if this process or another one has it; make a missing file.
 
-        Args:
-            path: The lock file, made when it is missing; its directory exists.
-
-        Raises:
-            CheckpointError: The file cannot be opened, or its file system has no locks.
+        A file system without locks is a CheckpointError, and so is a file that cannot be opened.
         """
 
     def has_locked(self, path: Path) -> bool:
-        """Say whether this process has the lock, or is about to take it.
-
-        Args:
-            path: The lock file.
-        """
+        """Say whether this process has the lock, or is about to take it."""
 
     def describe(self) -> tuple[str, int]:
         """Return the name of the application, and the id of the process."""
@@ -132,11 +116,7 @@ class LockingProcess(Protocol):
 
 @final
 class ThisProcess:
-    """This process, without a JVM.
-
-    Args:
-        application: The name of this application, for the messages of other runs.
-    """
+    """This process, without a JVM; other runs name its application in their messages."""
 
     _locks: ClassVar[dict[Path, PosixLock]] = {}
 
@@ -144,14 +124,7 @@ class ThisProcess:
         self._application = application
 
     def try_lock(self, path: Path) -> PosixLock | None:
-        """Take the lock, or return None if this process or another one has it.
-
-        Args:
-            path: The lock file, made when it is missing; its directory exists.
-
-        Raises:
-            CheckpointError: The file cannot be opened, or its file system has no locks.
-        """
+        """Take the lock, or return None if this process or another one has it."""
         if self.has_locked(path):
             return None  # to open and close the file once more would free the lock
         if (left := self._locks.pop(path.resolve(), None)) is not None:
@@ -162,11 +135,7 @@ class ThisProcess:
         return lock
 
     def has_locked(self, path: Path) -> bool:
-        """Say whether this process has the lock.
-
-        Args:
-            path: The lock file.
-        """
+        """Say whether this process has the lock."""
         lock = self._locks.get(path.resolve())
         return lock is not None and lock.held
 
@@ -177,30 +146,21 @@ class ThisProcess:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """A claim on a checkpoint, good until a newer run makes one.
-
-    Args:
-        storage: The checkpoint.
-        run: The number of this run, larger than that of every run before; put it into what is
-            written, so that two runs never write the same bytes.
-        mark: What this run wrote into its run file.
-        lock: The lock of a local checkpoint; None for a remote one.
-    """
+    """A claim on a checkpoint, good until a newer run makes one."""
 
     storage: Storage
+    # The number of this run, larger than that of every run before. Put it into what is written, so
+    # that two runs never write the same bytes.
     run: int
-    mark: bytes
-    lock: Lock | None
+    mark: bytes  # what this run wrote into its run file
+    lock: Lock | None  # of a local checkpoint; None for a remote one
 
     def check(self) -> None:
         """Return if this run still owns the checkpoint; call it before every write.
 
-        A remote checkpoint costs two reads of small files, of which one is missing. A list would
-        cost more, and lags behind in some stores.
-
-        Raises:
-            CheckpointError: A newer run has taken over, or the checkpoint was removed or cannot
-                be read.
+        A newer run, a checkpoint that was removed, and one that cannot be read are a
+        CheckpointError. A remote checkpoint costs two reads of small files, of which one is
+        missing. A list would cost more, and lags behind in some stores.
         """
         if (loss := self.loss()) is not None:
             raise loss
@@ -208,8 +168,7 @@ class Ownership:
     def loss(self) -> CheckpointError | None:
         """Return why this run no longer owns the checkpoint; None while it does.
 
-        Raises:
-            CheckpointError: The checkpoint cannot be read, so that the owner is unknown.
+        A checkpoint that cannot be read, so that its owner is unknown, is a CheckpointError.
         """
         mark = self.storage.read(run_name(self.run), limit=MAX_RUN_BYTES)
         # Runs take one number after the other.
@@ -231,14 +190,7 @@ class Ownership:
 def create_owned(storage: Storage, ownership: Ownership, name: str, data: bytes) -> None:
     """Create a file of a checkpoint, as the run that owns it. It blocks.
 
-    Args:
-        storage: The checkpoint.
-        ownership: The claim of this run.
-        name: The file.
-        data: All of its bytes.
-
-    Raises:
-        CheckpointError: A newer run has taken over, or the file cannot be written.
+    A newer run that has taken over is a CheckpointError.
     """
     ownership.check()
     try:
@@ -250,13 +202,7 @@ def create_owned(storage: Storage, ownership: Ownership, name: str, data: bytes)
 def taken_error(storage: Storage, ownership: Ownership, name: str) -> CheckpointError:
     """Return why a run could not create a file, whose name is taken.
 
-    Args:
-        storage: The checkpoint.
-        ownership: The claim of the run.
-        name: The file.
-
-    Raises:
-        CheckpointError: The same, where it is known that a newer run has taken over.
+    Where it is known that a newer run has taken over, that is raised.
     """
     ownership.check()  # its error names the newer run
     return CheckpointError(
@@ -268,14 +214,9 @@ def taken_error(storage: Storage, ownership: Ownership, name: str) -> Checkpoint
 def claim(storage: Storage, process: LockingProcess, wait: float = 30.0) -> Iterator[Ownership]:
     """Own a checkpoint while the block runs; enter it before subscribing, deleting or aborting.
 
-    On a local checkpoint the process holds a file lock; a run in another process waits for it. On a
-    remote one nothing is waited for: the newest run owns the checkpoint, and the older one fails at
-    its next `check`.
-
-    Args:
-        storage: The checkpoint.
-        process: Holds the lock.
-        wait: Seconds to wait for another process's run that holds a local checkpoint.
+    On a local checkpoint the process holds a file lock; a run in another process waits for it, for
+    `wait` seconds. On a remote one nothing is waited for: the newest run owns the checkpoint, and
+    the older one fails at its next `check`.
 
     Raises:
         CheckpointError: Another run still holds a local checkpoint after `wait` seconds, or one of
@@ -304,14 +245,8 @@ def claim(storage: Storage, process: LockingProcess, wait: float = 30.0) -> Iter
 def claim_stopped(storage: LocalStorage, application: str) -> Iterator[Ownership]:
     """Own a local checkpoint without Spark while the block runs, if no query runs on it.
 
-    A query that starts meanwhile waits, as for another query.
-
-    Args:
-        storage: The checkpoint.
-        application: The name of this application, for the messages of other runs.
-
-    Raises:
-        CheckpointError: A query runs on the checkpoint, or it cannot be written.
+    A query that starts meanwhile waits, as for another query. A query that runs is a
+    CheckpointError.
     """
     lock = PosixLock.try_acquire(storage.root / LOCK)
     if lock is None:

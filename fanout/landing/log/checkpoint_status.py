@@ -38,15 +38,11 @@ _TRIES = 3
 @final
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """The newest batch of a checkpoint.
-
-    Args:
-        entry: Its entry.
-        written_at: When the entry was written, just before the handler was called, in milliseconds
-            since the Unix epoch.
-    """
+    """The newest batch of a checkpoint."""
 
     entry: BatchEntry
+    # When its entry was written, just before the handler was called, in milliseconds since the Unix
+    # epoch.
     written_at: int
 
     @property
@@ -58,55 +54,36 @@ class StoredBatch:
 @final
 @dataclass(frozen=True, slots=True)
 class PendingSummary:
-    """The pending segments that no batch has taken yet.
+    """The pending segments that no batch has taken yet."""
 
-    Args:
-        segments: Their number.
-        rows: Their records.
-        positions: Every split's position after them; None where there are none.
-    """
-
-    segments: int = 0
-    rows: int = 0
+    segments: int = 0  # their number
+    rows: int = 0  # their records
+    # Every split's position after them; None where there are none.
     positions: Checkpoint | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CheckpointStatus:
-    """What a checkpoint or a landing holds.
-
-    Args:
-        location: Where it is.
-        landing: Whether it is a landing.
-        entries: How many entries it has; the newest batches alone have one in a checkpoint.
-        positions: Every split's position after the newest batch, or where the first begins; None
-            before the first run has found out where to begin.
-        batch: The newest batch; None before the first.
-        pending: The pending segments, which only a share group has.
-        owner: The run that claimed it last.
-        set_aside: The newest batch that was set aside; None where none was.
-    """
+    """What a checkpoint or a landing holds."""
 
     location: str
-    landing: bool
-    entries: int
+    landing: bool  # whether it is a landing
+    entries: int  # how many it has; the newest batches alone have one in a checkpoint
+    # Every split's position after the newest batch, or where the first begins; None before the
+    # first run has found out where to begin.
     positions: Checkpoint | None
-    batch: StoredBatch | None
-    pending: PendingSummary
-    owner: Owner | None
-    set_aside: SetAsideBatch | None = None
+    batch: StoredBatch | None  # the newest one; None before the first
+    pending: PendingSummary  # which only a share group has
+    owner: Owner | None  # the run that claimed it last
+    set_aside: SetAsideBatch | None = None  # the newest batch that was set aside
 
 
 def read_status(files: StoredFiles) -> CheckpointStatus:
     """Read what a checkpoint or a landing holds. It blocks.
 
-    Args:
-        files: The directory of fanout in a checkpoint location, or a landing.
-
-    Raises:
-        OptionError: There is neither.
-        CheckpointError: It is damaged, was written by a newer version, or cannot be read.
+    `files` are the directory of fanout in a checkpoint location, or a landing; neither is an
+    OptionError.
     """
     owner = read_owner(files)
     positions, batch = newest_positions(files)
@@ -131,11 +108,7 @@ def read_status(files: StoredFiles) -> CheckpointStatus:
 
 
 def newest_positions(files: StoredFiles) -> tuple[Checkpoint | None, StoredBatch | None]:
-    """Read the newest positions, and their batch: those of the origin before the first batch.
-
-    Raises:
-        CheckpointError: They are damaged, were written by a newer version, or cannot be read.
-    """
+    """Read the newest positions, and their batch: those of the origin before the first batch."""
     for _ in range(_TRIES):
         entries = {info.name: info.written_at for info in files.list(BATCHES)}
         ids = batch_ids(entries)

@@ -40,17 +40,11 @@ _OUT: Final = "or land to another location"
 @final
 @dataclass(frozen=True, slots=True)
 class LandedColumns:
-    """What the records of a landing look like, and where its files are.
-
-    Args:
-        schema: The columns.
-        by_date: Whether files are in directories by date.
-        date_of: By the date of which column; empty where that is unknown.
-    """
+    """What the records of a landing look like, and where its files are."""
 
     schema: pa.Schema
-    by_date: bool = False
-    date_of: str = ""
+    by_date: bool = False  # whether files are in directories by date
+    date_of: str = ""  # by the date of which column; empty where that is unknown
 
 
 class _ColumnsWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,12 +66,7 @@ _FORMAT: Final = StoredFormat(
 def landed_schema(files: StoredFiles) -> pa.Schema:
     """Return the columns of a landing's records, those that were added included. It blocks.
 
-    Args:
-        files: The landing.
-
-    Raises:
-        OptionError: There is no landing.
-        CheckpointError: The landing cannot be read.
+    Where there is no landing, that is an OptionError.
     """
     first = read_identity(files).schema
     stored, _ = _stored(files)
@@ -89,15 +78,9 @@ def continued(
 ) -> tuple[LandedColumns, int | None]:
     """Return the columns of a landing with those of a run, before the run has written. It blocks.
 
-    Args:
-        storage: The landing.
-        log: Its entries.
-        schema: The columns of the records that the run lands.
-        date_of: By the date of which column it makes directories; None for one directory.
-
-    Returns:
-        The columns, and the number under which `keep_columns` is to store them; None where the same
-        are stored already.
+    `date_of` is the column by whose date the run makes directories; None for one directory. With
+    the columns comes the number under which `keep_columns` is to store them; None where the same
+    are stored already.
 
     Raises:
         OptionError: The run would put files elsewhere than the runs before.
@@ -120,18 +103,9 @@ def continued(
 def keep_columns(
     storage: Storage, ownership: Ownership, columns: LandedColumns, number: int
 ) -> None:
-    """Store the columns of a landing. It blocks.
+    """Store the columns of a landing under the number of `continued`. It blocks.
 
     Call it when this run has written an entry, and before it writes records.
-
-    Args:
-        storage: The landing.
-        ownership: The claim of this run.
-        columns: The columns.
-        number: What `continued` has returned with them.
-
-    Raises:
-        CheckpointError: If this run no longer owns the landing, or the storage refused.
     """
     schema = encode_schema(columns.schema)
     wire = _ColumnsWire(_VERSION, schema, columns.by_date, columns.date_of)

@@ -43,40 +43,29 @@ Unconfirmed = Annotated[str, msgspec.Meta(max_length=MAX_UNCONFIRMED)]
 
 @final
 class TakenSegments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The pending segments that batches have taken; see `landing.log.pending`.
+    """The pending segments that batches have taken; see `landing.log.pending`."""
 
-    Args:
-        last: The number of the last pending segment that this batch, or one before it, has taken.
-        unconfirmed: Which records the service may deliver again although a batch has them.
-    """
-
-    last: Count
+    last: Count  # the number of the last one that this batch, or one before it, has taken
+    # Which records the service may deliver again although a batch has them.
     unconfirmed: Unconfirmed
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class BatchEntry:
-    """The content of one batch id, which never changes.
+    """The content of one batch id, which never changes."""
 
-    Args:
-        batch_id: Spark's id of the micro-batch.
-        query_id: Spark's id of the query.
-        segments: Its records, in this order; none where only idle progress was made.
-        positions: Every split's position after the batch.
-        watermark: The stream's watermark after its records, in milliseconds since the Unix epoch;
-            None where there is none.
-        taken: The pending segments that it has taken; None where no segment was ever pending.
-        content: A random text that no other entry has, so that a sink knows the batch again; empty
-            where there is none, as in the entries of a landing.
-    """
-
-    batch_id: int
-    query_id: str
+    batch_id: int  # Spark's, of the micro-batch
+    query_id: str  # Spark's
+    # Its records, in this order; none where only idle progress was made.
     segments: tuple[SegmentFile, ...]
-    positions: Checkpoint
+    positions: Checkpoint  # every split's position after the batch
+    # The stream's after its records, in milliseconds since the Unix epoch.
     watermark: int | None = None
+    # The pending segments that it has taken; None where none was ever pending.
     taken: TakenSegments | None = None
+    # A random text that no other entry has, so that a sink knows the batch again; empty where there
+    # is none, as in the entries of a landing.
     content: str = ""
 
     @property
@@ -101,13 +90,7 @@ def ledger_format(
     version: int = VERSION,
     before: Before[_Wire] | None = None,
 ) -> StoredFormat[_Wire]:
-    """Return the format of a file of the ledger.
-
-    Args:
-        wire: What the file holds.
-        version: Its version.
-        before: The version before, if it is read too.
-    """
+    """Return the format of a file of the ledger."""
     return StoredFormat(
         wire=wire,
         max_size=MAX_ENTRY_BYTES,
@@ -187,12 +170,7 @@ def batch_ids(names: Iterable[str]) -> list[int]:
 
 
 def encode_entry(entry: BatchEntry, *, run: int) -> bytes:
-    """Encode an entry.
-
-    Args:
-        entry: The entry.
-        run: The number of the run that made it.
-    """
+    """Encode an entry, with the number of the run that made it."""
     wire = _EntryWire(
         ENTRY_VERSION,
         run,
@@ -208,16 +186,9 @@ def encode_entry(entry: BatchEntry, *, run: int) -> bytes:
 
 
 def decode_entry(data: bytes, batch_id: int, *, location: str) -> BatchEntry:
-    """Decode an entry.
+    """Decode the entry of a batch. The location is for messages, as in all functions here.
 
-    Args:
-        data: The bytes of its file.
-        batch_id: The batch that the file is named after.
-        location: Where the checkpoint is, for messages.
-
-    Raises:
-        CheckpointError: If it is damaged, is of another batch, or was written by a newer
-            version.
+    An entry that is damaged, of another batch or written by a newer version is a CheckpointError.
     """
     name = entry_name(batch_id)
     wire = _ENTRY_FORMAT.read(data, f"{name} in {location}")
@@ -241,30 +212,13 @@ def encode_origin(positions: str) -> bytes:
 
 
 def decode_origin(data: bytes, *, location: str) -> Checkpoint:
-    """Decode the positions that a start was resolved into.
-
-    Args:
-        data: The bytes of the file.
-        location: Where the checkpoint is, for messages.
-
-    Raises:
-        CheckpointError: If they are damaged or were written by a newer version.
-    """
+    """Decode the positions that a start was resolved into."""
     wire = _ORIGIN_FORMAT.read(data, f"{ORIGIN} in {location}")
     return decode_positions(ORIGIN, wire.positions, location)
 
 
 def decode_positions(name: str, json: msgspec.Raw, location: str) -> Checkpoint:
-    """Read the positions in a file.
-
-    Args:
-        name: The name of the file below the checkpoint.
-        json: The positions.
-        location: Where the checkpoint is, for messages.
-
-    Raises:
-        CheckpointError: If they are damaged, or were written by a newer version.
-    """
+    """Read the positions in a file with a name below the checkpoint."""
     try:
         return Checkpoint.from_json(bytes(json))
     except PositionError as error:

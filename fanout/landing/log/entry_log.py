@@ -34,15 +34,7 @@ _READ_AT_ONCE: Final = 16
 
 
 def read_entry(files: StoredFiles, number: int) -> BatchEntry | None:
-    """Read one entry; None where there is none. It blocks.
-
-    Args:
-        files: Where it is.
-        number: Its number.
-
-    Raises:
-        CheckpointError: If it is damaged, or written by a newer version.
-    """
+    """Read one entry; None where there is none. It blocks."""
     data = files.read(entry_name(number), limit=MAX_ENTRY_BYTES)
     return None if data is None else decode_entry(data, number, location=files.location)
 
@@ -50,12 +42,8 @@ def read_entry(files: StoredFiles, number: int) -> BatchEntry | None:
 class EntryLog:
     """Numbered entries, each created exclusively and in order. Every call blocks.
 
-    Args:
-        storage: Holds the entries.
-        ownership: The claim of this run; it is checked before every write.
-
-    Raises:
-        CheckpointError: If the newest entry is damaged or was written by a newer version.
+    The claim of this run is checked before every write: without it a write is a CheckpointError. So
+    is an entry that is damaged or was written by a newer version.
     """
 
     def __init__(self, storage: Storage, ownership: Ownership) -> None:
@@ -76,48 +64,28 @@ class EntryLog:
         return 0 if self._newest is None else self._newest.batch_id + 1
 
     def oldest(self) -> int:
-        """Return the number of the oldest entry, also where the list of a store misses some.
-
-        Raises:
-            CheckpointError: If an entry is damaged or was written by a newer version.
-        """
+        """Return the number of the oldest entry, also where the list of a store misses some."""
         number = self._listed[0] if self._listed else self.next_number
         while number > 0 and self.look_up(number - 1) is not None:
             number -= 1
         return number
 
     def origin(self) -> Checkpoint | None:
-        """Return the positions that the first run resolved its start into; None before that.
-
-        Raises:
-            CheckpointError: If they are damaged or were written by a newer version.
-        """
+        """Return the positions that the first run resolved its start into; None before that."""
         data = self._storage.read(ORIGIN, limit=MAX_ENTRY_BYTES)
         return None if data is None else decode_origin(data, location=self._storage.location)
 
     def positions(self) -> Checkpoint | None:
-        """Return where to continue: after the newest batch, or at the origin before the first.
-
-        Raises:
-            CheckpointError: If the origin is damaged or was written by a newer version.
-        """
+        """Return where to continue: after the newest batch, or at the origin before the first."""
         return self.origin() if self._newest is None else self._newest.positions
 
     def write_origin(self, positions: str) -> Checkpoint:
-        """Store the resolved start, before anything is subscribed.
-
-        Raises:
-            CheckpointError: If this run no longer owns the checkpoint.
-        """
+        """Store the resolved start, before anything is subscribed."""
         create_owned(self._storage, self._ownership, ORIGIN, encode_origin(positions))
         return Checkpoint.from_json(positions)
 
     def write(self, entry: BatchEntry) -> None:
-        """Store what a batch stands for; from now on it stands for nothing else.
-
-        Raises:
-            CheckpointError: If this run no longer owns the checkpoint.
-        """
+        """Store what a batch stands for; from now on it stands for nothing else."""
         data = encode_entry(entry, run=self._ownership.run)
         create_owned(self._storage, self._ownership, entry_name(entry.batch_id), data)
         self._newest = entry
@@ -155,14 +123,7 @@ class EntryLog:
         return entry
 
     def newest_first(self, numbers: range) -> Iterator[BatchEntry]:
-        """Yield entries from the newest on, reading more and more at once.
-
-        Args:
-            numbers: Their numbers; those that are not there are left out.
-
-        Raises:
-            CheckpointError: If one is damaged, or written by a newer version.
-        """
+        """Yield the entries that are there, newest first, reading more and more at once."""
         count = 1
         with ThreadPoolExecutor(_READ_AT_ONCE, "fanout-entries") as threads:
             while numbers:
@@ -171,9 +132,5 @@ class EntryLog:
                 numbers, count = numbers[:-count], min(2 * count, _READ_AT_ONCE)
 
     def look_up(self, batch_id: int) -> BatchEntry | None:
-        """Read one entry; None where there is none.
-
-        Raises:
-            CheckpointError: If it is damaged, or written by a newer version.
-        """
+        """Read one entry; None where there is none."""
         return read_entry(self._storage, batch_id)

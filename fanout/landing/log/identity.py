@@ -27,15 +27,10 @@ _VERSION: Final = 1
 @final
 @dataclass(frozen=True, slots=True)
 class LandingIdentity:
-    """A landing, as readers know it again.
+    """A landing, as readers know it again."""
 
-    Args:
-        id: A random text that was chosen when the landing was started.
-        schema: The columns of its records at the beginning; see `landing.log.columns`.
-    """
-
-    id: str
-    schema: pa.Schema
+    id: str  # a random text that was chosen when the landing was started
+    schema: pa.Schema  # the columns of its records at the beginning; see `landing.log.columns`
 
 
 class _IdentityWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,15 +49,7 @@ _FORMAT: Final = StoredFormat(
 
 
 def give_identity(storage: Storage, schema: pa.Schema) -> None:
-    """Give a landing an identity, if it has none. It blocks.
-
-    Args:
-        storage: The landing.
-        schema: The columns of its records.
-
-    Raises:
-        CheckpointError: The storage refused.
-    """
+    """Give a landing an identity, with the columns of its records, if it has none. It blocks."""
     if storage.read(IDENTITY, limit=_MAX_BYTES) is None:
         wire = _IdentityWire(_VERSION, uuid.uuid4().hex, encode_schema(schema))
         with suppress(FileExistsError):  # another run was faster, and its identity holds
@@ -72,13 +59,7 @@ def give_identity(storage: Storage, schema: pa.Schema) -> None:
 def read_identity(files: StoredFiles) -> LandingIdentity:
     """Return the identity of a landing. It blocks.
 
-    Args:
-        files: The landing.
-
-    Raises:
-        OptionError: There is no landing.
-        CheckpointError: It has no identity yet, or that is damaged or was written by a newer
-            version, or the storage refused.
+    Where there is no landing, that is an OptionError; one without an identity is a CheckpointError.
     """
     if (found := stored_identity(files)) is not None:
         return found
@@ -94,14 +75,7 @@ def read_identity(files: StoredFiles) -> LandingIdentity:
 
 
 def stored_identity(files: StoredFiles) -> LandingIdentity | None:
-    """Return the identity of a landing; None where there is none. It blocks.
-
-    Args:
-        files: The landing.
-
-    Raises:
-        CheckpointError: It is damaged or was written by a newer version, or the storage refused.
-    """
+    """Return the identity of a landing; None where there is none. It blocks."""
     data = files.read(IDENTITY, limit=_MAX_BYTES)
     if data is None:
         return None
@@ -116,16 +90,7 @@ def encode_schema(schema: pa.Schema) -> str:
 
 
 def decode_schema(text: str, form: StoredFormat[Any], what: str) -> pa.Schema:
-    """Return the columns that a text stands for.
-
-    Args:
-        text: The text.
-        form: The format of the file that has it.
-        what: The file, for messages.
-
-    Raises:
-        FanOutError: It is damaged; of the type of the format's errors.
-    """
+    """Return the columns that a text stands for; the form and the file `what` are for errors."""
     try:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
     except (pa.ArrowException, OSError, binascii.Error) as error:

@@ -17,9 +17,8 @@ from fanout.landing.storage.local_storage import LocalFiles
 def read_positions(location: str) -> Checkpoint:
     """Read stored positions; nothing is claimed or changed, so a query may be running. It blocks.
 
-    Args:
-        location: A file that holds `stream.positions`, the checkpoint location of a Spark query,
-            or a landing; as a path, or as a URI of the scheme `file`.
+    The location is a file that holds `stream.positions`, the checkpoint location of a Spark query,
+    or a landing, as a path or a URI of the scheme `file`.
 
     Raises:
         OptionError: It is not on the local disk, nothing is there, or it may not be read.
@@ -53,24 +52,15 @@ def _positions_at(location: str) -> Checkpoint:
 
 
 def stored_files(path: Path) -> LocalFiles:
-    """Return the files of a landing, or those of fanout in the checkpoint location of a query.
-
-    Args:
-        path: The landing, or the checkpoint location.
-    """
+    """Return the files of a landing, or those of fanout in the checkpoint location of a query."""
     landing = os.path.isfile(path / ORIGIN)  # noqa: PTH113 - what may not be looked at is none
     return LocalFiles(path if landing else path / DIRECTORY)
 
 
 def local_path(location: str, what: str) -> Path:
-    """Return where a location is on the local disk.
+    """Return where a path or a URI of the scheme `file` is on the local disk.
 
-    Args:
-        location: A path, or a URI of the scheme `file`.
-        what: What is wanted of it, for the message.
-
-    Raises:
-        OptionError: It is not on the local disk.
+    Any other location is an OptionError, which says with `what` what is wanted of it.
     """
     match urlsplit(location):
         case ("", _, _, _, _):

@@ -46,12 +46,8 @@ class SparkLog:
     An entry is in the log when `write` returns, and a run that starts adds what is missing. A run
     that was overtaken may write one more file of the log, as it needs to own the next entry before
     it writes a second one. That file is older than what the newer run begins with, or it has the
-    same name, and the slower of the two is refused.
-
-    Args:
-        storage: The landing.
-        ownership: The claim of this run.
-        uri: What Spark calls the directory of the landing.
+    same name, and the slower of the two is refused. `uri` is what Spark calls the directory of the
+    landing.
     """
 
     def __init__(self, storage: Storage, ownership: Ownership, uri: str) -> None:
@@ -68,17 +64,8 @@ class SparkLog:
     ) -> Self | None:
         """Return the log of a landing, with all entries; None where Spark cannot read the landing.
 
-        Call it when this run has written an entry.
-
-        Args:
-            storage: The landing.
-            ownership: The claim of this run.
-            log: The entries.
-            wanted: Whether a landing gets a log that has none. One that is there goes on, as Spark
-                would not see the files that it lacks.
-
-        Raises:
-            CheckpointError: If the storage refused, or an entry is damaged.
+        Call it when this run has written an entry. A landing without a log gets one where it is
+        `wanted`. A log that is there goes on, as Spark would not see the files that it lacks.
         """
         uri = table_uri(storage.location)
         if uri is None or not (wanted or storage.list(_DIRECTORY)):
@@ -89,21 +76,11 @@ class SparkLog:
         return found
 
     def write(self, entry: BatchEntry, expired: Collection[str], written_at: int) -> bool:
-        """Add the files of an entry, and let those go that are too old.
+        """Add the files of an entry; say whether `expired` files have left, and may be deleted.
 
         Files leave the log when a file of the log is written that repeats all lines: every tenth,
-        or at once where they are many.
-
-        Args:
-            entry: The entry; one without files adds nothing.
-            expired: The names of files that are too old.
-            written_at: When it was written, in milliseconds since the Unix epoch.
-
-        Returns:
-            Whether those files have left the log, so that they may be deleted.
-
-        Raises:
-            CheckpointError: If the storage refused, or another run writes.
+        or at once where they are many. The time is in milliseconds since the Unix epoch. Another
+        run that writes is a CheckpointError.
         """
         lines = self._add(entry, written_at)
         gone = self._lines.keys() & expired

@@ -51,9 +51,6 @@ def table_uri(location: str) -> str | None:
     told to read. So there is one spelling: `file:///` and the absolute path, `s3a://`, `gs://`, or
     `abfss://container@account.dfs.core.windows.net/`. A location on Azure without its account has
     none.
-
-    Args:
-        location: The location of a storage.
     """
     if not is_object_location(location):
         return f"file://{_quoted(os.path.abspath(location))}"  # noqa: PTH100 - it keeps links
@@ -92,23 +89,13 @@ def log_file_number(name: str) -> int | None:
 
 
 def files_to_read(newest: int) -> list[str]:
-    """Return the names of the files that a reader reads, and insists on.
-
-    Args:
-        newest: The number of the newest file.
-    """
+    """Return the names of the files that a reader reads, and insists on, by the newest one."""
     first = max(0, (newest + 1) // INTERVAL * INTERVAL - 1)
     return [log_file_name(number) for number in range(first, newest + 1)]
 
 
 def encode_line(uri: str, size: int, written_at: int) -> bytes:
-    """Encode what the log says of a file.
-
-    Args:
-        uri: Its URI.
-        size: Its bytes.
-        written_at: When it was written, in milliseconds since the Unix epoch.
-    """
+    """Encode what the log says of a file; the time is in milliseconds since the Unix epoch."""
     return msgspec.json.encode(_Line(uri, size, False, written_at, 1, _BLOCK_SIZE, "add"))  # noqa: FBT003
 
 
@@ -118,11 +105,7 @@ def encode_file(lines: Iterable[bytes]) -> bytes:
 
 
 def decode_file(data: bytes) -> list[tuple[str, int, bytes]] | None:
-    """Return the URI, the time in milliseconds and the bytes of each line; None if it is damaged.
-
-    Args:
-        data: The bytes of the file.
-    """
+    """Return the URI, the time in milliseconds and the bytes of each line; None if damaged."""
     version, *lines = data.split(b"\n")
     try:
         found = [(msgspec.json.decode(line, type=_Line), line) for line in lines]

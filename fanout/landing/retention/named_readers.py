@@ -45,11 +45,7 @@ _FORMAT: Final = StoredFormat(
 
 
 def check_reader(name: str) -> str:
-    """Return the name of a reader.
-
-    Raises:
-        OptionError: It is none.
-    """
+    """Return the name of a reader, or raise OptionError."""
     if not _READER.fullmatch(name):
         raise OptionError(
             Option("reader", name),
@@ -64,11 +60,7 @@ class NamedReader:
     """Tell a landing which entries a reader still needs. Every call blocks.
 
     It is said in a file with a number, which is created exclusively. So of two queries with one
-    name the one that started last goes on.
-
-    Args:
-        storage: The landing.
-        name: The name; `check_reader` has passed it.
+    name the one that started last goes on. The name has passed `check_reader`.
     """
 
     def __init__(self, storage: Storage, name: str) -> None:
@@ -80,14 +72,7 @@ class NamedReader:
         self._shown = 0.0
 
     def claim(self, entry: int) -> None:
-        """Take the name over from the query that had it before.
-
-        Args:
-            entry: The first entry that is needed.
-
-        Raises:
-            CheckpointError: The storage refused.
-        """
+        """Take the name over from the query that had it before; `entry` is the first needed."""
         for _ in range(_MAX_RACES):
             newest = _newest_marks(self._storage).get(self._name)
             before = 0 if newest is None else _number(newest)
@@ -103,11 +88,7 @@ class NamedReader:
     def commit(self, entry: int) -> None:
         """Say that entries before one are no longer needed.
 
-        Args:
-            entry: The first entry that is still needed.
-
-        Raises:
-            CheckpointError: Another query has taken the name over, or the storage refused.
+        Another query that has taken the name over is a CheckpointError.
         """
         if entry == self._entry and time.monotonic() - self._shown < _SHOW_SECONDS:
             return
@@ -136,12 +117,7 @@ class NamedReader:
 def needed_by_readers(files: StoredFiles, since: int) -> int | None:
     """Return the first entry that a named reader needs; None if none needs any. It blocks.
 
-    Args:
-        files: The landing.
-        since: When a reader must have committed to count, in milliseconds since the Unix epoch.
-
-    Raises:
-        CheckpointError: A reader's file is damaged, or the storage refused.
+    A reader counts that has committed since then, in milliseconds since the Unix epoch.
     """
     for _ in range(_MAX_RACES):
         counted = [mark for mark in _newest_marks(files).values() if mark.written_at >= since]

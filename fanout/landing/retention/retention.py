@@ -40,13 +40,9 @@ _EXPIRED_SHARE: Final = 10
 class Retention:
     """Delete the oldest entries of a landing, with their files. Every call blocks.
 
-    The newest entry stays, as the next run continues after it.
-
-    Args:
-        storage: The landing.
-        log: Its entries.
-        keep: Delete what was written longer ago; None keeps all.
-        keep_for_readers: How long after its last commit a named reader keeps what it needs.
+    Deleted is what was written longer ago than `keep`; None keeps all. The newest entry stays, as
+    the next run continues after it. A named reader keeps what it needs so long after its last
+    commit.
     """
 
     def __init__(
@@ -75,17 +71,7 @@ class Retention:
         return time.time_ns() // 1_000_000
 
     def expire(self, number: int) -> set[str]:
-        """Find what is too old, after an entry was written.
-
-        Args:
-            number: The entry.
-
-        Returns:
-            The names of the files that `delete` is going to delete.
-
-        Raises:
-            CheckpointError: If the storage refused.
-        """
+        """Find what is too old, after an entry was written; return what `delete` will delete."""
         if self._keep is None:
             return set()
         now = self.now()
@@ -104,11 +90,8 @@ class Retention:
     def delete(self) -> None:
         """Delete what is too old, and what no named reader needs by now.
 
-        No other reader may be told of it any more. A named reader may have come after `expire`,
-        and needs what it found: that is kept until it does not.
-
-        Raises:
-            CheckpointError: If the storage refused.
+        No other reader may be told of it any more. A named reader may have come after `expire`, and
+        needs what it found: that is kept until it does not.
         """
         asked = -math.inf
         for number, files in [*self._expired.items()]:
@@ -156,14 +139,7 @@ def _millis(age: timedelta) -> int:
 
 
 def check_no_files(storage: Storage) -> None:
-    """Check that a landing without entries has no files: a first run takes a number before any.
-
-    Args:
-        storage: The landing.
-
-    Raises:
-        CheckpointError: It has files, or the storage refused.
-    """
+    """Check that a landing without entries has no files: a first run takes a number before any."""
     if file := next(filter(_place, storage.walk(SEGMENTS)), None):
         raise CheckpointError(
             f"{storage.location} has the file {file}, and no entry in {BATCHES}: the entries were "
@@ -176,17 +152,7 @@ def sweep_orphans(storage: Storage, log: EntryLog, ownership: Ownership) -> list
     """Delete the files that earlier runs left and no entry names. It blocks.
 
     Call it when this run has written an entry: only then no earlier run can name a file any more.
-
-    Args:
-        storage: The landing.
-        log: Its entries.
-        ownership: The claim of this run.
-
-    Returns:
-        The files of landers of earlier runs, for `sweep_files_of_landers`.
-
-    Raises:
-        CheckpointError: If the storage refused.
+    It returns the files of landers of earlier runs, for `sweep_files_of_landers`.
     """
     earlier: defaultdict[_Place, list[str]] = defaultdict(list)
     of_landers: list[str] = []
@@ -212,16 +178,7 @@ def sweep_files_of_landers(
 
     Several landers write at a time, so their files are not named in the order of their numbers:
     each entry of their runs is read. A run looks after the last ones before it, as those have
-    looked after others.
-
-    Args:
-        storage: The landing.
-        log: Its entries.
-        files: The files of landers of earlier runs.
-        ending: Set when it is to end before it is done.
-
-    Raises:
-        CheckpointError: If the storage refused.
+    looked after others. `ending` is set when it is to end before it is done.
     """
     of_run: defaultdict[int, set[str]] = defaultdict(set)
     for name in files:

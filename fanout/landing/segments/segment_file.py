@@ -13,14 +13,9 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 @final
 class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A published segment, as the ledger remembers it.
+    """A published segment, as the ledger remembers it."""
 
-    Args:
-        name: Its name below the checkpoint.
-        rows: Its records.
-        size: Its bytes on disk.
-    """
-
+    # Below the checkpoint.
     name: Annotated[
         str,
         msgspec.Meta(
@@ -28,5 +23,5 @@ class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             max_length=120,
         ),
     ]
-    rows: Count
-    size: Count
+    rows: Count  # its records
+    size: Count  # its bytes on disk

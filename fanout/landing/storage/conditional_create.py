@@ -20,15 +20,10 @@ def check_conditional_create(storage: Storage) -> None:
     """Return if a store refuses to create an object twice; call it before a run writes.
 
     A probe is created twice, read, and deleted, so that each permission is tried that a run needs:
-    that of deleting first, with an object that is not there, as otherwise a probe would stay.
-    It cannot tell a store that looks for the name first, and then replaces what another writer has
-    created meanwhile. Probes that a killed run left are deleted.
-
-    Args:
-        storage: Where.
-
-    Raises:
-        CheckpointError: The store replaced the probe, or did not show it, or a call failed.
+    that of deleting first, with an object that is not there, as otherwise a probe would stay. It
+    cannot tell a store that looks for the name first, and then replaces what another writer has
+    created meanwhile. Probes that a killed run left are deleted. A store that replaced the probe,
+    or did not show it, is a CheckpointError.
     """
     probe = uuid.uuid4().hex
     name = f"{_PROBES}/{probe}"

@@ -25,26 +25,14 @@ if TYPE_CHECKING:
 
 
 class LocalFiles:
-    """The finished files below one local directory, for reading alone.
-
-    Args:
-        root: The directory; it need not exist.
-    """
+    """The finished files below one local directory, which need not exist, for reading alone."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.location = str(root)
 
     def read(self, name: str, *, limit: int) -> bytes | None:
-        """Return a file's bytes, or None if there is no such file.
-
-        Args:
-            name: The file.
-            limit: Bytes that it may have at most.
-
-        Raises:
-            CheckpointError: The file is larger, or the file system refused.
-        """
+        """Return a file's bytes, at most `limit`, or None if there is no such file."""
         path = self._path(name)
         with _os_errors("read", path):
             try:
@@ -57,14 +45,7 @@ class LocalFiles:
         return data
 
     def list(self, directory: str) -> tuple[FileInfo, ...]:
-        """Return the finished files of a directory, by name; none if there is no directory.
-
-        Args:
-            directory: The directory; what lies deeper is not listed.
-
-        Raises:
-            CheckpointError: The file system refused.
-        """
+        """Return the finished files of a directory itself, by name; none without it."""
         path = self._path(directory)
         with _os_errors("list", path):
             try:
@@ -77,11 +58,7 @@ class LocalFiles:
         return tuple(sorted((info for info in found if info), key=lambda info: info.name))
 
     def open(self, name: str) -> Path:
-        """Return the path of a file, for `pyarrow.parquet.ParquetFile`.
-
-        Args:
-            name: The file.
-        """
+        """Return the path of a file, for `pyarrow.parquet.ParquetFile`."""
         return self._path(name)
 
     def _path(self, name: str) -> Path:
@@ -93,13 +70,8 @@ class LocalStorage(LocalFiles):
 
     `create` and `publish` give the file its name by `link(2)`, which refuses a name that is taken
     and shows the whole file or none of it. File and directory are fsynced, so both survive a loss
-    of power as far as the disk does what fsync promises.
-
-    Args:
-        root: The directory that holds everything; made when it is missing.
-
-    Raises:
-        CheckpointError: The directory cannot be made or written.
+    of power as far as the disk does what fsync promises. The root and other directories are made
+    when they are missing. What the file system refuses is a CheckpointError.
     """
 
     def __init__(self, root: Path) -> None:
@@ -111,16 +83,7 @@ class LocalStorage(LocalFiles):
             raise CheckpointError(f"cannot use {root}: no permission to write")
 
     def create(self, name: str, data: bytes) -> None:
-        """Create a file: exclusively, atomically and durably.
-
-        Args:
-            name: The file; its directories are made.
-            data: All of its bytes.
-
-        Raises:
-            FileExistsError: The name is taken, perhaps by a writer who was faster.
-            CheckpointError: The file system refused.
-        """
+        """Create a file: exclusively, atomically and durably; a taken name is a FileExistsError."""
         final = self._path(name)
         with _os_errors("write", final):
             _make_directory(final.parent)
@@ -135,14 +98,7 @@ class LocalStorage(LocalFiles):
                 temporary.unlink(missing_ok=True)
 
     def walk(self, directory: str) -> tuple[str, ...]:
-        """Return the names of all finished files of a directory and of those in it.
-
-        Args:
-            directory: The directory.
-
-        Raises:
-            CheckpointError: The file system refused.
-        """
+        """Return the names of all finished files of a directory and of those in it."""
         top = self._path(directory)
         with _os_errors("list", top):
             walked = os.walk(top, onerror=_raise_unless_missing)
@@ -150,14 +106,7 @@ class LocalStorage(LocalFiles):
             return finished(str(path.relative_to(self.root)) for path in found)
 
     def size(self, name: str) -> int | None:
-        """Return a file's size in bytes, or None if there is no such file.
-
-        Args:
-            name: The file.
-
-        Raises:
-            CheckpointError: The file system refused.
-        """
+        """Return a file's size in bytes, or None if there is no such file."""
         path = self._path(name)
         with _os_errors("read", path):
             try:
@@ -169,12 +118,6 @@ class LocalStorage(LocalFiles):
         """Delete a file; one that does not exist is no error.
 
         The deletion is not fsynced: after a loss of power the file may be there again.
-
-        Args:
-            name: The file.
-
-        Raises:
-            CheckpointError: The file system refused.
         """
         path = self._path(name)
         with _os_errors("delete", path):
@@ -183,13 +126,8 @@ class LocalStorage(LocalFiles):
     def publish(self, local_file: Path, name: str) -> None:
         """Give a finished file of `scratch()` its final name: exclusively, atomically and durably.
 
-        Args:
-            local_file: The file, closed by its writer; it is gone afterwards.
-            name: The final name; its directories are made.
-
-        Raises:
-            FileExistsError: The name is taken.
-            CheckpointError: The file system refused.
+        The file is closed by its writer, and gone afterwards. A name that is taken is a
+        FileExistsError.
         """
         final = self._path(name)
         with _os_errors("write", final):
@@ -202,20 +140,13 @@ class LocalStorage(LocalFiles):
         """Return the directory in which a file is written before `publish`.
 
         It is on the same file system as the final name, so that publishing copies nothing.
-
-        Raises:
-            CheckpointError: It cannot be made.
         """
         with _os_errors("use", self._scratch):
             self._scratch.mkdir(exist_ok=True)
         return self._scratch
 
     def uri(self, name: str) -> str:
-        """Return what `spark.read` takes for a file.
-
-        Args:
-            name: The file.
-        """
+        """Return what `spark.read` takes for a file."""
         return readable_path(f"file://{self._path(name)}")
 
     def sweep(self) -> None:
@@ -223,9 +154,6 @@ class LocalStorage(LocalFiles):
 
         What was half written is removed. What has its name already may have been named just before
         the end, or before an fsync that failed: it is made durable, for it is going to be trusted.
-
-        Raises:
-            CheckpointError: The file system refused.
         """
         with _os_errors("clean", self.root):
             for directory, _, names in os.walk(self.root, onerror=_raise):

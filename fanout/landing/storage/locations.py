@@ -16,20 +16,15 @@ if TYPE_CHECKING:
 def open_object_storage(location: str, options: Mapping[str, str] | None = None) -> ObjectStorage:
     """Open a directory on object storage. Nothing is asked of the service yet.
 
-    Without credentials in `options` they are found as the SDK of the service finds them, where
-    that is installed (boto3, google-auth, azure-identity), and otherwise as obstore finds them: in
-    environment variables, files, and the metadata service of the machine.
+    The location is such as `s3://bucket/path`; see `parse_location`. Options have the names of
+    obstore's S3Config, GCSConfig or AzureConfig, and of its ClientConfig, such as `endpoint`,
+    `region`, `access_key_id`, `timeout`. Plain HTTP is used only for an endpoint that begins with
+    `http://`, or with `allow_http`.
 
-    Args:
-        location: Such as `s3://bucket/path`, `gs://bucket/path` or
-            `abfss://container@account.dfs.core.windows.net/path`; see `parse_location`.
-        options: Settings by the names of obstore's S3Config, GCSConfig or AzureConfig, and of its
-            ClientConfig, such as `endpoint`, `region`, `access_key_id`, `timeout`. Plain HTTP is
-            used only for an endpoint that begins with `http://`, or with `allow_http`.
-
-    Raises:
-        OptionError: The location or an option is wrong.
-        SetupError: obstore is not installed, or no credentials are found.
+    Without credentials in `options` they are found as the SDK of the service finds them, where that
+    is installed (boto3, google-auth, azure-identity), and otherwise as obstore finds them: in
+    environment variables, files, and the metadata service of the machine. None at all are a
+    SetupError, as is a missing obstore.
     """
     place = parse_location(location)
     with naming_extras("object storage"):

@@ -60,10 +60,8 @@ class ObjectStorage:
     killed meanwhile leaves parts that no listing shows: let a rule of the bucket's lifecycle abort
     uploads that stay incomplete.
 
-    Args:
-        place: The location.
-        store: obstore's client, with the prefix.
-        uploads: The same for requests that may take long.
+    What the service refuses or does not answer is a CheckpointError; without an answer to `create`
+    or `publish`, the object may be there. `uploads` is the client for requests that may take long.
     """
 
     # obstore's threads begin with its first request, and are not in a process that is forked later:
@@ -78,15 +76,7 @@ class ObjectStorage:
         self._scratch: ScratchDirectory | None = None
 
     def read(self, name: str, *, limit: int) -> bytes | None:
-        """Return an object's bytes, or None if there is no such object.
-
-        Args:
-            name: The object.
-            limit: Bytes that it may have at most.
-
-        Raises:
-            CheckpointError: The object is larger, or the service refused or did not answer.
-        """
+        """Return an object's bytes, at most `limit`, or None if there is no such object."""
         with self._errors("read", name):
             try:
                 found = _ask(lambda: self._store.get(name))
@@ -101,12 +91,7 @@ class ObjectStorage:
     def open(self, name: str) -> OpenObject:
         """Open an object for `pyarrow.parquet.ParquetFile`, which reads parts of it.
 
-        Args:
-            name: The object.
-
-        Raises:
-            FileNotFoundError: There is no such object; also while it is read.
-            CheckpointError: The service refused or did not answer; also while it is read.
+        A missing object is a FileNotFoundError. Each read may raise as this call does.
         """
         size = self.size(name)
         if size is None:
@@ -123,14 +108,7 @@ class ObjectStorage:
         raise FileNotFoundError(f"{self.location}/{name}")
 
     def list(self, directory: str) -> tuple[FileInfo, ...]:
-        """Return the objects of a directory, by name; none if there are none.
-
-        Args:
-            directory: The directory; what lies deeper is not listed.
-
-        Raises:
-            CheckpointError: The service refused or did not answer.
-        """
+        """Return the objects of a directory, by name, and not deeper; none if there are none."""
         with self._errors("list", directory):
             found = _ask(lambda: self._store.list_with_delimiter(directory)["objects"])
         inside = f"{directory}/"
@@ -147,14 +125,7 @@ class ObjectStorage:
         return tuple(sorted(visible, key=lambda info: info.name))
 
     def walk(self, directory: str) -> tuple[str, ...]:
-        """Return the names of all objects of a directory and of those in it.
-
-        Args:
-            directory: The directory.
-
-        Raises:
-            CheckpointError: The service refused or did not answer.
-        """
+        """Return the names of all objects of a directory and of those in it."""
         with self._errors("list", directory):
             return _ask(lambda: self._walk(directory))
 
@@ -162,29 +133,15 @@ class ObjectStorage:
         return finished(each["path"] for page in self._store.list(directory) for each in page)
 
     def create(self, name: str, data: bytes) -> None:
-        """Create an object: exclusively, atomically and durably.
+        """Create an object: exclusively, atomically and durably; a taken name is a FileExistsError.
 
-        Args:
-            name: The object.
-            data: All of its bytes, which no other writer writes.
-
-        Raises:
-            FileExistsError: The name is taken, perhaps by a writer who was faster.
-            CheckpointError: The service refused or did not answer. If it did not answer, the object
-                may be there.
+        No other writer writes the same bytes.
         """
         with self._errors("write", name):
             self._put(self._client(len(data)), name, data)
 
     def size(self, name: str) -> int | None:
-        """Return an object's size in bytes, or None if there is no such object.
-
-        Args:
-            name: The object.
-
-        Raises:
-            CheckpointError: The service refused or did not answer.
-        """
+        """Return an object's size in bytes, or None if there is no such object."""
         with self._errors("read", name):
             try:
                 return int(_ask(lambda: self._store.head(name))["size"])
@@ -192,14 +149,7 @@ class ObjectStorage:
                 return None
 
     def delete(self, name: str) -> None:
-        """Delete an object; one that does not exist is no error.
-
-        Args:
-            name: The object.
-
-        Raises:
-            CheckpointError: The service refused or did not answer.
-        """
+        """Delete an object; one that does not exist is no error."""
         with self._errors("delete", name):
             try:
                 _ask(lambda: self._store.delete(name), repeats=is_lost)
@@ -210,14 +160,8 @@ class ObjectStorage:
     def publish(self, local_file: Path, name: str) -> None:
         """Upload a finished file of `scratch()` to its final name, as the class promises.
 
-        Args:
-            local_file: The file, closed by its writer; it is gone afterwards.
-            name: The final name.
-
-        Raises:
-            FileExistsError: The name is taken.
-            CheckpointError: The service refused or did not answer. If it did not answer, the object
-                may be there.
+        The file is closed by its writer, and gone afterwards. A name that is taken is a
+        FileExistsError.
         """
         with self._errors("write", name):
             size = local_file.stat().st_size
@@ -228,21 +172,13 @@ class ObjectStorage:
             local_file.unlink()
 
     def scratch(self) -> Path:
-        """Return the local directory in which a file is written before `publish`.
-
-        Raises:
-            CheckpointError: It cannot be made.
-        """
+        """Return the local directory in which a file is written before `publish`."""
         if self._scratch is None:
             self._scratch = ScratchDirectory()
         return self._scratch.path
 
     def uri(self, name: str) -> str:
-        """Return what `spark.read` takes for an object, with the scheme of the location.
-
-        Args:
-            name: The object.
-        """
+        """Return what `spark.read` takes for an object, with the scheme of the location."""
         return readable_path(f"{self.location}/{check_name(name)}")
 
     def sweep(self) -> None:
@@ -294,11 +230,7 @@ class ObjectStorage:
             _ask(put)
 
     def _holds(self, store: Any, name: str, content: BinaryIO, size: int) -> bool:
-        """Say whether an object is there, with these bytes.
-
-        Raises:
-            FileExistsError: It has other bytes.
-        """
+        """Say whether an object is there, with these bytes; with others it is a FileExistsError."""
         try:
             found = store.get(name)
         except FileNotFoundError:
@@ -318,11 +250,7 @@ class ObjectStorage:
 
 
 def _check_process() -> None:
-    """Check that this process is the one in which obstore's threads are.
-
-    Raises:
-        SetupError: It is a fork of that.
-    """
+    """Check that this process is the one in which obstore's threads are, and no fork of that."""
     process = os.getpid()
     ObjectStorage._used_in = ObjectStorage._used_in or process  # noqa: SLF001 - in its module
     if (used := ObjectStorage._used_in) != process:  # noqa: SLF001 - the same
@@ -338,9 +266,7 @@ def _ask(
 ) -> _Answer:
     """Make a request, and again while the service asks for that.
 
-    Args:
-        call: Makes it.
-        repeats: Says of an error that the request may be made again in any case, a few times.
+    `repeats` says of an error that the request may be made again in any case, a few times.
     """
 
     def is_repeated(state: RetryCallState) -> bool:

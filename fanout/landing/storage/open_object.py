@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 @final
 class OpenObject(io.RawIOBase):
-    """Read parts of an object, each with one request.
-
-    Args:
-        read: Returns the bytes from one number to another.
-        size: The bytes of the object.
-    """
+    """Read parts of an object of so many bytes, each with one request."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
@@ -37,12 +32,7 @@ class OpenObject(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to where the next read begins; return that.
-
-        Args:
-            offset: Bytes.
-            whence: From where they count, as for any file.
-        """
+        """Move to where the next read begins; return that."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}
         self._at = origin[whence] + offset
         return self._at

@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 def open_storage(location: str, options: Mapping[str, str] | None) -> LandingStorage:
     """Open a location for writing, and try what its store promises. It blocks.
 
-    Args:
-        location: A path, or a URI of the scheme `file` or of an object store.
-        options: Settings of the object store; see `open_object_storage`.
-
-    Raises:
-        OptionError: The location or an option is malformed.
-        SetupError: A library or credentials are missing.
-        CheckpointError: The location cannot be used, or its store cannot create exclusively.
+    It is a path, or a URI of the scheme `file` or of an object store, with the options of
+    `open_object_storage`. A store that cannot create exclusively is a CheckpointError; a library or
+    credentials that are missing are a SetupError.
     """
     storage = open_known_storage(location, options)
     if is_object_location(location):
@@ -40,35 +35,14 @@ def open_storage(location: str, options: Mapping[str, str] | None) -> LandingSto
 
 
 def open_known_storage(location: str, options: Mapping[str, str] | None) -> LandingStorage:
-    """Open a location for writing, where an earlier run has tried what its store promises.
-
-    It blocks.
-
-    Args:
-        location: As for `open_storage`.
-        options: The same.
-
-    Raises:
-        OptionError: The location or an option is malformed.
-        SetupError: A library or credentials are missing.
-        CheckpointError: The location cannot be used.
-    """
+    """Open a location as `open_storage`, but try nothing: an earlier run has. It blocks."""
     if is_object_location(location):
         return open_object_storage(location, options)
     return LocalStorage(_local(location, options))
 
 
 def open_files(location: str, options: Mapping[str, str] | None) -> ReadableFiles:
-    """Open a location for reading. It blocks.
-
-    Args:
-        location: As for `open_storage`.
-        options: The same.
-
-    Raises:
-        OptionError: The location or an option is malformed.
-        SetupError: A library or credentials are missing.
-    """
+    """Open a location for reading. It blocks."""
     if is_object_location(location):
         return open_object_storage(location, options)
     return LocalFiles(_local(location, options))

@@ -21,13 +21,7 @@ class ScratchDirectory:
     """Hold a directory until it is closed; remove those of processes that have ended without.
 
     A lock on the directory shows that its process lives: it goes with the process, however that
-    ends. It blocks.
-
-    Args:
-        parent: Where the directory is made; None for that of the system's temporary files.
-
-    Raises:
-        CheckpointError: It cannot be made.
+    ends. It blocks. Without a parent it is among the system's temporary files.
     """
 
     def __init__(self, parent: str | None = None) -> None:
