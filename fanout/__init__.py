@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from fanout._exports import lazy_exports
 from fanout.core.backoff import Backoff
-from fanout.core.bad_records import BadRecords
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.drain import Drained
 from fanout.core.event_time import EventTime
@@ -30,16 +29,15 @@ from fanout.core.statistics import (
     LanderStatistics,
     LendingStatistics,
     Origin,
+    SinkStatistics,
     SplitState,
     SplitStatistics,
     Statistics,
     StreamTotals,
-)
-from fanout.core.write_statistics import (
-    SinkStatistics,
     TransactionStatistics,
     WriterStatistics,
 )
+from fanout.core.user_decode import BadRecords
 from fanout.errors import (
     AcknowledgementError,
     BadFrameError,

@@ -1,4 +1,4 @@
-"""Full-jitter backoff, the pacing of a service, and the count of a split's failures."""
+"""How often calls are made again, and how long the waits between them are."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import asyncio
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
+from tenacity import AsyncRetrying, retry_if_exception
 from tenacity.wait import wait_base
 
 from fanout.core.option_checks import number
 from fanout.core.policy import Pace
-from fanout.errors import OptionError
+from fanout.errors import OptionError, RetryLaterError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from random import Random
 
     from tenacity import RetryCallState
@@ -180,3 +182,51 @@ class Retries:
         if most is not None and self._fruitless > most:
             return f"max_retries={most} attempts in a row made no progress"
         return ""
+
+
+_T = TypeVar("_T")
+
+
+async def retrying(
+    call: Callable[[], Awaitable[_T]],
+    jitter: FullJitter,
+    may_pass: Callable[[BaseException], bool],
+    *,
+    patience: float = math.inf,
+) -> _T:
+    """Return the result of a call, with further attempts after errors that may pass.
+
+    None is made after `patience` seconds; then the error of the last attempt is raised.
+    """
+    clock = asyncio.get_running_loop().time
+    end = clock() + patience
+    attempts = AsyncRetrying(
+        wait=jitter,
+        stop=lambda _: clock() >= end,
+        retry=retry_if_exception(may_pass),
+        reraise=True,
+    )
+    async for attempt in attempts:
+        with attempt:
+            return await call()
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def until_ready(
+    attempt: Callable[[], Awaitable[_T]],
+    jitter: FullJitter,
+    on_wait: Callable[[RetryLaterError, float], None],
+) -> _T:
+    """Make an attempt until it does not raise RetryLaterError; return its result.
+
+    `on_wait` is called before each wait, with the error and the seconds.
+    """
+    attempts = 0
+    while True:
+        try:
+            return await attempt()
+        except RetryLaterError as error:
+            delay = jitter.delay(attempts)
+            on_wait(error, delay)
+        attempts += 1
+        await asyncio.sleep(delay)

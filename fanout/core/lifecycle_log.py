@@ -14,8 +14,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
-from fanout.core.causes import name_or_other
-from fanout.core.error_text import text_of
+from fanout.core.error_text import name_or_other, text_of
 from fanout.core.log_limit import WINDOW, LogLimit
 
 if TYPE_CHECKING:

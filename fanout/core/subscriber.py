@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, final
 
-from fanout.core.backoff import Retries
+from fanout.core.backoff import Retries, until_ready
 from fanout.core.cancellation import cancelled_by_us, prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.event_time import SplitWatermark
 from fanout.core.events import Batch, End, Failure, Gap
 from fanout.core.policy import Fatal, Finish, Pace, Phase, Retry, Skip
-from fanout.core.retrying import until_ready
 from fanout.core.sentence import in_brackets, joined
 from fanout.core.statistics import SplitState
 from fanout.core.subscription import Subscription

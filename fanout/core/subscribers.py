@@ -8,13 +8,13 @@ from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, final
 
-from fanout.core.causes import Causes
+from fanout.core.cancellation import TaskScope
+from fanout.core.error_text import Causes
 from fanout.core.events import End, Failure
 from fanout.core.limits import MemoryLimit, SubscribeLimit
 from fanout.core.slot import Slot, Waiting
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
-from fanout.core.task_scope import TaskScope
 from fanout.core.user_functions import call_listener
 from fanout.errors import StreamStateError
 

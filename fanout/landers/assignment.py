@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.lander_plan import LANDERS_APART
+from fanout.core.findings import LANDERS_APART
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -9,9 +9,8 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.causes import Causes
 from fanout.core.checkpoint import from_wire, to_wire
-from fanout.core.error_text import text_of
+from fanout.core.error_text import Causes, text_of
 from fanout.core.events import End, Split
 from fanout.core.lifecycle_log import LanderName
 from fanout.core.statistics import CommitStatistics, Statistics, StreamTotals

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import FullJitter
 from fanout.core.cancellation import in_thread
-from fanout.core.causes import name_or_other
 from fanout.core.checkpoint import from_wire, to_wire
-from fanout.core.error_text import text_of
+from fanout.core.error_text import name_or_other, text_of
 from fanout.core.event_time import EventTime
 from fanout.core.events import Split
 from fanout.core.fan_out import FanOut

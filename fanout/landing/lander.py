@@ -10,12 +10,11 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.cancellation import in_thread
+from fanout.core.cancellation import TaskScope, in_thread
 from fanout.core.error_text import text_of
 from fanout.core.opening import ResumePoint, open_stored, resolve_start
 from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option
-from fanout.core.task_scope import TaskScope
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.claims.ownership import ThisProcess, claim
 from fanout.landing.log.columns import continued, keep_columns

@@ -17,7 +17,7 @@ from fanout.metrics.write_instruments import WRITE_COUNTERS, WriteReading
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fanout.core.write_statistics import SinkStatistics, WriterStatistics
+    from fanout.core.statistics import SinkStatistics, WriterStatistics
     from fanout.metrics.instruments import Attributes, Instrument
 
 Reading: TypeAlias = StreamReading | WriteReading

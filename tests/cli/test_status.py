@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 import fanout
 from fanout.cli.app import app
-from fanout.core.backlog import Backlog
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
+from fanout.core.findings import Backlog
 from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
-from fanout.core.backlog import MILLIS_PER_HOUR
-from fanout.core.findings import Finding, fine, problem, unknown, warning
+from fanout.core.findings import MILLIS_PER_HOUR, Finding, fine, problem, unknown, warning
 from fanout.kafka.doctor.calls import CALL_ERRORS, TOPIC, failed_call, permissions, reason, refused
 from fanout.kafka.protocol.coordinators import CoordinatorType
 from fanout.kafka.protocol.error_codes import error_of, raise_if_refused

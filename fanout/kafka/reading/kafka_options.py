@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from fanout.core.bad_records import check_on_bad_record
-from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.event_time import parse_event_time
 from fanout.core.option_checks import check_memory, check_seconds, one_of
 from fanout.core.positions import Committed, Horizon
 from fanout.core.sentence import Option, Sentence
 from fanout.core.starts import Chooser, PerSplit, parse_start
-from fanout.core.user_decode import UserDecode
+from fanout.core.user_decode import BatchDecoder, UserDecode, check_on_bad_record
 from fanout.errors import OptionError
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.reading.columns import NO_RECORDS, PLACES, SCHEMA, cursor_after
@@ -28,9 +26,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from fanout.core.backoff import Pacing
-    from fanout.core.bad_records import OnBadRecord
     from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor, Start
+    from fanout.core.user_decode import OnBadRecord
     from fanout.kafka.partitions import Partition
 
     _Start: TypeAlias = Start | datetime | str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, final
 
-from fanout.core.write_statistics import SinkStatistics, TransactionStatistics
+from fanout.core.statistics import SinkStatistics, TransactionStatistics
 
 if TYPE_CHECKING:
     from fanout.core.statistics import Origin

@@ -11,7 +11,7 @@ from fanout.spark.query.current_batch import check_sink_name
 from fanout.spark.sinks.sink_counts import SinkCounts
 
 if TYPE_CHECKING:
-    from fanout.core.write_statistics import SinkStatistics
+    from fanout.core.statistics import SinkStatistics
     from fanout.kafka.writing.partitioner import Partitioner
     from fanout.kafka.writing.write_options import WriteOptions
     from fanout.spark.sinks.kafka.arrow_transform import ArrowTransform

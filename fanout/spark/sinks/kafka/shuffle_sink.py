@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from fanout.core.write_statistics import SinkStatistics
+    from fanout.core.statistics import SinkStatistics
     from fanout.spark.query.current_batch import BatchContext
     from fanout.spark.sinks.transform import Transform
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from fanout.core.write_statistics import SinkStatistics
+    from fanout.core.statistics import SinkStatistics
     from fanout.spark.query.current_batch import BatchContext
     from fanout.spark.sinks.transform import Transform
     from fanout.spark.workers.loop_thread import LoopThread
