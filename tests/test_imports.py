@@ -79,7 +79,7 @@ ROWS_OF_ROOM = {
         {"segments"},
         {"claims"},
         {"log"},
-        {"projections", "retention"},
+        {"spark_log", "retention"},
         {"lander"},
     ),
     "spark": (

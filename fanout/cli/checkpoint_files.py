@@ -15,7 +15,7 @@ from fanout.errors import FanOutError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fanout.landing.claims.owner import Owner
+    from fanout.landing.claims import Owner
     from fanout.landing.storage.storage import StoredFiles
 
 
@@ -34,7 +34,7 @@ def checkpoint_files(location: str) -> Iterator[StoredFiles]:
     For a checkpoint with another scheme than `file` a Spark session is started.
     """
     if is_local(location):
-        from fanout.landing.log.stored_positions import (  # noqa: PLC0415 - for help
+        from fanout.landing.log.checkpoint_status import (  # noqa: PLC0415 - for help
             local_path,
             stored_files,
         )
@@ -55,7 +55,7 @@ def landing_in_bucket(location: str) -> StoredFiles | None:
     """Return the files of a landing on object storage; None where none is found."""
     from fanout.landing.log.entries import MAX_ENTRY_BYTES, ORIGIN  # noqa: PLC0415 - for help
     from fanout.landing.storage.object_location import is_object_location  # noqa: PLC0415 - for help
-    from fanout.landing.storage.places import open_files  # noqa: PLC0415 - for help
+    from fanout.landing.storage.opening import open_files  # noqa: PLC0415 - for help
 
     if not is_object_location(location):
         return None

@@ -60,8 +60,8 @@ def _examine_files(files: StoredFiles) -> tuple[Checkpoint | None, list[Finding]
 
 
 def _examine_local(location: str) -> tuple[Checkpoint | None, list[Finding]]:
-    from fanout.landing.claims.owner import read_owner  # noqa: PLC0415 - for help
-    from fanout.landing.log.stored_positions import local_path, read_positions  # noqa: PLC0415 - for help
+    from fanout.landing.claims import read_owner  # noqa: PLC0415 - for help
+    from fanout.landing.log.checkpoint_status import local_path, read_positions  # noqa: PLC0415 - for help
 
     path = local_path(location, "positions")
     try:

@@ -129,6 +129,25 @@ class Batch:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class BadRecords:
+    """Records that `decode` fails for, of one batch, in order.
+
+    Args:
+        split: Their shard or partition.
+        records: The records as `decode` got them, with the columns that locate them.
+        errors: What `decode` raised for each.
+    """
+
+    split: Split
+    records: pa.RecordBatch
+    errors: tuple[BaseException, ...]
+
+    def __repr__(self) -> str:
+        return f"<BadRecords {self.split} {len(self.errors)} records>"
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class End:
     """A split is finished: every record of it has been sent, or is lost."""

@@ -11,36 +11,17 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fanout.core.events import UNCOUNTED, Gap
+from fanout.core.events import UNCOUNTED, BadRecords, Gap
 from fanout.core.user_functions import check_function, drop_unawaited, is_interrupt
 from fanout.errors import DecodeFailedError, OptionError, RetryLaterError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from fanout.core.events import Batch, Split
+    from fanout.core.events import Batch
     from fanout.core.positions import Cursor
 
-    OnBadRecord: TypeAlias = Literal["fail", "gap"] | Callable[["BadRecords"], Awaitable[None]]
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class BadRecords:
-    """Records that `decode` fails for, of one batch, in order.
-
-    Args:
-        split: Their shard or partition.
-        records: The records as `decode` got them, with the columns that locate them.
-        errors: What `decode` raised for each.
-    """
-
-    split: Split
-    records: pa.RecordBatch
-    errors: tuple[BaseException, ...]
-
-    def __repr__(self) -> str:
-        return f"<BadRecords {self.split} {len(self.errors)} records>"
+    OnBadRecord: TypeAlias = Literal["fail", "gap"] | Callable[[BadRecords], Awaitable[None]]
 
 
 def check_on_bad_record(value: object, decode: object) -> None:

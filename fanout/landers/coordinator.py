@@ -17,11 +17,9 @@ from fanout.core.statistics import CommitStatistics, Statistics, StreamTotals
 from fanout.core.subscriber import split_failure
 from fanout.core.user_functions import call_listener, check_on_resubscribe
 from fanout.errors import FanOutError, SetupError, StreamStateError
-from fanout.landers.batch_minimum import BatchMinimum
+from fanout.landers.assignment import Leases
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
-from fanout.landers.leases import Leases
-from fanout.landers.leftovers import Leftovers
 from fanout.landers.messages import (
     Assign,
     Assigned,
@@ -40,7 +38,7 @@ from fanout.landers.messages import (
     encode,
     from_lander,
 )
-from fanout.landers.session import SILENCE, LanderSession
+from fanout.landers.session import SILENCE, BatchMinimum, LanderSession, Leftovers
 from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import LandedBatch
 

@@ -18,7 +18,7 @@ from fanout.core.remote_error import ErrorWire
 from fanout.errors import SetupError
 from fanout.landers.channel import Channel, ChannelClosedError
 from fanout.landers.control_client import connect
-from fanout.landers.control_tls import lander_tls
+from fanout.landers.control_handshake import lander_tls
 from fanout.landers.lander import LEASE, Lander
 from fanout.landers.messages import (
     Failed,
@@ -31,7 +31,7 @@ from fanout.landers.messages import (
     from_coordinator,
 )
 from fanout.landing.segments.segments import SegmentLog
-from fanout.landing.storage.places import open_storage
+from fanout.landing.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,14 +16,12 @@ from fanout.core.opening import ResumePoint, open_stored, resolve_start
 from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
-from fanout.landing.claims.ownership import ThisProcess, claim
-from fanout.landing.log.columns import continued, keep_columns
+from fanout.landing.claims import ThisProcess, claim
+from fanout.landing.log.columns import continued, give_identity, keep_columns
 from fanout.landing.log.entries import BatchEntry
 from fanout.landing.log.entry_log import EntryLog
-from fanout.landing.log.identity import give_identity
-from fanout.landing.log.landed_entry import LandedEntry
+from fanout.landing.log.followed import LandedEntry
 from fanout.landing.log.reading import LandingPlace
-from fanout.landing.projections.spark_log import SparkLog
 from fanout.landing.retention.retention import (
     Retention,
     check_no_files,
@@ -33,7 +31,8 @@ from fanout.landing.retention.retention import (
 from fanout.landing.segments.by_date import check_date_column, publish_by_date
 from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller
 from fanout.landing.segments.segments import Filled, LandedBatch, SegmentLog, publish
-from fanout.landing.storage.places import open_storage
+from fanout.landing.spark_log import SparkLog
+from fanout.landing.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe, Statistics
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.storage.storage import Storage
 

@@ -22,7 +22,7 @@ from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition
 from fanout.kinesis import KinesisSource
-from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.claims import claim_stopped
 from fanout.landing.log.entries import (
     BatchEntry,
     TakenSegments,

@@ -22,7 +22,8 @@ from tests.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fanout.core.user_decode import BadRecords, OnBadRecord
+    from fanout.core.events import BadRecords
+    from fanout.core.user_decode import OnBadRecord
 
 A = Split("a")
 PLACES = PlaceColumns(names=("split", "sequence"), numbers=("sequence",), word="sequence")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.landers.leftovers import Leftovers
+from fanout.landers.session import Leftovers
 from fanout.landing.segments.segments import publish
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landers.rig import Rig

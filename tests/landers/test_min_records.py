@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.landers.batch_minimum import BatchMinimum
 from fanout.landers.messages import Hello
-from fanout.landers.session import LanderSession
+from fanout.landers.session import BatchMinimum, LanderSession
 from fanout.landing.segments.segment_file import SegmentFile
 from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from tests.landers.rig import MemoryChannel, Rig, until

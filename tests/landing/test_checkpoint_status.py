@@ -12,8 +12,7 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.claims.owner import is_claimed, read_owner
-from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.claims import claim_stopped, is_claimed, read_owner
 from fanout.landing.log.checkpoint_status import read_status
 from fanout.landing.log.entries import (
     BatchEntry,
@@ -34,7 +33,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from fanout.landing.storage.local_storage import LocalStorage
-from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.claims import claim_stopped
 with claim_stopped(LocalStorage(Path(sys.argv[1])), "holder"):
     print("held", flush=True)
     sys.stdin.read()

@@ -18,7 +18,7 @@ from fanout.landing.storage.local_storage import LocalStorage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
 
 QUERY = "3f6e3a0c-7b1d-4a35-9d5f-000000000001"
 

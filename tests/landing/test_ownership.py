@@ -8,7 +8,7 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError
-from fanout.landing.claims.ownership import ThisProcess, claim
+from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.log.entries import BatchEntry, entry_name
 from fanout.landing.log.entry_log import EntryLog
 from fanout.landing.log.ledger import BatchLedger
@@ -20,7 +20,7 @@ from tests.landing.lagging_lists import LaggingLists
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.claims.ownership import Lock
+    from fanout.landing.claims import Lock
 
 PROCESS = ThisProcess("test")
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from fanout.core.checkpoint import Checkpoint
-from fanout.landing.claims.ownership import ThisProcess, claim
+from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.log.entries import BATCHES, BatchEntry, batch_ids, entry_name
 from fanout.landing.log.entry_log import EntryLog
 from fanout.landing.retention.retention import Retention

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.lifecycle_log import LogEvent, write
 from fanout.errors import CheckpointError
-from fanout.landing.claims.ownership import create_owned
+from fanout.landing.claims import create_owned
 from fanout.landing.log.entries import (
     BATCHES,
     MAX_ENTRY_BYTES,
@@ -27,7 +27,7 @@ from fanout.landing.log.entries import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.storage.storage import Storage, StoredFiles
 
 _READ_AT_ONCE: Final = 16

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from fanout.errors import CheckpointError
+from fanout.landing.log.columns import read_identity
 from fanout.landing.log.entries import BATCHES, batch_ids
 from fanout.landing.log.entry_log import read_entry
-from fanout.landing.log.identity import read_identity
 from fanout.landing.storage.local_storage import LocalFiles
 
 if TYPE_CHECKING:

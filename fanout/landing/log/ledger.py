@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.positions import Position
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.storage.storage import Storage
 
 # A handler may have kept a lazy DataFrame, so the newest batches keep their segments.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, final
 import msgspec
 
 from fanout.errors import CheckpointError
-from fanout.landing.claims.ownership import create_owned
+from fanout.landing.claims import create_owned
 from fanout.landing.log.entries import (
     MAX_ENTRY_BYTES,
     VERSION,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanout.core.checkpoint import Checkpoint
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.segments.segments import Filled
     from fanout.landing.storage.storage import Storage
 

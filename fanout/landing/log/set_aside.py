@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
 import msgspec
 
-from fanout.landing.claims.ownership import create_owned
+from fanout.landing.claims import create_owned
 from fanout.landing.log.entries import MAX_ENTRY_BYTES, VERSION, batch_ids, ledger_format
 from fanout.landing.segments.segment_file import Count  # noqa: TC001 - msgspec reads it
 
 if TYPE_CHECKING:
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.storage.storage import Storage, StoredFiles
 
 SET_ASIDE: Final = "set-aside"

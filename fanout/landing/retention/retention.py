@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.log.entry_log import EntryLog
     from fanout.landing.segments.segment_file import SegmentFile
     from fanout.landing.storage.storage import Storage

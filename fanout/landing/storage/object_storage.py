@@ -14,6 +14,7 @@ from tenacity import RetryCallState, Retrying
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import CheckpointError, SetupError
+from fanout.landing.storage.local_storage import ScratchDirectory
 from fanout.landing.storage.object_errors import (
     asks_again,
     is_lost,
@@ -22,8 +23,6 @@ from fanout.landing.storage.object_errors import (
     may_have_written,
     object_errors,
 )
-from fanout.landing.storage.open_object import OpenObject
-from fanout.landing.storage.scratch_directory import ScratchDirectory
 from fanout.landing.storage.storage import FileInfo, check_name, finished, readable_path
 
 if TYPE_CHECKING:
@@ -32,6 +31,45 @@ if TYPE_CHECKING:
 
     from fanout.landing.storage.object_clients import Store
     from fanout.landing.storage.object_location import ObjectLocation
+
+
+@final
+class OpenObject(io.RawIOBase):
+    """Read parts of an object of so many bytes, each with one request."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read = read
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to where the next read begins; return that."""
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}
+        self._at = origin[whence] + offset
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill a buffer as far as the object goes; return the number of bytes."""
+        end = min(self._at + len(buffer), self._size)
+        if end <= self._at:
+            return 0
+        data = self._read(self._at, end)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
 
 _MAX_SINGLE_PUT: Final = 64 << 20
 _MAX_QUICK_PUT: Final = 4 << 20

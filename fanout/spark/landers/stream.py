@@ -25,9 +25,13 @@ from fanout.errors import (
     StreamStateError,
 )
 from fanout.landers.assignment import Assignment
-from fanout.landers.control_handshake import SECRET_BYTES
+from fanout.landers.control_handshake import (
+    SECRET_BYTES,
+    driver_tls,
+    new_certificate,
+    spark_encrypts,
+)
 from fanout.landers.control_server import ControlServer
-from fanout.landers.control_tls import driver_tls, new_certificate, spark_encrypts
 from fanout.landers.coordinator import Coordinator
 from fanout.landers.task import LanderTask
 from fanout.landing.storage.local_storage import LocalStorage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 from fanout.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.spark.query.current_batch import BatchContext
 
 
