@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import FullJitter, Retries
 from fanout.core.checkpoint import Checkpoint
-from fanout.core.event_time import CarriedWatermarks, EventTime
+from fanout.core.event_time import CarriedWatermarks, EventTime, Watermarks
 from fanout.core.fan_out import FanOut
 from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.lineage import Lineage, delay_after_failure
@@ -19,7 +19,6 @@ from fanout.core.positions import Cursor
 from fanout.core.progress import Progress
 from fanout.core.subscribers import Subscribers
 from fanout.core.user_functions import check_on_resubscribe
-from fanout.core.watermarks import Watermarks
 from fanout.errors import FanOutError, PositionError, ServiceError
 
 if TYPE_CHECKING:

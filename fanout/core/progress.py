@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.event_time import Watermarks
     from fanout.core.events import Gap, Split
     from fanout.core.positions import Position
-    from fanout.core.watermarks import Watermarks
 
 Arrival: TypeAlias = "Callable[[pa.RecordBatch, int], int | None]"
 OnGapMeasured: TypeAlias = "Callable[[Split, float], None]"

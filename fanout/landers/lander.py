@@ -14,14 +14,13 @@ from fanout.core.backoff import FullJitter
 from fanout.core.cancellation import in_thread
 from fanout.core.checkpoint import from_wire, to_wire
 from fanout.core.error_text import name_or_other, text_of
-from fanout.core.event_time import EventTime
+from fanout.core.event_time import EventTime, Watermarks
 from fanout.core.events import Split
 from fanout.core.fan_out import FanOut
 from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.progress import Progress
 from fanout.core.remote_error import ErrorWire, sendable
 from fanout.core.subscribers import Subscribers
-from fanout.core.watermarks import Watermarks
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.messages import (
     Assign,

@@ -22,7 +22,7 @@ from fanout.landing.log.entries import BatchEntry
 from fanout.landing.log.entry_log import EntryLog
 from fanout.landing.log.followed import LandedEntry
 from fanout.landing.log.reading import LandingPlace
-from fanout.landing.retention.retention import (
+from fanout.landing.retention import (
     Retention,
     check_no_files,
     sweep_files_of_landers,

@@ -18,7 +18,7 @@ from fanout.kinesis import KinesisSource
 from fanout.landing import lander
 from fanout.landing.lander import land
 from fanout.landing.log.followed import followed
-from fanout.landing.retention.retention import Retention
+from fanout.landing.retention import Retention
 from fanout.landing.storage.opening import open_storage
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.s3 import s3_options

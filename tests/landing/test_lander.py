@@ -20,7 +20,7 @@ from fanout.landing.lander import land
 from fanout.landing.log.entries import BatchEntry, encode_entry, entry_name
 from fanout.landing.log.entry_log import EntryLog
 from fanout.landing.log.followed import followed
-from fanout.landing.retention.retention import Retention
+from fanout.landing.retention import Retention
 from fanout.landing.storage.opening import open_storage
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.s3 import S3_SERVERS, s3_options

@@ -12,7 +12,7 @@ from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.log.entries import BatchEntry, entry_name
 from fanout.landing.log.entry_log import EntryLog
 from fanout.landing.log.ledger import BatchLedger
-from fanout.landing.retention.retention import check_no_files, sweep_orphans
+from fanout.landing.retention import check_no_files, sweep_orphans
 from fanout.landing.segments.segment_file import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.lagging_lists import LaggingLists

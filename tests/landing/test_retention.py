@@ -7,7 +7,7 @@ from fanout.core.checkpoint import Checkpoint
 from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.log.entries import BATCHES, BatchEntry, batch_ids, entry_name
 from fanout.landing.log.entry_log import EntryLog
-from fanout.landing.retention.retention import Retention
+from fanout.landing.retention import Retention
 from fanout.landing.segments.segment_file import SegmentFile
 from tests.landing.lagging_lists import LaggingLists
 

@@ -20,7 +20,7 @@ from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.lander import land
 from fanout.landing.log.entries import BatchEntry
 from fanout.landing.log.entry_log import EntryLog
-from fanout.landing.retention.retention import Retention
+from fanout.landing.retention import Retention
 from fanout.landing.segments.segment_file import SegmentFile
 from fanout.landing.spark_log import (
     SparkLog,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self, final
 
 from fanout.errors import OptionError
 from fanout.landing.log.landed_log import NO_LIMITS, Limits
-from fanout.landing.retention.named_readers import check_reader
+from fanout.landing.retention import check_reader
 from fanout.landing.storage.opening import open_files, open_known_storage
 from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.storage_settings import STORAGE, check_storage_setting

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 
 from fanout.errors import OptionError
 from fanout.landing.log.landed_log import NO_LIMITS, LandedLog, Limits, Place
-from fanout.landing.retention.named_readers import NamedReader
+from fanout.landing.retention import NamedReader
 from fanout.spark.dataframe.offsets import LandingOffset
 from fanout.spark.dataframe.option_words import in_words_of_options
 from fanout.spark.dataframe.row_groups import partitions, read_rows
