@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.kinesis import KinesisSource
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import SegmentFile
 
 __all__ = ("compare", "run", "stops")
 

@@ -33,7 +33,7 @@ from fanout.landing.log.entries import (
     encode_entry,
     encode_origin,
 )
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.testing.faults import EndEarly, RefuseCall, Stall, fault_from_json, fault_to_json
 from fanout.testing.kinesis.list_shards import ListShardsError, decode_token
 from fanout.testing.kinesis.polling import ShardIterator

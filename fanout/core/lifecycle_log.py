@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from fanout.core.error_text import name_or_other, text_of
-from fanout.core.log_limit import WINDOW, LogLimit
+from fanout.core.limits import WINDOW, LogLimit
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -243,7 +243,7 @@ _LEASE_SECONDS: Final = 5.5
 
 
 @final
-class Leases:
+class HandoverDelays:
     """Keep two landers from reading one split, and to what the service allows about a split.
 
     Times are those of the loop's clock, in seconds.

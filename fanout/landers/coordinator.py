@@ -17,7 +17,7 @@ from fanout.core.statistics import CommitStatistics, Statistics, StreamTotals
 from fanout.core.subscriber import split_failure
 from fanout.core.user_functions import call_listener, check_on_resubscribe
 from fanout.errors import FanOutError, SetupError, StreamStateError
-from fanout.landers.assignment import Leases
+from fanout.landers.assignment import HandoverDelays
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
 from fanout.landers.messages import (
@@ -38,7 +38,7 @@ from fanout.landers.messages import (
     encode,
     from_lander,
 )
-from fanout.landers.session import SILENCE, BatchMinimum, LanderSession, Leftovers
+from fanout.landers.session import SILENCE, BatchMinimum, LanderSession, OrphanSweeper
 from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import LandedBatch
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fanout.landers.assignment import Assignment
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, Piece, Resubscription
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import SegmentFile
 
 log = logging.getLogger(__name__)
 
@@ -104,14 +104,14 @@ class Coordinator:
         self._on_resubscribe = on_resubscribe
         self._sessions: dict[int, LanderSession] = {}
         self._owners: dict[str, LanderSession] = {}
-        self._leases = Leases(connection.pacing)
+        self._delays = HandoverDelays(connection.pacing)
         self._failures: dict[int, int] = {}  # of each lander, in a row
         self._begun: set[int] = set()  # landers that have read in this run
         self._time = asyncio.get_running_loop().time
         self._epochs = 0
         self._landed: deque[tuple[LanderSession, SegmentFile]] = deque()
         self._landed_since = 0.0
-        self.leftovers = Leftovers()
+        self.orphans = OrphanSweeper()
         self._counters = Counters()
         self._causes = Causes()
         self._changed = asyncio.Event()
@@ -152,7 +152,7 @@ class Coordinator:
         session = self._sessions.get(lander)
         if session is not None:
             self._end(session, "its task has ended" if error is None else text_of(error))
-        self._leases.release(lander, self._time())
+        self._delays.release(lander, self._time())
         if error is not None:
             self._count_failure(lander, error)
         self._assign()
@@ -297,7 +297,7 @@ class Coordinator:
             split.id
             for split in self._lineage.startable()
             if split.id not in self._owners
-            and self._leases.is_over(split.id, now)
+            and self._delays.is_over(split.id, now)
             and not self._is_read(split)
         ]
         owners = {split_id: session.lander for split_id, session in self._owners.items()}
@@ -321,7 +321,7 @@ class Coordinator:
         for split_id in split_ids:
             state = self._progress[split_id]
             self._owners[split_id] = session
-            self._leases.given(split_id)
+            self._delays.given(split_id)
             session.splits.add(split_id)
             assigned.append(
                 Assigned(
@@ -353,7 +353,7 @@ class Coordinator:
                     await channel.send(encode(Superseded()))
                 return None
             self._end(former, "a newer one has connected")
-        self._leases.release(hello.lander, self._time())
+        self._delays.release(hello.lander, self._time())
         self._epochs += 1
         session = self._sessions[hello.lander] = LanderSession(hello, self._epochs, channel)
         session.tell(Welcome(session.epoch))
@@ -378,7 +378,7 @@ class Coordinator:
                 for split_id in split_ids:
                     if self._owners.get(split_id) is session:
                         self._free(session, split_id)
-                        self._leases.moved(split_id, self._time())
+                        self._delays.moved(split_id, self._time())
                 self._assign()
             case Report():
                 self._take_report(session, message)
@@ -476,7 +476,7 @@ class Coordinator:
             if self._minimum is not None:
                 self._minimum.answered(session)
             self._changed.set()
-            self.leftovers.ended(session.epoch, session.last_segment)
+            self.orphans.ended(session.epoch, session.last_segment)
             session.hang_up()
             if not self._closed:
                 self._lifecycle.lander_gone(session.name, reason)
@@ -484,7 +484,7 @@ class Coordinator:
         for split_id in list(session.splits):
             subscribed = self._counters.subscribed(split_id, now)
             self._free(session, split_id)
-            self._leases.lost(split_id, session.lander, subscribed, now)
+            self._delays.lost(split_id, session.lander, subscribed, now)
         if session.connected >= _WELL_SECONDS:
             self._failures.pop(session.lander, None)
         if session.failure is not None:

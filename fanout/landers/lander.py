@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from fanout.core.statistics import SplitStatistics
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, FromLander
-    from fanout.landing.segments.segment_file import SegmentFile
-    from fanout.landing.segments.segments import SegmentLog, SplitPart
+    from fanout.landing.segments.segments import SegmentFile, SegmentLog, SplitPart
     from fanout.landing.storage.storage import Storage
 
 log = logging.getLogger(__name__)

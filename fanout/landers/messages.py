@@ -12,7 +12,7 @@ from fanout.core.remote_error import ErrorWire  # noqa: TC001 - msgspec reads it
 from fanout.core.statistics import SplitState  # noqa: TC001 - msgspec reads it
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import FanOutError, SplitFailedError
-from fanout.landing.segments.segment_file import SegmentFile  # noqa: TC001 - msgspec reads it
+from fanout.landing.segments.segments import SegmentFile  # noqa: TC001 - msgspec reads it
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Text = Annotated[str, msgspec.Meta(max_length=10_000)]

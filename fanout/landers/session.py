@@ -11,8 +11,7 @@ from fanout.core.lifecycle_log import LanderName
 from fanout.core.statistics import LanderStatistics
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.messages import Beat, MessageError, encode, from_lander
-from fanout.landing.segments.segment_file import SEGMENTS
-from fanout.landing.segments.segments import session_of
+from fanout.landing.segments.segments import SEGMENTS, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from fanout.errors import FanOutError
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, Hello
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import SegmentFile
     from fanout.landing.storage.storage import Storage
 
 SILENCE: Final = 7.0
@@ -126,7 +125,7 @@ class LanderSession:
 
 
 @final
-class Leftovers:
+class OrphanSweeper:
     """Know the sessions that are over, and delete what they have published and nothing counts.
 
     A lander is killed after it has published a segment and before it has told of it, or it goes on

@@ -19,8 +19,7 @@ import msgspec
 from fanout.core.lifecycle_log import LogEvent, write
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import CheckpointError
-from fanout.landing.segments.segment_file import SEGMENTS
-from fanout.landing.segments.segments import run_of
+from fanout.landing.segments.segments import SEGMENTS, run_of
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from fanout.core.sentence import Option
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.log.columns import continued, give_identity, keep_columns
-from fanout.landing.log.entries import BatchEntry
-from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.log.entries import BatchEntry, EntryLog
 from fanout.landing.log.followed import LandedEntry
 from fanout.landing.log.reading import LandingPlace
 from fanout.landing.retention import (

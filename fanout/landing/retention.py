@@ -17,11 +17,12 @@ from fanout.core.sentence import Option
 from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.log.entries import BATCHES, batch_ids, entry_name
-from fanout.landing.segments.segment_file import (
+from fanout.landing.segments.segments import (
     SEGMENTS,
     Count,
+    place_of,
+    session_of,
 )
-from fanout.landing.segments.segments import place_of, session_of
 from fanout.landing.storage.storage import READERS
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from fanout.landing.claims import Ownership
-    from fanout.landing.log.entry_log import EntryLog
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.log.entries import EntryLog
+    from fanout.landing.segments.segments import SegmentFile
     from fanout.landing.storage.storage import FileInfo, Storage, StoredFiles
 
 _READER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -12,7 +12,7 @@ import msgspec
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.landing.claims import taken_error
 from fanout.landing.log.entries import BATCHES, batch_ids
-from fanout.landing.segments.segment_file import SEGMENTS
+from fanout.landing.segments.segments import SEGMENTS
 from fanout.landing.storage.object_location import is_object_location, parse_location
 from fanout.landing.storage.storage import SPARK_LOG
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from fanout.landing.claims import Ownership
-    from fanout.landing.log.entries import BatchEntry
-    from fanout.landing.log.entry_log import EntryLog
+    from fanout.landing.log.entries import BatchEntry, EntryLog
     from fanout.landing.storage.storage import Storage
 
 INTERVAL: Final = 10

@@ -33,7 +33,7 @@ from fanout.landing.log.entries import (
 )
 from fanout.landing.log.pending import Pending, encode_pending, pending_name
 from fanout.landing.log.set_aside import SetAsideLog
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3

@@ -22,7 +22,7 @@ from fanout.landing.log.entries import (
     entry_name,
 )
 from fanout.landing.log.pending import Pending, encode_pending, pending_name
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.landing.claims import ThisProcess, claim
-from fanout.landing.log.entries import BatchEntry, entry_name
-from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.log.entries import BatchEntry, EntryLog, entry_name
 from fanout.landing.retention import sweep_files_of_landers, sweep_orphans
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.spark_log import SparkLog
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.spark_reader import read_log

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fanout.landing.log.entries import batch_ids
-from fanout.landing.log.entry_log import read_entry
+from fanout.landing.log.entries import batch_ids, read_entry
 from fanout.landing.storage.opening import open_storage
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer

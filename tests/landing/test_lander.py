@@ -17,8 +17,7 @@ from fanout.core.events import Batch, End
 from fanout.errors import CheckpointError, OptionError, SplitFailedError
 from fanout.landing import lander
 from fanout.landing.lander import land
-from fanout.landing.log.entries import BatchEntry, encode_entry, entry_name
-from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.log.entries import BatchEntry, EntryLog, encode_entry, entry_name
 from fanout.landing.log.followed import followed
 from fanout.landing.retention import Retention
 from fanout.landing.storage.opening import open_storage
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.landing.lander import Landing
     from fanout.landing.log.followed import LandedEntry
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import SegmentFile
     from fanout.landing.storage.storage import Storage
 
 

@@ -12,7 +12,7 @@ from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import CheckpointError
 from fanout.landing.log.entries import BatchEntry, TakenSegments, entry_name
 from fanout.landing.log.ledger import BatchLedger, LedgerBatch
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
 
 if TYPE_CHECKING:

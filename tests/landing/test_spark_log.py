@@ -18,10 +18,9 @@ from fanout.errors import CheckpointError
 from fanout.landing import spark_log
 from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.lander import land
-from fanout.landing.log.entries import BatchEntry
-from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.log.entries import BatchEntry, EntryLog
 from fanout.landing.retention import Retention
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.spark_log import (
     SparkLog,
     decode_file,

@@ -19,12 +19,11 @@ from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.claims import create_owned
 from fanout.landing.log.entries import MAX_ENTRY_BYTES, ORIGIN
-from fanout.landing.segments.segment_file import SEGMENTS
-from fanout.landing.segments.segments import place_of
+from fanout.landing.segments.segments import SEGMENTS, place_of
 
 if TYPE_CHECKING:
     from fanout.landing.claims import Ownership
-    from fanout.landing.log.entry_log import EntryLog
+    from fanout.landing.log.entries import EntryLog
     from fanout.landing.storage.storage import LandingStorage, Storage, StoredFiles
 
 IDENTITY: Final = "landing.json"

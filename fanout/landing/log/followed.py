@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final, Self, final
 
 from fanout.core.cancellation import in_thread
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.log.entries import BATCHES, MAX_ENTRY_BYTES, ORIGIN, batch_ids
-from fanout.landing.log.entry_log import read_entry
+from fanout.landing.log.entries import BATCHES, MAX_ENTRY_BYTES, ORIGIN, batch_ids, read_entry
 from fanout.landing.storage.opening import open_files
 
 if TYPE_CHECKING:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from fanout.errors import CheckpointError
 from fanout.landing.log.columns import read_identity
-from fanout.landing.log.entries import BATCHES, batch_ids
-from fanout.landing.log.entry_log import read_entry
+from fanout.landing.log.entries import BATCHES, batch_ids, read_entry
 from fanout.landing.storage.local_storage import LocalFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import SegmentFile
     from fanout.landing.storage.storage import StoredFiles
 
 # How often it is looked for new entries in a bucket, where it costs money, as `followed` does:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.errors import CheckpointError
-from fanout.landing.log.entries import BatchEntry, entry_name
-from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.log.entries import BatchEntry, EntryLog, entry_name
 from fanout.landing.log.pending import PendingSegments
-from fanout.landing.segments.segment_file import SEGMENTS
-from fanout.landing.segments.segments import run_of
+from fanout.landing.segments.segments import SEGMENTS, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

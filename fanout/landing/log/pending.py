@@ -19,8 +19,7 @@ from fanout.landing.log.entries import (
     decode_positions,
     ledger_format,
 )
-from fanout.landing.segments.segment_file import Count, SegmentFile  # noqa: TC001 - msgspec
-from fanout.landing.segments.segments import publish
+from fanout.landing.segments.segments import Count, SegmentFile, publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

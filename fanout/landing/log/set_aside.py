@@ -8,7 +8,7 @@ import msgspec
 
 from fanout.landing.claims import create_owned
 from fanout.landing.log.entries import MAX_ENTRY_BYTES, VERSION, batch_ids, ledger_format
-from fanout.landing.segments.segment_file import Count  # noqa: TC001 - msgspec reads it
+from fanout.landing.segments.segments import Count  # noqa: TC001 - msgspec reads it
 
 if TYPE_CHECKING:
     from fanout.landing.claims import Ownership

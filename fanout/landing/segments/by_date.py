@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from fanout.core.sentence import Option
 from fanout.errors import OptionError
-from fanout.landing.segments.segment_file import SEGMENTS, SegmentFile
-from fanout.landing.segments.segments import publish_errors, write_options
+from fanout.landing.segments.segments import SEGMENTS, SegmentFile, publish_errors, write_options
 
 if TYPE_CHECKING:
     from pathlib import Path

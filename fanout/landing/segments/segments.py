@@ -13,14 +13,14 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fanout.core.error_text import disk_reason
 from fanout.errors import CheckpointError
-from fanout.landing.segments.segment_file import SEGMENTS, SegmentFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,27 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.drain import Drained
     from fanout.landing.storage.storage import Storage
+
+SEGMENTS: Final = "segments"
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@final
+class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A published segment, as the ledger remembers it."""
+
+    # Below the checkpoint.
+    name: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^segments/(date=[0-9]{4}-[0-9]{2}-[0-9]{2}/)?[a-z0-9-]+\.parquet\Z",
+            max_length=120,
+        ),
+    ]
+    rows: Count  # its records
+    size: Count  # its bytes on disk
+
 
 # A session of a lander has its own numbers between those of the run and of the segment.
 _NAME_OF_SESSION = re.compile(r"run-([0-9]{6,})-([0-9]{6,7})-[0-9]{8,}\.parquet")

@@ -9,7 +9,7 @@ import msgspec
 
 from fanout.errors import CheckpointError
 from fanout.landing.log.landed_log import Place
-from fanout.landing.segments.segment_file import Count  # noqa: TC001 - msgspec reads it
+from fanout.landing.segments.segments import Count  # noqa: TC001 - msgspec reads it
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -292,7 +292,7 @@ class LandersStream:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
                 await in_thread(
-                    lambda: coordinator.leftovers.sweep(self._place.storage, self._place.run)
+                    lambda: coordinator.orphans.sweep(self._place.storage, self._place.run)
                 )
             except (FanOutError, OSError) as error:
                 log.warning("what lost landers left is not deleted yet: %s", text_of(error))

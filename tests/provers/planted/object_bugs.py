@@ -10,7 +10,7 @@ from obstore.exceptions import BaseError
 from fanout.errors import CheckpointError
 from fanout.landing import claims
 from fanout.landing.claims import MAX_RUN_BYTES, Ownership, newest_run, run_name
-from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.log.entries import EntryLog
 from fanout.landing.storage import object_storage
 from fanout.landing.storage.object_storage import ObjectStorage
 

@@ -10,9 +10,8 @@ from fanout.landing import claims
 from fanout.landing.claims import Ownership
 from fanout.landing.log import ledger
 from fanout.landing.log.ledger import BatchLedger
-from fanout.landing.segments.segment_file import SEGMENTS, SegmentFile
 from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller, Stopped
-from fanout.landing.segments.segments import Filled, OpenSegment, SegmentLog
+from fanout.landing.segments.segments import SEGMENTS, Filled, OpenSegment, SegmentFile, SegmentLog
 from fanout.landing.storage import local_storage
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.query.batch_runner import BatchResult, BatchRunner

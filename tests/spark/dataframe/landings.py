@@ -11,7 +11,7 @@ import fanout
 from fanout.core.checkpoint import Checkpoint
 from fanout.landing.log.columns import give_identity
 from fanout.landing.log.entries import BatchEntry, encode_entry, entry_name
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.spark.manual import ManualSource
 
