@@ -31,9 +31,6 @@ class Intervals(Generic[_T]):
         """Let other intervals hold for the whole process until the block ends.
 
         Blocks may be nested. Blocks of two threads that overlap restore the wrong intervals.
-
-        Args:
-            intervals: The intervals to keep instead.
         """
         before = self._current
         self._current = intervals

@@ -31,11 +31,6 @@ class HandshakeFailedError(Exception):
     """The other side does not know the secret, or does not speak this protocol."""
 
 
-def new_secret() -> bytes:
-    """Return the secret of a query: the driver makes it, and it travels with the Spark job."""
-    return secrets.token_bytes(SECRET_BYTES)
-
-
 async def admit_lander(connection: Connection, secret: bytes) -> None:
     """Prove the driver to a lander, after the lander has proved itself."""
     driver_nonce = secrets.token_bytes(_NONCE_BYTES)
