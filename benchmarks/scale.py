@@ -36,7 +36,7 @@ from fanout.landers.control_handshake import SECRET_BYTES
 from fanout.landers.control_server import ControlServer
 from fanout.landers.coordinator import Coordinator
 from fanout.landers.task import LanderTask
-from fanout.landing.claims.ownership import ThisProcess, claim
+from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.log.entries import BatchEntry
 from fanout.landing.log.ledger import BatchLedger
 from fanout.landing.log.reading import BatchLimits
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.kinesis import KinesisSource
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import SegmentFile
 
 __all__ = ("compare", "run", "stops")
 

@@ -24,7 +24,7 @@ from benchmarks.sink import AT_LEAST_ONCE, EXACTLY_ONCE, PEER, TOPICS, TRANSFORM
 from benchmarks.spark_contender import answer, cpu_seconds, session, warm_up_batches
 from fanout.kafka import Security
 from fanout.kafka.cluster import Cluster
-from fanout.landing.claims.ownership import claim
+from fanout.landing.claims import claim
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark import KafkaSink
 from fanout.spark.hadoop.jvm_lock import JvmProcess

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 from fanout._exports import lazy_exports
 from fanout.core.backoff import Backoff
-from fanout.core.bad_records import BadRecords
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.drain import Drained
 from fanout.core.event_time import EventTime
-from fanout.core.events import Batch, Gap, Split
+from fanout.core.events import BadRecords, Batch, Gap, Split
 from fanout.core.fan_out import FanOut
 from fanout.core.lending import StreamLending
 from fanout.core.opening import open_stream as open  # noqa: A004 - read as `fanout.open(...)`
@@ -30,13 +29,11 @@ from fanout.core.statistics import (
     LanderStatistics,
     LendingStatistics,
     Origin,
+    SinkStatistics,
     SplitState,
     SplitStatistics,
     Statistics,
     StreamTotals,
-)
-from fanout.core.write_statistics import (
-    SinkStatistics,
     TransactionStatistics,
     WriterStatistics,
 )
@@ -74,8 +71,7 @@ from fanout.errors import (
 
 if TYPE_CHECKING:
     from fanout.landing.lander import Landing, land
-    from fanout.landing.log.followed import followed
-    from fanout.landing.log.landed_entry import LandedEntry
+    from fanout.landing.log.followed import LandedEntry, followed
 
 __all__ = (
     "AcknowledgementError",
@@ -146,7 +142,7 @@ __all__ = (
 __getattr__, _ = lazy_exports(
     __name__,
     {
-        "LandedEntry": "fanout.landing.log.landed_entry",
+        "LandedEntry": "fanout.landing.log.followed",
         "Landing": "fanout.landing.lander",
         "followed": "fanout.landing.log.followed",
         "land": "fanout.landing.lander",

@@ -24,7 +24,8 @@ from fanout.errors import (
     PositionError,
 )
 from fanout.kinesis.reading.decode import decode_event, decode_records
-from fanout.landing.claims.ownership import Ownership
+from fanout.landing.claims import Ownership
+from fanout.landing.log.checkpoint_status import read_positions
 from fanout.landing.log.entries import (
     BatchEntry,
     decode_entry,
@@ -32,8 +33,7 @@ from fanout.landing.log.entries import (
     encode_entry,
     encode_origin,
 )
-from fanout.landing.log.stored_positions import read_positions
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.testing.faults import EndEarly, RefuseCall, Stall, fault_from_json, fault_to_json
 from fanout.testing.kinesis.list_shards import ListShardsError, decode_token
 from fanout.testing.kinesis.polling import ShardIterator

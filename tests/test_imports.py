@@ -78,7 +78,7 @@ ROWS_OF_ROOM = {
         {"segments"},
         {"claims"},
         {"log"},
-        {"projections", "retention"},
+        {"spark_log", "retention"},
         {"lander"},
     ),
     "spark": (

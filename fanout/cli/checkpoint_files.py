@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.findings import Finding
-    from fanout.landing.claims.owner import Owner
+    from fanout.landing.claims import Owner
     from fanout.landing.storage.storage import StoredFiles
 
 _DAMAGE: Final = "do not start a reader on it as it is"
@@ -44,7 +44,7 @@ def checkpoint_files(location: str) -> Iterator[StoredFiles]:
     For a checkpoint with another scheme than `file` a Spark session is started.
     """
     if is_local(location):
-        from fanout.landing.log.stored_positions import (  # noqa: PLC0415 - for help
+        from fanout.landing.log.checkpoint_status import (  # noqa: PLC0415 - for help
             local_path,
             stored_files,
         )
@@ -65,7 +65,7 @@ def landing_in_bucket(location: str) -> StoredFiles | None:
     """Return the files of a landing on object storage; None where none is found."""
     from fanout.landing.log.entries import MAX_ENTRY_BYTES, ORIGIN  # noqa: PLC0415 - for help
     from fanout.landing.storage.object_location import is_object_location  # noqa: PLC0415 - for help
-    from fanout.landing.storage.places import open_files  # noqa: PLC0415 - for help
+    from fanout.landing.storage.opening import open_files  # noqa: PLC0415 - for help
 
     if not is_object_location(location):
         return None
@@ -125,8 +125,8 @@ def _examine_files(files: StoredFiles) -> tuple[Checkpoint | None, list[Finding]
 
 
 def _examine_local(location: str) -> tuple[Checkpoint | None, list[Finding]]:
-    from fanout.landing.claims.owner import read_owner  # noqa: PLC0415 - for help
-    from fanout.landing.log.stored_positions import local_path, read_positions  # noqa: PLC0415 - for help
+    from fanout.landing.claims import read_owner  # noqa: PLC0415 - for help
+    from fanout.landing.log.checkpoint_status import local_path, read_positions  # noqa: PLC0415 - for help
 
     path = local_path(location, "positions")
     try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.landing.lander import Landing
-    from fanout.landing.log.landed_entry import LandedEntry
+    from fanout.landing.log.followed import LandedEntry
 
 # An option would show in the list of processes.
 _SECRET: Final = re.compile(

@@ -17,8 +17,8 @@ from fanout.errors import FanOutError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from fanout.core.backlog import Backlog
     from fanout.core.checkpoint import Checkpoint, SplitPosition
+    from fanout.core.findings import Backlog
     from fanout.landing.log.checkpoint_status import CheckpointStatus
 
 # Of a batch that was set aside so many splits are named; --json has more.

@@ -115,7 +115,7 @@ def list_(
     A sink is listed from its first token on. The exit code is 1 if a transaction is open or being
     ended, or its outcome is unknown.
     """
-    from fanout.landing.claims.owner import is_claimed  # noqa: PLC0415 - for help
+    from fanout.landing.claims import is_claimed  # noqa: PLC0415 - for help
     from fanout.spark.sinks.kafka.finish_transactions import (  # noqa: PLC0415 - the same
         describe_transactions,
     )
@@ -178,8 +178,8 @@ class _Job:
     kafka: ClusterOptions
 
     def storage(self) -> LocalStorage:
+        from fanout.landing.log.checkpoint_status import local_path  # noqa: PLC0415 - see above
         from fanout.landing.log.entries import DIRECTORY  # noqa: PLC0415 - see above
-        from fanout.landing.log.stored_positions import local_path  # noqa: PLC0415 - see above
         from fanout.landing.storage.local_storage import LocalStorage  # noqa: PLC0415 - see above
 
         root = local_path(self.checkpoint, "commit tokens") / DIRECTORY
@@ -202,7 +202,7 @@ class _Job:
 
 
 def _change(verb: str, job: _Job, *, yes: bool, force: bool, json: bool) -> None:
-    from fanout.landing.claims.ownership import claim_stopped  # noqa: PLC0415 - for help
+    from fanout.landing.claims import claim_stopped  # noqa: PLC0415 - for help
     from fanout.spark.sinks.kafka.finish_transactions import (  # noqa: PLC0415 - the same
         FinishAction,
         finish_transactions,

@@ -1,4 +1,4 @@
-"""Full-jitter backoff, the pacing of a service, and the count of a split's failures."""
+"""How often calls are made again, and how long the waits between them are."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import asyncio
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
+from tenacity import AsyncRetrying, retry_if_exception
 from tenacity.wait import wait_base
 
 from fanout.core.option_checks import number
 from fanout.core.policy import Pace
-from fanout.errors import OptionError
+from fanout.errors import OptionError, RetryLaterError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from random import Random
 
     from tenacity import RetryCallState
@@ -55,13 +57,9 @@ class Backoff:
 class FullJitter(wait_base):
     """Draw each wait uniformly from zero to an exponentially growing ceiling.
 
-    The rule is "full jitter" of the AWS Architecture Blog ("Exponential Backoff And Jitter"):
-    it spreads clients that failed together better than a fixed delay with jitter added. It is
-    also a tenacity wait strategy, for control-plane calls.
-
-    Args:
-        options: Base, cap and growth.
-        random: The source of randomness; pass a seeded one for a repeatable run.
+    The rule is "full jitter" of the AWS Architecture Blog ("Exponential Backoff And Jitter"): it
+    spreads clients that failed together better than a fixed delay with jitter added. It is also a
+    tenacity wait strategy, for control-plane calls.
     """
 
     def __init__(self, options: Backoff, random: Random) -> None:
@@ -71,8 +69,7 @@ class FullJitter(wait_base):
     def delay(self, failures: int) -> float:
         """Return the seconds to wait, uniform in [0, min(cap, base * power**failures)].
 
-        Args:
-            failures: The number of failures in a row before the one that is waited for.
+        `failures` are those in a row before the one that is waited for.
         """
         return self._random.uniform(0.0, self._ceiling(failures))
 
@@ -90,35 +87,23 @@ class FullJitter(wait_base):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pacing:
-    """The limits that a service sets on calls, and its timeouts. All times are in seconds.
+    """The limits that a service sets on calls, and its timeouts. All times are in seconds."""
 
-    Args:
-        floor: The least time between two subscribe calls of one split.
-        spacing: The least time from a successful subscribe call to the next call of that split.
-        subscribe_timeout: How long a subscribe call may take.
-        silence_timeout: How long a live subscription may send nothing.
-        discovery_interval: The time between two listings of the splits; None lists them only when
-            the stream is opened and when a split has ended, as is always done in a bounded stream.
-        handover: The least time from the last call about a split in one process to the first one in
-            another process.
-        slow: The wait after an error that only a person can end.
-        backoff: How waits grow.
-        max_retries: Failures in a row without progress before a split fails; None for no limit.
-        max_pending_subscribes: Subscribe calls of all splits together that may wait for an answer.
-        max_bytes_in_flight: Bytes of all splits together that may wait for the consumer.
-    """
-
-    floor: float
-    spacing: float
-    subscribe_timeout: float
-    silence_timeout: float
+    floor: float  # the least time between two subscribe calls of one split
+    spacing: float  # the least time from a successful subscribe call to the next one of that split
+    subscribe_timeout: float  # how long a subscribe call may take
+    silence_timeout: float  # how long a live subscription may send nothing
+    # The time between two listings of the splits. None lists them only when the stream is opened
+    # and when a split has ended, as is always done in a bounded stream.
     discovery_interval: float | None
+    # The least time from the last call about a split in one process to the first one in another
+    # process.
     handover: float = 0.0
-    slow: float = 60.0
+    slow: float = 60.0  # the wait after an error that only a person can end
     backoff: Backoff = field(default_factory=Backoff)
-    max_retries: int | None = None
-    max_pending_subscribes: int = 64
-    max_bytes_in_flight: int = 256 * 1024 * 1024
+    max_retries: int | None = None  # failures in a row without progress before a split fails
+    max_pending_subscribes: int = 64  # calls of all splits together that may wait for an answer
+    max_bytes_in_flight: int = 256 * 1024 * 1024  # of all splits together, waiting for the consumer
 
 
 # What is wrong with a position shows at each attempt. Errors that are an hour apart are others: an
@@ -134,10 +119,6 @@ class Retries:
     its spacing after the last successful one. Jitter comes on top, so that splits which failed
     together do not call together. Jitter grows with failures and is reset by progress, an idle
     position included, not by a subscribe call that succeeds.
-
-    Args:
-        pacing: The limits of the service.
-        jitter: How waits grow.
     """
 
     def __init__(self, pacing: Pacing, jitter: FullJitter) -> None:
@@ -201,3 +182,51 @@ class Retries:
         if most is not None and self._fruitless > most:
             return f"max_retries={most} attempts in a row made no progress"
         return ""
+
+
+_T = TypeVar("_T")
+
+
+async def retrying(
+    call: Callable[[], Awaitable[_T]],
+    jitter: FullJitter,
+    may_pass: Callable[[BaseException], bool],
+    *,
+    patience: float = math.inf,
+) -> _T:
+    """Return the result of a call, with further attempts after errors that may pass.
+
+    None is made after `patience` seconds; then the error of the last attempt is raised.
+    """
+    clock = asyncio.get_running_loop().time
+    end = clock() + patience
+    attempts = AsyncRetrying(
+        wait=jitter,
+        stop=lambda _: clock() >= end,
+        retry=retry_if_exception(may_pass),
+        reraise=True,
+    )
+    async for attempt in attempts:
+        with attempt:
+            return await call()
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def until_ready(
+    attempt: Callable[[], Awaitable[_T]],
+    jitter: FullJitter,
+    on_wait: Callable[[RetryLaterError, float], None],
+) -> _T:
+    """Make an attempt until it does not raise RetryLaterError; return its result.
+
+    `on_wait` is called before each wait, with the error and the seconds.
+    """
+    attempts = 0
+    while True:
+        try:
+            return await attempt()
+        except RetryLaterError as error:
+            delay = jitter.delay(attempts)
+            on_wait(error, delay)
+        attempts += 1
+        await asyncio.sleep(delay)

@@ -1,15 +1,15 @@
-"""Tell a cancellation of the running task from errors that look like it or hide it."""
+"""Cancellation: of the running task, of work in threads, and of the tasks of a block."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
 from fanout.core.error_text import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 _T = TypeVar("_T")
 
@@ -29,12 +29,9 @@ def cancelled_by_us() -> bool:
 def prefer_cancellation(error: Exception) -> None:
     """Raise CancelledError if the running task has been cancelled and `error` came out instead.
 
-    Closing a broken connection may fail, also while the task that holds it is being cancelled.
-    The failure then replaces the CancelledError. Code that treats it like any other failure goes on
-    working, and the caller that cancelled the task waits for ever.
-
-    Raises:
-        CancelledError: If the task has been cancelled; the error is logged.
+    Closing a broken connection may fail, also while the task that holds it is being cancelled. The
+    failure then replaces the CancelledError. Code that treats it like any other failure goes on
+    working, and the caller that cancelled the task waits for ever. The error is logged.
     """
     if cancelled_by_us():
         log.warning("an error while stopping: %s", text_of(error))
@@ -65,3 +62,37 @@ async def in_thread(work: Callable[[], _T]) -> _T:
     Cancellation: it waits for the work first, so that two threads never use one segment.
     """
     return await finished(asyncio.get_running_loop().run_in_executor(None, work))
+
+
+@final
+class TaskScope:
+    """Run tasks while a block runs, and cancel those that are left at its end.
+
+    An error of the block passes as it is: a task group would wrap it in a group. The error of a
+    task ends the block, and comes in a group.
+    """
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        # In the order in which they began: a simulation repeats it.
+        self._running: dict[asyncio.Task[Any], None] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cancel()
+        await self._group.__aexit__(None, None, None)
+
+    def spawn(self, work: Coroutine[Any, Any, _T], name: str | None = None) -> asyncio.Task[_T]:
+        """Start a task."""
+        task = self._group.create_task(work, name=name)
+        self._running[task] = None
+        task.add_done_callback(self._running.pop)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel all tasks."""
+        for task in self._running:
+            task.cancel()

@@ -29,19 +29,13 @@ VERSION: Final = 1
 @final
 @dataclass(frozen=True, slots=True)
 class SplitPosition:
-    """Where one split of a checkpoint stands.
-
-    Args:
-        split: The split.
-        position: The position after the last record that counts.
-        ended: Whether the split was read to its end, so that its children may be read.
-        newest: When the last record before the position arrived at the service, in milliseconds
-            since the Unix epoch; None where that is not known.
-    """
+    """Where one split of a checkpoint stands."""
 
     split: Split
-    position: Position
-    ended: bool = False
+    position: Position  # after the last record that counts
+    ended: bool = False  # whether it was read to its end, so that its children may be read
+    # When the last record before the position arrived at the service, in milliseconds since the
+    # Unix epoch; None where that is not known.
     newest: int | None = None
 
 

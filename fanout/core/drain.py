@@ -46,13 +46,8 @@ class Drained:
 class Basket:
     """Collect events up to a number of records and bytes, cutting the last batch to fit.
 
-    Args:
-        max_records: The most records, at least 1.
-        max_bytes: The most bytes; one record that is larger is still taken, alone.
-        cursor: Returns the position after a row, where a batch is cut.
-
-    Raises:
-        OptionError: If a limit is below 1.
+    A record that is larger than `max_bytes` is still taken, alone. `cursor` returns the position
+    after a row, where a batch is cut. A limit below 1 is an OptionError.
     """
 
     def __init__(

@@ -1,17 +1,21 @@
-"""What users see of an error: the error itself, and its text, which is never empty."""
+"""What errors say, and how often they came."""
 
 from __future__ import annotations
 
 import errno
 import os
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def text_of(error: BaseException) -> str:
     """Return what an error says, with its type or its cause where that says nothing.
 
-    Args:
-        error: The error. `ConnectionResetError()`, for one, has no text, and botocore's
-            HTTPClientError may end in a colon.
+    `ConnectionResetError()`, for one, has no text, and botocore's HTTPClientError may end in a
+    colon.
     """
     text, name, cause = str(error).strip(), type(error).__name__, error.__cause__
     if text.endswith(":"):
@@ -22,11 +26,7 @@ def text_of(error: BaseException) -> str:
 
 
 def disk_reason(error: OSError) -> str:
-    """Return why a disk refused, and what to do where it is full.
-
-    Args:
-        error: What it raised, Python's or Arrow's.
-    """
+    """Return why a disk refused, from Python's or Arrow's error; advise where it is full."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         reason = os.strerror(error.errno)
         return f"{reason}; free some and start again: what is stored is whole, and goes on"
@@ -34,11 +34,42 @@ def disk_reason(error: OSError) -> str:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """Return the first error of a group, as task groups raise it, or the error itself.
-
-    Args:
-        error: An error, or a group of errors and groups.
-    """
+    """Return the first error of a group, as task groups raise it, or the error itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+# The conventions of OpenTelemetry for `error.type` name what has no name of its own so.
+OTHER: Final = "_OTHER"
+_MAX_CAUSES: Final = 50
+_MAX_LENGTH: Final = 100
+
+
+@final
+class Causes:
+    """Count causes by name; a service that sends ever new names takes no more memory for them."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def count(self, name: str) -> None:
+        """Count one cause; a name that is no identifier of a sensible length counts as `_OTHER`."""
+        name = name_or_other(name)
+        if name not in self._counts and len(self._counts) >= _MAX_CAUSES:
+            name = OTHER
+        self._counts[name] = self._counts.get(name, 0) + 1
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The counts so far, by name; any thread may read them."""
+        return MappingProxyType(self._counts.copy())
+
+
+def name_or_other(name: str) -> str:
+    """Return the name of a cause; `_OTHER` for what is no identifier of a sensible length.
+
+    A service that puts a text in place of a code might put data of records there.
+    """
+    is_name = len(name) <= _MAX_LENGTH and name.replace(".", "_").replace("#", "_").isidentifier()
+    return name if is_name else OTHER

@@ -1,4 +1,4 @@
-"""Event time: when the event of a record happened, and the watermark of a split."""
+"""Event time: when the event of a record happened, and the watermarks of splits and streams."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
+from fanout.core.events import Batch, End
 from fanout.core.user_functions import check_function, drop_unawaited, is_interrupt
 from fanout.errors import EventTimeError, OptionError
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.core.events import Batch
+    from fanout.core.events import Split
     from fanout.core.positions import Cursor
 
 TimesOf: TypeAlias = "Callable[[pa.RecordBatch], pa.Array]"
@@ -71,26 +72,17 @@ class EventTime:
 @final
 @dataclass(frozen=True, slots=True)
 class CarriedWatermarks:
-    """Watermarks that the records carry themselves: each batch comes with that of its split.
+    """Watermarks that the records carry themselves: each batch comes with that of its split."""
 
-    Args:
-        stored: Returns the watermark of a split at a stored position; None where it has none. It
-            raises PositionError for one that is damaged.
-    """
-
+    # Returns the watermark of a split at a stored position; None where it has none. It raises
+    # PositionError for one that is damaged.
     stored: Callable[[Cursor], int | None]
 
 
 def parse_event_time(event_time: object, schema: pa.Schema, *, default: str) -> EventTime | None:
     """Check the option `event_time` against the schema, and fill in the default column.
 
-    Args:
-        event_time: An `EventTime`, or None for no watermarks.
-        schema: The columns of the source's records.
-        default: The column with the arrival at the service.
-
-    Raises:
-        OptionError: If it is anything else, there is no such column, or it holds no timestamps.
+    The default is the column with the arrival at the service; None stands for no watermarks.
     """
     match event_time:
         case None:
@@ -112,14 +104,11 @@ def parse_event_time(event_time: object, schema: pa.Schema, *, default: str) -> 
 
 @final
 class SplitWatermark:
-    """Follow the event time of one split.
+    """Follow the event time of one split, by an option that `parse_event_time` has returned.
 
     The watermark is the newest event time so far - `out_of_orderness` - 1 ms: no event that is as
     old or older is expected any more. It is the formula of Apache Flink
     (`BoundedOutOfOrdernessWatermarks`), which counts in milliseconds too.
-
-    Args:
-        event_time: The option, as `parse_event_time` returned it.
     """
 
     def __init__(self, event_time: EventTime) -> None:
@@ -178,12 +167,7 @@ def _newest(times: pa.Array) -> int | None:
 
 
 def late(times: pa.Array | None, watermark: int | None) -> int:
-    """Count the event times that are not newer than a watermark.
-
-    Args:
-        times: Timestamps of any unit, and nulls; None for none.
-        watermark: The watermark, in milliseconds since the Unix epoch; None for none.
-    """
+    """Count the timestamps, of any unit, that are not newer than a watermark in milliseconds."""
     if times is None or watermark is None:
         return 0
     import pyarrow as pa  # noqa: PLC0415 - see above
@@ -214,3 +198,131 @@ def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise OptionError(f"event_time: {name}={value!r} must be a number of seconds")
     return value
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A split that takes part."""
+
+    split: Split
+    since: float  # when its last record came, or it began to count, on the clock of the wait
+    watermark: int | None = None
+    idle: bool = False  # whether another process that reads it says that it is idle
+
+
+@final
+class Watermarks:
+    """Hold the least watermark of all splits that count; it never goes back.
+
+    The rules are those of Apache Flink's sources ("Generating Watermarks", "Dealing With Idle
+    Sources"): a split without a record holds the stream back, until it is idle; an idle split is
+    left out until it has a record again; where every split is idle, or has left, the watermark
+    stays. A split leaves with its end, or at the stop of a bounded stream. A split whose parents
+    are still read is left out, as they stand for it.
+
+    The clock stands still while the consumer is busy, as Flink's does under back-pressure
+    (FLIP-471): records that wait for the consumer are no sign of an idle split. Where other
+    processes read the splits, they wait for records, and say which splits are idle.
+
+    `stream` is the stream's watermark in milliseconds since the Unix epoch; None as long as there
+    is none. `idleness` are seconds, None for never. In a `bounded` stream a batch without lag is
+    the last one of its split.
+    """
+
+    def __init__(self, *, idleness: float | None, bounded: bool) -> None:
+        self.stream: int | None = None
+        self.bounded = bounded
+        self._idleness = math.inf if idleness is None else idleness
+        self._members: dict[str, _Member] = {}
+        self._clock = 0.0
+        self._waiting_since: float | None = None
+        self._holder: _Member | None = None
+        self._held_at: int | None = None
+
+    def add(self, split: Split, watermark: int | None = None) -> None:
+        """Let a split take part, with the watermark that it has; None for none yet."""
+        self._members[split.id] = _Member(split, self._clock, watermark)
+
+    def restore(self) -> None:
+        """Begin with the least watermark of the splits that take part, which they had before."""
+        self._advance()
+
+    def deliver(self, event: Batch | End, watermark: int | None) -> None:
+        """Take in what was handed to the consumer, and the watermark of its split after that."""
+        match event:
+            case End():
+                self.leave(event.split.id)
+            case Batch():
+                self.advance(event.split.id, watermark, records=bool(event.num_records))
+                if self.bounded and event.lag == 0:
+                    self.leave(event.split.id)
+
+    def advance(
+        self, split_id: str, watermark: int | None, *, records: bool, idle: bool = False
+    ) -> None:
+        """Take in the watermark of a split, and whether it had records; one that left is ignored.
+
+        `idle` is whether another process says that the split is idle after them.
+        """
+        if (member := self._members.get(split_id)) is not None:
+            if records:
+                member.since = self._clock
+            member.idle = idle or (member.idle and not records)
+            member.watermark = watermark
+            self._advance()
+
+    def leave(self, split_id: str) -> None:
+        """Leave a split out for good: it has ended, or is at its stop."""
+        if (member := self._members.get(split_id)) is not None:
+            self._leave(member)
+            self._advance()
+
+    def is_idle(self, split_id: str, now: float) -> bool:
+        """Return whether a split that takes part has had no record for long, at the loop's time."""
+        member = self._members.get(split_id)
+        waited = 0.0 if self._waiting_since is None else now - self._waiting_since
+        return member is not None and self._is_idle(member, waited)
+
+    def begin_wait(self, now: float) -> None:
+        """Note that the consumer waits and that nothing is ready for it."""
+        self._waiting_since = now
+
+    def end_wait(self, now: float) -> None:
+        """Note that the wait is over, and leave out the splits that have become idle."""
+        assert self._waiting_since is not None, "a wait has begun"
+        self._clock += now - self._waiting_since
+        self._waiting_since = None
+        self._advance()
+
+    def _leave(self, member: _Member) -> None:
+        del self._members[member.split.id]
+        for other in self._members.values():
+            if member.split.id in other.split.parents:
+                other.since = self._clock
+
+    def _advance(self) -> None:
+        """Move the stream's watermark to the least one that counts."""
+        holder = self._holder
+        # As long as one split holds the stream back where it did, the others need no look.
+        if holder is not None and self._counts(holder) and holder.watermark == self._held_at:
+            return
+        counting = (member for member in self._members.values() if self._counts(member))
+        holder = self._holder = min(counting, key=_height, default=None)
+        self._held_at = None if holder is None else holder.watermark
+        if self._held_at is not None and (self.stream is None or self._held_at > self.stream):
+            self.stream = self._held_at
+
+    def _counts(self, member: _Member) -> bool:
+        return (
+            member.split.id in self._members
+            and not self._is_idle(member)
+            and not any(parent in self._members for parent in member.split.parents)
+        )
+
+    def _is_idle(self, member: _Member, waited: float = 0.0) -> bool:
+        return member.idle or self._clock + waited - member.since >= self._idleness
+
+
+def _height(member: _Member) -> float:
+    return -math.inf if member.watermark is None else member.watermark

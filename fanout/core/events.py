@@ -41,14 +41,9 @@ def startable(
 ) -> Iterator[Split]:
     """Yield the splits that are not finished and whose parents are all finished or expired.
 
-    A parent has expired when it is unknown although the service has listed the child. A child that
-    is known only from its parent's end must be listed first, because its other parent may be a
-    split that is not known yet.
-
-    Args:
-        splits: Every known split by id.
-        finished: Ids of the splits that were read to their end.
-        listed: Ids that the service's latest listing has named.
+    A parent has expired when it is unknown although the service's latest listing names the child. A
+    child that is known only from its parent's end must be listed first, because its other parent
+    may be a split that is not known yet.
     """
     for split in splits.values():
         if split.id in finished:
@@ -134,33 +129,41 @@ class Batch:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class End:
-    """A split is finished: every record of it has been sent, or is lost.
+@dataclass(frozen=True, slots=True, eq=False)
+class BadRecords:
+    """Records that `decode` fails for, of one batch, in order.
 
     Args:
-        split: The split.
-        children: The splits that replace it, with all their parents.
-        gaps: Records that were lost before the end; none, unless an option allows losses.
+        split: Their shard or partition.
+        records: The records as `decode` got them, with the columns that locate them.
+        errors: What `decode` raised for each.
     """
 
     split: Split
-    children: tuple[Split, ...] = ()
-    gaps: tuple[Gap, ...] = ()
+    records: pa.RecordBatch
+    errors: tuple[BaseException, ...]
+
+    def __repr__(self) -> str:
+        return f"<BadRecords {self.split} {len(self.errors)} records>"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class End:
+    """A split is finished: every record of it has been sent, or is lost."""
+
+    split: Split
+    children: tuple[Split, ...] = ()  # the splits that replace it, with all their parents
+    gaps: tuple[Gap, ...] = ()  # what was lost before the end; none, unless an option allows losses
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A split cannot be read further: the poison pill.
-
-    Args:
-        split: The split.
-        error: What ended it; its `__cause__` is the service's own error.
-    """
+    """A split cannot be read further: the poison pill."""
 
     split: Split
-    error: SplitFailedError
+    error: SplitFailedError  # its `__cause__` is the service's own error
 
 
 Event: TypeAlias = Batch | End | Failure

@@ -387,13 +387,7 @@ def _of_split(
 def _behind(
     progress: SplitProgress, event: Batch | End | None, seconds: float
 ) -> tuple[float | None, int | None]:
-    """Return the lag and the records behind of a split.
-
-    Args:
-        progress: What was delivered of it.
-        event: The next one, which waits for the consumer; None where none waits.
-        seconds: For how long it waits.
-    """
+    """Return the lag and the records behind of a split, with its next event, which waits."""
     lag, behind = progress.lag, progress.behind
     if not isinstance(event, Batch):
         return lag, behind

@@ -16,9 +16,6 @@ class Intervals(Generic[_T]):
     """Hold the intervals that the library keeps towards one service.
 
     They are those of the process, not of a task: a query of Spark reads in a thread of its own.
-
-    Args:
-        normal: The intervals that the service asks for.
     """
 
     def __init__(self, normal: _T) -> None:
@@ -34,9 +31,6 @@ class Intervals(Generic[_T]):
         """Let other intervals hold for the whole process until the block ends.
 
         Blocks may be nested. Blocks of two threads that overlap restore the wrong intervals.
-
-        Args:
-            intervals: The intervals to keep instead.
         """
         before = self._current
         self._current = intervals

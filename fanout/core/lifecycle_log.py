@@ -14,9 +14,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
-from fanout.core.causes import name_or_other
-from fanout.core.error_text import text_of
-from fanout.core.log_limit import WINDOW, LogLimit
+from fanout.core.error_text import name_or_other, text_of
+from fanout.core.limits import WINDOW, LogLimit
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -68,17 +67,11 @@ class LogEvent(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class LanderName:
-    """Which lander a line is about.
-
-    Args:
-        lander: Its number.
-        host: The name of its machine.
-        pid: The id of its process there.
-    """
+    """Which lander a line is about."""
 
     lander: int
-    host: str
-    pid: int
+    host: str  # the name of its machine
+    pid: int  # the id of its process there
 
     def __str__(self) -> str:
         return f"lander {self.lander} (process {self.pid} on {self.host})"
@@ -99,30 +92,14 @@ _SUMMARIES: Final = {
 def write(
     level: int, event: LogEvent, message: str, *args: object, fields: Mapping[str, object]
 ) -> None:
-    """Log one event of a stream, a landing or a query.
-
-    Args:
-        level: The level.
-        event: Which one.
-        message: The text for people, with a place for each of `args`.
-        args: The values in the text.
-        fields: The other fields.
-    """
+    """Log one event of a stream, a landing or a query; the message has a place for each arg."""
     log.log(level, message, *args, extra={"event.name": event.value, **fields})
 
 
 def totals(
     seconds: float, records: int, nbytes: int, batches: int, *, error: str | None
 ) -> Mapping[str, object]:
-    """Return the fields of the line at the end of a stream or a query.
-
-    Args:
-        seconds: How long it ran.
-        records: The records that it has read.
-        nbytes: Their bytes.
-        batches: Its batches.
-        error: The type of the error that has ended it; None where none has.
-    """
+    """Return the fields of the line at the end of a stream or query; `error` is a type."""
     counts = {
         "fanout.duration": round(seconds, 3),
         "fanout.records": records,
@@ -134,13 +111,7 @@ def totals(
 
 @final
 class LifecycleLog:
-    """Log the life of one stream, in the terms of its service.
-
-    Args:
-        source: The identity of what is read.
-        capabilities: What the service calls splits, positions and causes, and where records come
-            from.
-    """
+    """Log the life of one stream, in the terms of its service."""
 
     def __init__(self, source: str, capabilities: Capabilities) -> None:
         self._source = source
@@ -156,12 +127,7 @@ class LifecycleLog:
     # The stream.
 
     def started(self, progress: Progress, *, stored: bool) -> None:
-        """Log where reading begins.
-
-        Args:
-            progress: The splits of the stream.
-            stored: Whether an earlier run has stored the positions after what it has read.
-        """
+        """Log where reading begins; `stored` positions are those of an earlier run."""
         self._started = asyncio.get_running_loop().time()
         states = [state for state in progress if not state.ended]
         ended = sum(1 for _ in progress) - len(states)
@@ -190,12 +156,7 @@ class LifecycleLog:
             )
 
     def stopped(self, progress: Progress, failure: FanOutError | None) -> None:
-        """Log the totals of the stream.
-
-        Args:
-            progress: What was read.
-            failure: The error that ended the stream, if there is one.
-        """
+        """Log the totals of the stream."""
         self._limit.close()
         seconds = asyncio.get_running_loop().time() - self._started
         name = None if failure is None else type(failure).__name__
@@ -239,13 +200,9 @@ class LifecycleLog:
         )
 
     def retries(self, split: Split, position: Position, cause: Exception, delay: float) -> None:
-        """Log a subscription that has failed, and is opened again.
+        """Log a subscription that has failed, and is opened again after `delay` seconds.
 
-        Args:
-            split: Its split.
-            position: Where it goes on.
-            cause: Why it has failed; its text may have data, and is not logged.
-            delay: Seconds until then.
+        The text of the cause may have data, and is not logged.
         """
         name = name_or_other(self._terms.cause(cause))
         if self._limit.admits(LogEvent.SUBSCRIPTION_RETRIED, name):
@@ -264,15 +221,7 @@ class LifecycleLog:
     def blocked(
         self, split: Split, position: Position, cause: Exception, hint: str, delay: float
     ) -> None:
-        """Log a subscription that only a person can make work again.
-
-        Args:
-            split: Its split.
-            position: Where it goes on.
-            cause: Why it has failed.
-            hint: What to do.
-            delay: Seconds until the next attempt.
-        """
+        """Log a subscription that only a person can make work again."""
         name = name_or_other(self._terms.cause(cause))
         if self._limit.admits(LogEvent.SUBSCRIPTION_BLOCKED, name):
             self._write_of_split(
@@ -288,12 +237,7 @@ class LifecycleLog:
             )
 
     def lost(self, split: Split, gaps: Sequence[Gap]) -> None:
-        """Log records that are lost.
-
-        Args:
-            split: Their split.
-            gaps: What is lost; nothing is logged where there is none.
-        """
+        """Log records that are lost; nothing where there are no gaps."""
         if gaps and self._limit.admits(LogEvent.RECORDS_LOST, str(split)):
             first = gaps[0]
             self._write_of_split(
@@ -313,9 +257,8 @@ class LifecycleLog:
     def measured(self, split: Split, seconds: float) -> None:
         """Log how long a gap is, once the record behind it is known.
 
-        Args:
-            split: The split whose records are lost.
-            seconds: From the arrival of the last record before them to that of the first after.
+        The seconds go from the arrival of the last record before it to that of the first one after
+        it.
         """
         if self._limit.admits(LogEvent.GAP_MEASURED, str(split)):
             self._write_of_split(
@@ -329,12 +272,7 @@ class LifecycleLog:
             )
 
     def bad(self, split: Split, batch: Batch) -> None:
-        """Log that records cannot be decoded.
-
-        Args:
-            split: Their split.
-            batch: The batch without them; nothing is logged where it has all of its records.
-        """
+        """Log that records cannot be decoded; nothing where the batch has all of its records."""
         if batch.bad_records and self._limit.admits(LogEvent.RECORDS_BAD, str(split)):
             self._write_of_split(
                 logging.WARNING,
@@ -352,13 +290,9 @@ class LifecycleLog:
     def decode_waits(
         self, split: Split, position: Position, cause: RetryLaterError, delay: float
     ) -> None:
-        """Log that a batch is to be decoded later.
+        """Log that the batch after a position is to be decoded later, in `delay` seconds.
 
-        Args:
-            split: Its split.
-            position: The position before it.
-            cause: What the user's function raised; its text may have data, and is not logged.
-            delay: Seconds until the next attempt.
+        The text of the cause, which the user's function raised, may have data, and is not logged.
         """
         name = type(cause.__cause__ or cause).__name__
         if self._limit.admits(LogEvent.DECODE_DELAYED, str(split)):
@@ -396,12 +330,7 @@ class LifecycleLog:
         )
 
     def lander_gone(self, lander: LanderName, reason: str) -> None:
-        """Log that a session is over: its splits go to other landers, or to its next attempt.
-
-        Args:
-            lander: The lander.
-            reason: Why.
-        """
+        """Log that a session is over: its splits go to other landers, or to its next attempt."""
         self._write_of_lander(
             logging.WARNING, LogEvent.LANDER_GONE, lander, "%s is gone: %s", lander, reason
         )
@@ -417,12 +346,7 @@ class LifecycleLog:
         )
 
     def lander_failed(self, lander: LanderName, error: FanOutError) -> None:
-        """Log what a lander could not go on for.
-
-        Args:
-            lander: The lander.
-            error: What it told.
-        """
+        """Log the error that a lander has told, and could not go on for."""
         self._write_of_lander(
             logging.WARNING,
             LogEvent.LANDER_FAILED,

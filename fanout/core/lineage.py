@@ -33,15 +33,7 @@ log = logging.getLogger(__name__)
 
 @final
 class Lineage:
-    """Discover splits, and say which of them may be read.
-
-    Args:
-        connection: The service.
-        progress: Where each split stands; new splits are added to it.
-        jitter: How long to wait between attempts to list.
-        listed: The splits that the service has listed.
-        lifecycle: Logs new and ended splits.
-    """
+    """Discover splits, add them to the progress, and say which of them may be read."""
 
     def __init__(
         self,
@@ -101,13 +93,9 @@ class Lineage:
         return new
 
     async def discover(self, changed: Callable[[], None]) -> None:
-        """List the splits again and again, and at once when a split has ended.
+        """List the splits again and again, at once when one has ended; call `changed` after each.
 
-        Args:
-            changed: Called after each listing.
-
-        Raises:
-            ServiceError: If the service refuses for good.
+        A refusal for good is a ServiceError.
         """
         # A listing that fails stops no subscription, so max_retries does not count it.
         pacing = replace(self._connection.pacing, max_retries=None)
@@ -139,14 +127,8 @@ async def delay_after_failure(
 ) -> float:
     """Return the seconds until the splits are listed again, after a listing that failed.
 
-    Args:
-        connection: The service.
-        error: Why it failed.
-        retries: The failures before.
-        longest: The most seconds that there are left; with none a failure is final.
-
-    Raises:
-        ServiceError: If the service refuses for good.
+    `longest` are the most seconds that there are left; with none a failure is final. A final
+    failure, or a refusal for good, is a ServiceError.
     """
     prefer_cancellation(error)
     retries.refused()

@@ -11,26 +11,78 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import FullJitter, Retries
 from fanout.core.checkpoint import Checkpoint
-from fanout.core.event_time import CarriedWatermarks, EventTime
+from fanout.core.event_time import CarriedWatermarks, EventTime, Watermarks
 from fanout.core.fan_out import FanOut
 from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.lineage import Lineage, delay_after_failure
 from fanout.core.positions import Cursor
 from fanout.core.progress import Progress
 from fanout.core.subscribers import Subscribers
-from fanout.core.supervisor import Supervisor
 from fanout.core.user_functions import check_on_resubscribe
-from fanout.core.watermarks import Watermarks
-from fanout.errors import FanOutError, PositionError
+from fanout.errors import FanOutError, PositionError, ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from fanout.core.checkpoint import SplitPosition
-    from fanout.core.events import Split
+    from fanout.core.events import End, Split
     from fanout.core.positions import Position
     from fanout.core.source import Connection, Source
     from fanout.core.statistics import OnResubscribe
+
+
+@final
+class Supervisor:
+    """Have every split of the progress read whose parents are out of the way, in this process."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        progress: Progress,
+        lineage: Lineage,
+        subscribers: Subscribers,
+    ) -> None:
+        self._connection = connection
+        self._progress = progress
+        self._lineage = lineage
+        self._subscribers = subscribers
+
+    @asynccontextmanager
+    async def supervise(self) -> AsyncIterator[None]:
+        """Run the subscribers and the discovery while the block runs; stop them all after it."""
+        async with self._subscribers.running(self._finish, self._at_end):
+            self._subscribers.spawn(self._discover(), "discovery")
+            self._start()
+            yield
+
+    def _start(self) -> None:
+        """Subscribe to every split whose parents are out of the way, while the stream runs."""
+        for split in self._lineage.startable():
+            self._subscribers.start(split, self._progress[split.id].delivered)
+
+    def _finish(self, end: End) -> None:
+        self._lineage.finish(end)
+        self._start()
+
+    def _at_end(self) -> bool:
+        bounded = self._connection.capabilities.bounded
+        return bounded and all(self._is_read(state.split) for state in self._progress)
+
+    def _is_read(self, split: Split) -> bool:
+        """Return whether a split of a bounded stream has been read to its stop, or to its end."""
+        return self._lineage.is_finished(split.id) or self._subscribers.caught_up(split.id)
+
+    async def _discover(self) -> None:
+        try:
+            await self._lineage.discover(self._listed)
+        except ServiceError as error:
+            self._subscribers.fail(error)
+
+    def _listed(self) -> None:
+        for split_id in [id_ for id_ in self._subscribers.by_split if id_ not in self._progress]:
+            self._subscribers.forget(split_id)
+        self._start()
+
 
 # Seconds. A service that throttles, as many readers begin together, has room within them.
 _LISTING_TIMEOUT: Final = 60.0
@@ -41,15 +93,11 @@ log = logging.getLogger(__name__)
 @final
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a run begins to read.
+    """Where a run begins to read."""
 
-    Args:
-        positions: It continues after these; None begins at the source's start.
-        first: Whether no run has read before.
-    """
-
+    # It continues after these; None begins at the source's start.
     positions: Checkpoint | None = None
-    first: bool = False
+    first: bool = False  # whether no run has read before
 
 
 _START: Final = ResumePoint()
@@ -105,20 +153,7 @@ async def open_stored(
     on_resubscribe: OnResubscribe | None = None,
     random: Random | None = None,
 ) -> AsyncIterator[FanOut]:
-    """Open a source as `open_stream` does, and know whether an earlier run has begun to read it.
-
-    Args:
-        source: As for `open_stream`, like the others.
-        resume: Where it begins.
-        available_now: Whether what is there now is read alone.
-        on_resubscribe: Called with each resubscription.
-        random: The source of randomness for backoff.
-
-    Raises:
-        FanOutError: As `open_stream` does.
-
-    Cancellation: as for `open_stream`.
-    """
+    """Open a source as `open_stream` does, and know whether an earlier run has begun to read it."""
     check_on_resubscribe(on_resubscribe)
     async with open_lineage(source, resume, available_now=available_now, random=random) as opened:
         connection, progress = opened.connection, opened.progress
@@ -140,22 +175,14 @@ async def open_stored(
 @final
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A source whose splits are known, and from which nothing is read yet.
-
-    Args:
-        connection: The service.
-        progress: Where each split stands.
-        lineage: Discovers splits, and says which may be read.
-        lifecycle: Logs the life of the stream; it has logged the start.
-        jitter: How long to wait between attempts.
-        resumed: The positions of the earlier run, as they were stored; None in the first run.
-    """
+    """A source whose splits are known, and from which nothing is read yet."""
 
     connection: Connection
     progress: Progress
     lineage: Lineage
-    lifecycle: LifecycleLog
+    lifecycle: LifecycleLog  # it has logged the start
     jitter: FullJitter
+    # The positions of the earlier run, as they were stored; None in the first run.
     resumed: Checkpoint | None
 
 
@@ -169,18 +196,7 @@ async def open_lineage(
 ) -> AsyncIterator[Opened]:
     """Connect to a source and learn its splits, for as long as the block runs.
 
-    Args:
-        source: As for `open_stream`, like all others.
-        resume: Where it begins.
-        available_now: Whether only what is there now is going to be read.
-        random: The source of randomness for backoff.
-
-    Raises:
-        PositionError: If the positions are of another source.
-        SetupError: If credentials or libraries are missing.
-        ServiceError: If the source does not exist, or we may not read it.
-
-    Cancellation: the connection is closed.
+    It raises what `open_stream` does. Cancellation: the connection is closed.
     """
     checkpoint = resume.positions
     async with source.connect(available_now=available_now) as connection:

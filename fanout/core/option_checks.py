@@ -10,27 +10,14 @@ from fanout.errors import OptionError
 
 
 def number(name: str, value: object) -> float:
-    """Return an option's value as a number.
-
-    Raises:
-        OptionError: If it is not a number.
-    """
+    """Return an option's value as a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise OptionError(Option(name, value), " must be a number")
     return value
 
 
 def whole(name: str, value: object, *, or_none: bool = False) -> int:
-    """Return an option's value as a whole number.
-
-    Args:
-        name: The option.
-        value: Its value.
-        or_none: Whether None would have been right as well, for the message.
-
-    Raises:
-        OptionError: If it is not a whole number.
-    """
+    """Return an option's value as a whole number; with `or_none` the error names None too."""
     if isinstance(value, bool) or not isinstance(value, int):
         alternative = ", or None" if or_none else ""
         raise OptionError(Option(name, value), " must be a whole number", alternative)
@@ -38,52 +25,32 @@ def whole(name: str, value: object, *, or_none: bool = False) -> int:
 
 
 def at_least_one(name: str, value: object, *, or_none: bool = False) -> None:
-    """Check that an option is a whole number above 0, or None where that is allowed.
-
-    Raises:
-        OptionError: If it is neither.
-    """
+    """Check that an option is a whole number above 0, or None where that is allowed."""
     if not (value is None and or_none) and whole(name, value, or_none=or_none) < 1:
         raise OptionError(Option(name, value), " must be at least 1", ", or None" * or_none)
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Check an option that is a time in seconds.
-
-    Raises:
-        OptionError: If it is not a finite number above 0.
-    """
+    """Check an option that is a time in seconds: a finite number above 0."""
     if not 0 < number(name, value) < math.inf:
         raise OptionError(Option(name, value), " must be more than 0 seconds, and finite")
 
 
 def one_of(name: str, value: object, *allowed: str) -> None:
-    """Check that an option has one of the values that it may have.
-
-    Raises:
-        OptionError: If it has another.
-    """
+    """Check that an option has one of the values that it may have."""
     if value not in allowed:
         choices = " or ".join(map(repr, allowed))
         raise OptionError(Option(name, value), f" is not understood; use {choices}")
 
 
 def check_text(name: str, value: object, *, or_none: bool = True) -> None:
-    """Check that an option is a string, and not empty; or None where that is allowed.
-
-    Raises:
-        OptionError: If it is neither.
-    """
+    """Check that an option is a string, and not empty; or None where that is allowed."""
     if not (value is None and or_none) and not (isinstance(value, str) and value):
         raise OptionError(Option(name, value), " must be a string, and not empty")
 
 
 def check_strings(options: object, *names: str) -> None:
-    """Check that options are strings or None. No message has a value, which may be a secret.
-
-    Raises:
-        OptionError: If one is neither.
-    """
+    """Check that options are strings or None. No message has a value, which may be a secret."""
     for name in names:
         value = getattr(options, name)
         if value is not None and not isinstance(value, str):
@@ -91,15 +58,10 @@ def check_strings(options: object, *names: str) -> None:
 
 
 def check_path(name: str, value: str) -> None:
-    """Check that a path can be stored, and read by programs that take paths for UTF-8.
+    """Check that a path or URI can be stored, and read by programs that take paths for UTF-8.
 
-    Args:
-        name: The option.
-        value: The path, or a URI.
-
-    Raises:
-        OptionError: It holds bytes that are not UTF-8, or that this process does not take for it,
-            or a byte that no path has.
+    Refused are bytes that are not UTF-8, or that this process does not take for it, and those that
+    no path has.
     """
     try:
         value.encode()
@@ -114,11 +76,7 @@ def check_path(name: str, value: str) -> None:
 
 
 def check_memory(max_event_bytes: object, max_bytes_in_flight: object) -> None:
-    """Check that the largest event fits into the memory of all.
-
-    Raises:
-        OptionError: If it does not, or one of them is no whole number.
-    """
+    """Check that the largest event fits into the memory of all."""
     event = whole("max_event_bytes", max_event_bytes)
     in_flight = whole("max_bytes_in_flight", max_bytes_in_flight)
     if not 0 < event <= in_flight:

@@ -41,60 +41,38 @@ class Pace(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try again from the same position.
-
-    Args:
-        pace: How long to wait.
-        hint: What a person can do about it, a clause without a full stop; empty where the error
-            has it.
-        limit: How often the same error may come at one position before it is fatal; None for any
-            number.
-    """
+    """Try again from the same position."""
 
     pace: Pace = Pace.JITTER
-    hint: str = ""
+    hint: str = ""  # what a person can do, a clause without a full stop; empty if the error has it
+    # The same error at one position so often is fatal; None for any number.
     limit: int | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Continue at another position; the records between are lost, and counted as a gap.
-
-    Args:
-        to: Where to continue.
-        reason: Why they are lost, a clause without a full stop.
-    """
+    """Continue at another position; the records between are lost, and counted as a gap."""
 
     to: Position
-    reason: str
+    reason: str  # why they are lost, a clause without a full stop
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Take the split as read to its end.
+    """Take the split as read to its end."""
 
-    Args:
-        children: The splits that replace it.
-        lost: Why the records after the position are lost, a clause; empty where there are none.
-    """
-
-    children: tuple[Split, ...] = ()
-    lost: str = ""
+    children: tuple[Split, ...] = ()  # the splits that replace it
+    lost: str = ""  # why the records after the position are lost, a clause; empty if there are none
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """Give up: another attempt cannot help.
+    """Give up: another attempt cannot help."""
 
-    Args:
-        hint: What a person can do about it, a clause without a full stop; empty where the error
-            has it.
-    """
-
-    hint: str = ""
+    hint: str = ""  # as of `Retry`
 
 
 Verdict: TypeAlias = Retry | Skip | Finish | Fatal
@@ -103,25 +81,15 @@ Verdict: TypeAlias = Retry | Skip | Finish | Fatal
 @final
 @dataclass(frozen=True, slots=True)
 class PolicyRow(Generic[_Remedy]):
-    """What one kind of error means: a verdict, or a remedy that the service has to try before it.
+    """What one kind of error means: a verdict, or a remedy that the service has to try first."""
 
-    Args:
-        later: What it means once something of the same phase has worked in this run.
-        first: What it means before that; None where it means the same.
-        listing: What it means later in a listing of the splits; None where it means the same.
-    """
-
-    later: Retry | Fatal | _Remedy
-    first: Retry | Fatal | _Remedy | None = None
+    later: Retry | Fatal | _Remedy  # once something of the same phase has worked in this run
+    first: Retry | Fatal | _Remedy | None = None  # before that; None for the same
+    # Later in a listing of the splits; None for the same.
     listing: Retry | Fatal | _Remedy | None = None
 
     def treatment(self, phase: Phase, *, first: bool) -> Retry | Fatal | _Remedy:
-        """Return what the error means.
-
-        Args:
-            phase: What was being done.
-            first: Whether nothing of this phase has worked yet in this run.
-        """
+        """Return what the error means; `first` as long as nothing of the phase has worked."""
         if first and self.first is not None:
             return self.first
         if not first and phase is Phase.DISCOVER and self.listing is not None:
@@ -133,11 +101,8 @@ class PolicyRow(Generic[_Remedy]):
 class PolicyTable(Generic[_Kind, _Remedy]):
     """Judge errors by a service's table.
 
-    Args:
-        rows: What each kind of error means.
-        kind_of: Says which kind an error is; it knows every exception.
-        hint_of: Says what a person can do about an error, a clause without a full stop; it
-            replaces the hint of the row where it is not empty.
+    `kind_of` knows every exception. `hint_of` says what a person can do, a clause without a full
+    stop; it replaces the hint of the row where it is not empty.
     """
 
     def __init__(
@@ -152,13 +117,7 @@ class PolicyTable(Generic[_Kind, _Remedy]):
         self._hint_of = hint_of
 
     def judge(self, error: Exception, phase: Phase, *, first: bool) -> Retry | Fatal | _Remedy:
-        """Say what an error means, with what a person can do about it.
-
-        Args:
-            error: Anything that connecting, listing or a subscription raised.
-            phase: What was being done.
-            first: Whether nothing of this phase has worked yet in this run.
-        """
+        """Say what anything that was raised means, with what a person can do about it."""
         treatment = self._rows[self._kind_of(error)].treatment(phase, first=first)
         if isinstance(treatment, Retry | Fatal):
             return replace(treatment, hint=self._hint_of(error) or treatment.hint)
@@ -168,10 +127,5 @@ class PolicyTable(Generic[_Kind, _Remedy]):
 def kind_by_type(
     error: Exception, kinds: Iterable[tuple[tuple[type[Exception], ...], _Kind]]
 ) -> _Kind:
-    """Return the kind of the first types that an error is one of; the last ones take every error.
-
-    Args:
-        error: The error.
-        kinds: Types of errors, and the kind that they are.
-    """
+    """Return the kind of the first types that an error is of; the last ones take every error."""
     return next(kind for types, kind in kinds if isinstance(error, types))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.event_time import Watermarks
     from fanout.core.events import Gap, Split
     from fanout.core.positions import Position
-    from fanout.core.watermarks import Watermarks
 
 Arrival: TypeAlias = "Callable[[pa.RecordBatch, int], int | None]"
 OnGapMeasured: TypeAlias = "Callable[[Split, float], None]"
@@ -34,23 +34,14 @@ ABSENCES: Final = 6
 class Moved(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What another process says of a split that it has read on, as it says it.
-
-    Args:
-        ended: Whether the split was read to its end.
-        caught_up: Whether it was once read to its newest record.
-        newest: See `SplitPosition.newest`.
-        watermark: The split's watermark there, in milliseconds since the Unix epoch.
-        records: How many records there were.
-        idle: Whether the split is idle after them; see `EventTime.idleness`.
-    """
+    """What another process says of a split that it has read on, as it says it."""
 
     ended: bool = False
-    caught_up: bool = False
-    newest: int | None = None
-    watermark: int | None = None
-    records: Annotated[int, msgspec.Meta(ge=0)] = 0
-    idle: bool = False
+    caught_up: bool = False  # whether it was once read to its newest record
+    newest: int | None = None  # see `SplitPosition.newest`
+    watermark: int | None = None  # in milliseconds since the Unix epoch
+    records: Annotated[int, msgspec.Meta(ge=0)] = 0  # how many there were
+    idle: bool = False  # whether the split is idle after them; see `EventTime.idleness`
 
 
 @final
@@ -60,15 +51,6 @@ class SplitProgress:
 
     Invariant: acknowledged <= delivered, and records_until <= delivered. What lies between
     records_until and delivered holds no records, so acknowledging the one acknowledges the other.
-
-    `newest` is when the last record that was delivered arrived at the service, in milliseconds
-    since the Unix epoch; `gap_after` is that of the last record before a gap behind which no
-    record has come yet. `unseen_gaps` are those that the consumer has not seen, as it sees batches
-    with records only; `delivered` stays before them, so that a restart finds them again. It
-    goes back at once where a gap leads back: a restart at the higher position would skip records.
-    `replaced` is how far a split by the same name was delivered that exists no longer; what is
-    acknowledged of it counts for nothing. `reported` is the acknowledged position that
-    the service has.
     """
 
     split: Split
@@ -82,15 +64,23 @@ class SplitProgress:
     lag: float | None = None
     behind: int | None = None
     watermark: int | None = None
+    # When the last record that was delivered arrived at the service, in milliseconds since the Unix
+    # epoch.
     newest: int | None = None
     gaps: int = 0
     gap_seconds: float = 0.0
     bad_records: int = 0
     late_records: int = 0
+    # `newest` of the last record before a gap behind which no record has come yet.
     gap_after: int | None = None
+    # Those that the consumer has not seen, as it sees batches with records only. `delivered` stays
+    # before them, so that a restart finds them again. It goes back at once where a gap leads back:
+    # a restart at the higher position would skip records.
     unseen_gaps: tuple[Gap, ...] = ()
+    # How far a split by the same name was delivered that exists no longer; what is acknowledged of
+    # it counts for nothing.
     replaced: Position | None = None
-    reported: Position | None = None
+    reported: Position | None = None  # the acknowledged position that the service has
     absences: int = 0
 
     @property
@@ -203,14 +193,9 @@ class SplitProgress:
 
 @final
 class Progress:
-    """The progress of every known split of a source.
+    """The progress of every known split of a source, whose identity each checkpoint has.
 
-    Args:
-        source: The identity of the source, written into each checkpoint.
-        arrival: Returns when a row arrived at the service; see `Source.arrival`.
-        kept: Splits that are not read now; each checkpoint has their positions as they are.
-        watermarks: What follows the event time; None where the source has no event time.
-
+    Each checkpoint also has the positions of `kept` splits, which are not read now, as they are.
     `records`, `bytes` and `batches` count what was handed out, also of splits that have expired;
     `gaps`, `gap_seconds` and `bad_records` count what was lost, as those of a split do.
     `late_records` counts records that were not newer than the watermark before their batch.
@@ -253,15 +238,7 @@ class Progress:
         newest: int | None = None,
         watermark: int | None = None,
     ) -> None:
-        """Begin to follow a split from a position up to which everything is done.
-
-        Args:
-            split: The split.
-            position: The position.
-            ended: Whether the split was read to its end.
-            newest: See `SplitPosition.newest`.
-            watermark: The split's watermark at the position; None where none is known.
-        """
+        """Begin to follow a split from a position up to which everything is done."""
         progress = self._splits[split.id] = SplitProgress(
             split, position, position, position, ended=ended, caught_up=ended, newest=newest
         )
@@ -278,13 +255,7 @@ class Progress:
             self.watermarks.leave(split_id)
 
     def advance(self, split_id: str, until: Position, moved: Moved) -> None:
-        """Take in how far another process has read a split.
-
-        Args:
-            split_id: The split.
-            until: The position after the last record.
-            moved: What else it says.
-        """
+        """Take in how far another process has read a split: until after its last record."""
         split, watermarks = self._splits[split_id], self.watermarks
         split.advance(until, moved)
         if watermarks is not None:
@@ -294,12 +265,7 @@ class Progress:
                 watermarks.leave(split_id)
 
     def count(self, records: int, nbytes: int) -> None:
-        """Count a batch that another process has read.
-
-        Args:
-            records: Its records.
-            nbytes: Their bytes, as they are stored.
-        """
+        """Count a batch that another process has read, with its bytes as they are stored."""
         self.records += records
         self.bytes += nbytes
         self.batches += 1
@@ -342,11 +308,7 @@ class Progress:
         }
 
     def forget_expired(self, listed: Iterable[str]) -> None:
-        """Drop the splits that are read, acknowledged, and missing from several listings in a row.
-
-        Args:
-            listed: The ids in the service's latest listing.
-        """
+        """Drop splits that are read, acknowledged, and missing from several listings in a row."""
         present = set(listed)
         for split in self:
             split.absences = 0 if split.split.id in present else split.absences + 1

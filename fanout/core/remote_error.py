@@ -30,15 +30,9 @@ class ForeignError(Exception):
 
 
 class ErrorWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """An error as data.
+    """An error as data."""
 
-    Args:
-        kind: The name of its class.
-        text: Its message.
-        cause: Its cause; None without one.
-    """
-
-    kind: _Text
+    kind: _Text  # the name of its class
     text: _Text
     cause: ErrorWire | None = None
 
@@ -56,11 +50,9 @@ class ErrorWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     def error(
         self, before: str = "", unknown: Callable[[str], FanOutError] = ServiceError
     ) -> FanOutError:
-        """Return the error with its cause.
+        """Return the error with its cause, and `before` in front of its message.
 
-        Args:
-            before: What its message begins with here.
-            unknown: Makes the error in place of one that is not of the library.
+        `unknown` makes the error in place of one that is not of the library.
         """
         error = _known(self.kind, before + self.text)
         if error is None:

@@ -14,10 +14,8 @@ from fanout.core.error_text import text_of
 class Option(str):
     """An option in a sentence; as text it is the keyword of Python.
 
-    Args:
-        name: The keyword.
-        value: The value that stands behind it, as in `start='latest'`; `...` for none.
-        text: What Python's sentence has in its place, such as `a token`.
+    A value stands behind it, as in `start='latest'`; `...` stands for none. `text` is what Python's
+    sentence has in its place, such as `a token`.
     """
 
     __slots__ = ("name", "value")
@@ -41,9 +39,7 @@ has no such option."""
 class Sentence(str):
     """A text that keeps its parts; as text it is in the words of Python.
 
-    Args:
-        *parts: What follows each other: texts, options, sentences, and errors, which stand for
-            what they say.
+    Parts are texts, options, sentences, and errors, which stand for what they say.
     """
 
     __slots__ = ("parts",)
@@ -59,9 +55,8 @@ class Sentence(str):
     def of(cls, text: str) -> Self:
         """Return the sentence of a constant text.
 
-        Args:
-            text: It writes the option `start` as `{start}`, as `{start='latest'}` with a value, or
-                as `{start:the start}` where Python's sentence has other words.
+        It writes the option `start` as `{start}`, as `{start='latest'}` with a value, or as
+        `{start:the start}` where Python's sentence has other words.
         """
         parts: list[str] = []
         for before, option, shown, _ in Formatter().parse(text):

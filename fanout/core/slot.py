@@ -15,15 +15,10 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An event that waits for the consumer.
-
-    Args:
-        event: The event.
-        since: When it began to wait, on the loop's clock.
-    """
+    """An event that waits for the consumer."""
 
     event: Batch | End
-    since: float
+    since: float  # when it began to wait, on the loop's clock
 
 
 @final
@@ -31,11 +26,9 @@ class Slot:
     """Hold one event of a split, and beside it the poison pill.
 
     A full slot is the backpressure: its subscriber waits, so it stops reading its socket, and the
-    service stops sending. The pill has a cell of its own: it never waits for room, never evicts
-    the event, and is taken after it.
-
-    Args:
-        on_ready: Called with the slot each time something can be taken from it.
+    service stops sending. The pill has a cell of its own: it never waits for room, never evicts the
+    event, and is taken after it. `on_ready` is called with the slot each time something can be
+    taken from it.
     """
 
     def __init__(self, on_ready: Callable[[Slot], None]) -> None:
@@ -66,9 +59,7 @@ class Slot:
     async def put(self, event: Batch | End, cost: int = 0) -> None:
         """Hand an event over, waiting until the slot is vacant. One subscriber puts at a time.
 
-        Args:
-            event: The event.
-            cost: The bytes that are reserved for the event until it is taken.
+        `cost` are the bytes that are reserved for the event until it is taken.
 
         Cancellation: atomic. The event is in the slot if and only if the call returned.
         """

@@ -38,11 +38,7 @@ class Commits(Protocol):
     """A service that stores which positions are acknowledged, for people to see."""
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Have these positions stored soon; the call does not wait for the service.
-
-        Args:
-            positions: The position up to which everything is durable, of each split by its id.
-        """
+        """Have positions stored soon, up to which all is durable; do not wait for the service."""
 
     @property
     def statistics(self) -> CommitStatistics:
@@ -78,30 +74,16 @@ class RecordLocks(Protocol):
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Accept everything that was delivered up to these positions; wait for the answer.
 
-        Args:
-            positions: The position up to which everything is durable, of each split by its id.
-
         Raises:
             AcknowledgementError: If the service did not take the acknowledgement of some of the
                 records; the others are acknowledged.
         """
 
     async def release(self, split_id: str, piece: Range) -> None:
-        """Give records back at once, for any consumer, instead of acknowledging them.
-
-        Args:
-            split_id: The split that delivered them.
-            piece: Which piece of it they are.
-        """
+        """Give a piece of a split back at once, for any consumer, instead of acknowledging it."""
 
     async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
-        """Refuse records for good, instead of acknowledging them.
-
-        Args:
-            split_id: The split that delivered them.
-            piece: Which piece of it the rows are of.
-            rows: Which rows of the piece are refused.
-            reason: Why, for people.
+        """Refuse rows of a piece for good, instead of acknowledging them.
 
         Raises:
             AcknowledgementError: If the service did not take the refusal of some of them.
@@ -119,31 +101,19 @@ class RecordLocks(Protocol):
         Those are the ones whose acknowledgement it has not confirmed, also of earlier runs. The
         caller has them in a safe place, or puts them there together with what is returned, and
         acknowledges after that: from this call on they are dropped when they come again. They are
-        acknowledged once more then, but not before `acknowledge` was called for them:
-        until then they are nowhere else, should the process end.
+        acknowledged once more then, but not before `acknowledge` was called for them: until then
+        they are nowhere else, should the process end.
 
-        Args:
-            positions: The positions of what is safe, which is going to be acknowledged; what was
-                delivered behind them is not named.
-
-        Returns:
-            JSON with a version that only the source reads.
-
-        Raises:
-            ServiceError: If they are so many that something must be wrong.
+        The result is JSON with a version that only the source reads. So many that something must be
+        wrong are a ServiceError.
         """
 
     def remember(self, unconfirmed: str) -> None:
-        """Take in what an earlier run has stored; before the first subscription.
+        """Take in what `unconfirmed` returned in an earlier run; before the first subscription.
 
-        From this call on a record is not delivered again while it was delivered and is not
-        confirmed: the caller makes each one safe, or ends the stream.
-
-        Args:
-            unconfirmed: What `unconfirmed` returned last; empty where nothing is stored.
-
-        Raises:
-            PositionError: If it is damaged, or of another version.
+        It is empty where nothing is stored. From this call on a record is not delivered again while
+        it was delivered and is not confirmed: the caller makes each one safe, or ends the stream. A
+        damaged text, or one of another version, is a PositionError.
         """
 
 
@@ -151,11 +121,7 @@ class Polling(Protocol):
     """A service that is polled for records, where new ones can gather between two polls."""
 
     def poll_every(self, seconds: float) -> None:
-        """Set how far apart polls are while all readers have read to the end.
-
-        Args:
-            seconds: From the beginning of one poll to that of the next.
-        """
+        """Set how far apart polls begin while all readers have read to the end."""
 
     def poll_now(self) -> bool:
         """Poll at once where a poll waits; return whether one did."""
@@ -176,52 +142,40 @@ def _type_name(error: Exception) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a service calls a split, a position and an error, for the log and for metrics.
+    """What a service calls a split, a position and an error, for the log and for metrics."""
 
-    Args:
-        split: A split; an "s" makes the plural.
-        position: Returns where a position is, such as "at offset 7"; it may be empty.
-        cause: Returns the name of an error: the code of the service, or else its type.
-    """
-
-    split: str = "split"
+    split: str = "split"  # an "s" makes the plural
+    # Where one is, such as "at offset 7"; it may be empty.
     position: Callable[[Position], str] = str
+    # The code of the service, or else the error's type.
     cause: Callable[[Exception], str] = _type_name
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a connection offers beyond reading; by default nothing.
+    """What a connection offers beyond reading; by default nothing."""
 
-    Args:
-        bounded: Whether there is a stop in each split: a stream that has reached all of them ends.
-            A subscription says with a batch whose lag is 0 that it has reached the stop, at once
-            where it begins there, and nothing else has that lag; it is closed then. The split
-            itself has not ended: a later stream may go on after the stop.
-        reads: Says whether a split of stored positions is one that the user still wants to be
-            read. The positions of others are kept as they are, so that they can be read on later.
-        commits: Stores acknowledged positions for people to see; None where the service keeps none.
-        lending: Locks records until they are acknowledged; None where records stay where they are.
-        adopt: Fits stored positions to what is read now, given the splits that are listed; returns
-            None for those of another source. None where only the same source continues them.
-        terms: What the service calls splits, positions and errors.
-        origin: Where the records come from.
-        polling: Sets how often the service is polled for new records; None where it sends them.
-        decode: Decodes the records of each batch, those of an empty one too, before it is
-            delivered; None where they are delivered as they are.
-        throttled: Counts the answers by which the service slowed this connection down.
-    """
-
+    # Whether there is a stop in each split: a stream that has reached all of them ends. A
+    # subscription says with a batch whose lag is 0 that it has reached the stop, at once where it
+    # begins there, and nothing else has that lag; it is closed then. The split itself has not
+    # ended: a later stream may go on after the stop.
     bounded: bool = False
+    # Says whether a split of stored positions is one that the user still wants to be read. The
+    # positions of others are kept as they are, so that they can be read on later.
     reads: Callable[[Split], bool] = _every
-    commits: Commits | None = None
-    lending: RecordLocks | None = None
+    commits: Commits | None = None  # stores acknowledged positions for people to see
+    lending: RecordLocks | None = None  # locks records until they are acknowledged
+    # Fits stored positions to what is read now, given the splits that are listed; returns None for
+    # those of another source. None where only the same source continues them.
     adopt: Adopt | None = None
     terms: Terms = Terms()
     origin: Origin = field(default_factory=Origin)
+    # Sets how often the service is polled; None where it sends records.
     polling: Polling | None = None
+    # Decodes the records of each batch, those of an empty one too, before it is delivered.
     decode: Callable[[Batch], Awaitable[Batch]] | None = None
+    # Counts the answers by which the service slowed this connection down.
     throttled: Callable[[], int] = int
 
 
@@ -252,12 +206,8 @@ class Connection(Protocol):
         """Open one subscription that delivers what comes after `position`.
 
         The iterator stops where the service ends the subscription although the split goes on; a
-        split that is finished ends with `End`.
-
-        Args:
-            split: What to subscribe to.
-            position: The last thing that is not wanted again.
-            reserve: Called before an event is assembled, with the bytes that it takes.
+        split that is finished ends with `End`. `reserve` is called before an event is assembled,
+        with the bytes that it takes.
 
         Cancellation: the subscription is closed; an event that was not returned comes again.
         """
@@ -271,14 +221,8 @@ class Connection(Protocol):
     ) -> Verdict:
         """Say what an error means; every exception gets a verdict, and nothing is raised.
 
-        The connection may call the service, or repair what it can, before it answers.
-
-        Args:
-            error: What went wrong.
-            phase: What was being done.
-            split: Of which split; None for a listing, where the verdict is to ask again or to give
-                up.
-            position: Where its reader stands; None for a listing.
+        The connection may call the service, or repair what it can, before it answers. In a listing
+        there is neither split nor position, and the verdict is to ask again or to give up.
         """
 
 
@@ -296,9 +240,8 @@ class Source(Protocol):
     def connect(self, *, available_now: bool = False) -> AbstractAsyncContextManager[Connection]:
         """Open the connection: check that the source exists and that we may read it.
 
-        Args:
-            available_now: Only what is there now is going to be read. A service that can tell where
-                each split ends makes the connection bounded by that.
+        With `available_now` only what is there now is going to be read. A service that can tell
+        where each split ends makes the connection bounded by that.
         """
 
     def cursor(self, batch: Batch, row: int) -> Cursor:

@@ -28,11 +28,7 @@ class SourceOptions:
     max_bytes_in_flight: int = 256 * 1024 * 1024
 
     def check_reading(self) -> None:
-        """Check the options of this class.
-
-        Raises:
-            OptionError: If one is malformed or out of range.
-        """
+        """Check the options of this class."""
         if not isinstance(self.backoff, Backoff):
             raise OptionError(Option("backoff", self.backoff), " must be a fanout.Backoff")
         retries = self.max_retries
@@ -52,16 +48,7 @@ class SourceOptions:
         subscribe_timeout: float,
         silence_timeout: float,
     ) -> Pacing:
-        """Return the pacing of a service with these options.
-
-        Args:
-            floor: The least time between two subscribe calls of one split.
-            slow: The wait after an error that only a person can end.
-            spacing: The least time after a successful subscribe call.
-            handover: The least time between calls of two processes about one split.
-            subscribe_timeout: How long a subscribe call may take.
-            silence_timeout: How long a live subscription may send nothing.
-        """
+        """Return the pacing of a service with these options."""
         return Pacing(
             floor=floor,
             spacing=spacing,

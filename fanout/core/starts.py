@@ -39,35 +39,26 @@ _WORDS: Final[Mapping[str, Start]] = MappingProxyType(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How users of one service write a start.
+    """How users of one service write a start."""
 
-    Args:
-        choices: What an error suggests, as the end of "use ...".
-        cursor: Reads the value that a mapping has for one split as a place in that split; returns
-            None where it is something else.
-        words: Further words for a start, in lower case; `earliest`, `latest` and `committed` are
-            everyone's, and case never matters.
-        no_commits: Why there are no committed positions, a clause; None where there are.
-    """
-
-    choices: str
+    choices: str  # what an error suggests, as the end of "use ..."
+    # Reads the value that a mapping has for one split as a place in that split; returns None where
+    # it is something else.
     cursor: Callable[[object], Cursor | None]
+    # Further words for a start, in lower case; `earliest`, `latest` and `committed` are everyone's,
+    # and case never matters.
     words: Mapping[str, Start] = field(default_factory=dict)
+    # Why there are no committed positions, a clause; None where there are.
     no_commits: str | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PerSplit:
-    """Where to begin in each split.
+    """Where to begin in each split."""
 
-    Args:
-        named: The splits that have a start of their own, by id.
-        others: The start of every other split; None where all of them have to be named.
-    """
-
-    named: tuple[tuple[str, SplitStart], ...]
-    others: Start | None = None
+    named: tuple[tuple[str, SplitStart], ...]  # by id, the splits that have a start of their own
+    others: Start | None = None  # of every other split; None where all of them have to be named
 
 
 def parse_start(
@@ -75,17 +66,10 @@ def parse_start(
 ) -> Start | PerSplit | Chooser:
     """Parse the option.
 
-    Args:
-        start: A start; one of the dialect's words, such as `"earliest"` or `"latest"`; an aware
-            datetime; a mapping of split ids to any of these, to a place in the split as the dialect
-            writes it, or to a Cursor, after which the split is read, where `"*"` stands for the
-            splits that are not named; or a `Chooser`.
-        dialect: How the service's users write.
-        option: The name of the option, for messages.
-
-    Raises:
-        OptionError: If it is anything else. A bare number is refused: it could be seconds or
-            milliseconds.
+    It is a start; one of the dialect's words, such as `"earliest"` or `"latest"`; an aware
+    datetime; a mapping of split ids to any of these, to a place in the split as the dialect writes
+    it, or to a Cursor, after which the split is read, where `"*"` stands for the splits that are
+    not named; or a `Chooser`. A bare number is refused: it could be seconds or milliseconds.
     """
     match start:
         case PerSplit():
@@ -112,17 +96,10 @@ def start_of_each(
     *,
     option: str = "start",
 ) -> Mapping[str, SplitStart]:
-    """Return where each split begins, by its id.
+    """Return where each of the listed splits begins, by its id.
 
-    Args:
-        start: The parsed option.
-        splits: Every split that the service lists.
-        dialect: How the service's users write.
-        option: The name of the option, for messages.
-
-    Raises:
-        OptionError: If a mapping names a split that is not listed, or lacks one that is, or the
-            user's function raised, which is then the cause, or returned no such mapping.
+    A mapping that names another split or lacks one is an OptionError. So is a user's function that
+    raised, which is then the cause, or returned no such mapping.
     """
     match start:
         case PerSplit():

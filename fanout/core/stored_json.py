@@ -30,52 +30,33 @@ class _ArrayHeader(msgspec.Struct, frozen=True, array_like=True):
 @final
 @dataclass(frozen=True, slots=True)
 class Before(Generic[_Wire]):
-    """The version before the one that is written, which is read too.
-
-    Args:
-        version: The version.
-        wire: What its JSON holds.
-        upgrade: Turns that into what the JSON of the newer version holds.
-    """
+    """The version before the one that is written, which is read too."""
 
     version: int
-    wire: type[Any]
-    upgrade: Callable[[Any], _Wire]
+    wire: type[Any]  # what its JSON holds
+    upgrade: Callable[[Any], _Wire]  # turns that into what the JSON of the newer version holds
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFormat(Generic[_Wire]):
-    """A format of JSON that runs store, and later runs read back.
+    """A format of JSON that runs store, and later runs read back."""
 
-    Args:
-        wire: What the JSON holds; it forbids unknown fields and has the field `version`, the first
-            one where it is an array.
-        max_size: The most bytes, or characters of a string.
-        error: Builds the error of JSON that cannot be read, from a sentence.
-        version: The version that this library writes and reads.
-        hint: What a user can do about damage, a clause without a full stop; empty for nothing.
-        plural: Whether what is stored is named in the plural.
-        before: The version before, if it is read too.
-    """
-
+    # What the JSON holds; it forbids unknown fields and has the field `version`, the first one
+    # where it is an array.
     wire: type[_Wire]
-    max_size: int
+    max_size: int  # bytes, or characters of a string
+    # Builds the error of JSON that cannot be read, from a sentence.
     error: Callable[[str], FanOutError]
-    version: int = 1
-    hint: str = ""
-    plural: bool = False
+    version: int = 1  # the one that this library writes and reads
+    hint: str = ""  # what a user can do about damage, a clause without a full stop
+    plural: bool = False  # whether what is stored is named in the plural
     before: Before[_Wire] | None = None
 
     def read(self, data: str | bytes, what: str) -> _Wire:
-        """Read what a run has stored.
+        """Read what a run has stored; `what` it is, and where, begins the error's sentence.
 
-        Args:
-            data: The JSON.
-            what: What it is, and where; the subject of the error's sentence.
-
-        Raises:
-            FanOutError: If it is too large, of another version, or damaged; of the type `error`.
+        JSON that is too large, of another version or damaged is an error of the type `error`.
         """
         if len(data) > self.max_size:
             takes = "take" if self.plural else "takes"
@@ -98,12 +79,7 @@ class StoredFormat(Generic[_Wire]):
         )
 
     def damaged(self, what: str, reason: object) -> FanOutError:
-        """Build the error of JSON that is damaged.
-
-        Args:
-            what: What it is, and where; the subject of the error's sentence.
-            reason: What is wrong with it.
-        """
+        """Build the error of JSON that is damaged; `what` it is begins the sentence."""
         are = "are" if self.plural else "is"
         hint = f"; {self.hint}" if self.hint else ""
         return self.error(f"{what} {are} damaged ({reason}){hint}")

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, final
 
-from fanout.core.backoff import Retries
+from fanout.core.backoff import Retries, until_ready
 from fanout.core.cancellation import cancelled_by_us, prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.event_time import SplitWatermark
 from fanout.core.events import Batch, End, Failure, Gap
 from fanout.core.policy import Fatal, Finish, Pace, Phase, Retry, Skip
-from fanout.core.retrying import until_ready
 from fanout.core.sentence import in_brackets, joined
 from fanout.core.statistics import SplitState
 from fanout.core.subscription import Subscription
@@ -55,19 +54,8 @@ class Subscriber:
     """Keep one split subscribed and hand its events to its slot.
 
     `position` is the place to resume from. It moves with each hand-off, with no await between, so
-    that a new subscription neither skips nor repeats a record.
-
-    Args:
-        split: The split.
-        position: Where to start.
-        connection: The service.
-        slot: Where events go.
-        memory_limit: The bound on memory that all splits share.
-        subscribe_limit: The bound on pending subscribe calls that all splits share.
-        jitter: How long to wait between attempts.
-        on_resubscribe: Called at each recoverable end.
-        lifecycle: Logs what becomes of the subscriptions.
-        event_time: How the watermark of the split is computed; None for no watermark.
+    that a new subscription neither skips nor repeats a record. `on_resubscribe` is called at each
+    recoverable end. All splits share the two limits.
     """
 
     def __init__(
@@ -247,11 +235,7 @@ class Subscriber:
         return gap
 
     def _retry(self, cause: Exception, verdict: Retry) -> float:
-        """Return the delay before the next attempt.
-
-        Raises:
-            SplitFailedError: If there is no next attempt.
-        """
+        """Return the delay before the next attempt, or raise SplitFailedError if there is none."""
         if reason := self._retries.failed(cause, verdict):
             hint = joined("; ", filter(None, (reason, verdict.hint)))
             raise split_failure(self.split, cause, hint)
@@ -277,12 +261,9 @@ def _forget_locals(error: BaseException) -> None:
 
 
 def split_failure(split: Split, cause: Exception, hint: str = "") -> SplitFailedError:
-    """Return the error that the consumer gets when a split cannot go on.
+    """Return the error that the consumer gets when a split cannot go on, with its cause.
 
-    Args:
-        split: The split.
-        cause: Why; it is the cause of what is returned, unless that is what it is already.
-        hint: What to do.
+    A cause that is such an error already is returned as it is.
     """
     if isinstance(cause, SplitFailedError):
         return cause

@@ -8,13 +8,13 @@ from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, final
 
-from fanout.core.causes import Causes
+from fanout.core.cancellation import TaskScope
+from fanout.core.error_text import Causes
 from fanout.core.events import End, Failure
 from fanout.core.limits import MemoryLimit, SubscribeLimit
 from fanout.core.slot import Slot, Waiting
 from fanout.core.statistics import SplitState
 from fanout.core.subscriber import Subscriber
-from fanout.core.task_scope import TaskScope
 from fanout.core.user_functions import call_listener
 from fanout.errors import StreamStateError
 
@@ -37,15 +37,8 @@ log = logging.getLogger(__name__)
 class Subscribers:
     """Run the subscribers of a stream and hand out their events.
 
-    The first fatal error of any split sets `failure` at once and stops every subscriber; what
-    they have buffered can still be taken.
-
-    Args:
-        connection: The service.
-        jitter: How long to wait between attempts.
-        on_resubscribe: Called at each recoverable end.
-        lifecycle: Logs what becomes of subscriptions.
-        event_time: How watermarks are computed; None for none.
+    The first fatal error of any split sets `failure` at once and stops every subscriber; what they
+    have buffered can still be taken.
     """
 
     def __init__(
@@ -86,9 +79,8 @@ class Subscribers:
     ) -> AsyncIterator[None]:
         """Run what is started while the block runs; stop it all after it.
 
-        Args:
-            on_end: Called with each end of a split that is taken.
-            at_end: Says whether nothing will come any more.
+        `on_end` is called with each end of a split that is taken; `at_end` says whether nothing
+        will come any more.
         """
         self._on_end, self._at_end = on_end, at_end
         try:
@@ -175,13 +167,9 @@ class Subscribers:
     async def more(self) -> bool:
         """Wait until there may be something to take; call it only when nothing is left to take.
 
-        Returns:
-            False, at once, where nothing will come any more: a bounded stream is at its end, or
-            `stop_reading` was called.
-
-        Raises:
-            FanOutError: The failure of the stream.
-            StreamStateError: If the stream is closed.
+        It returns False, at once, where nothing will come any more: a bounded stream is at its end,
+        or `stop_reading` was called. It raises the failure of the stream, or StreamStateError if
+        the stream is closed.
         """
         if self.stopping or self._at_end():
             return False

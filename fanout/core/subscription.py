@@ -24,14 +24,8 @@ class Subscription:
     """Receive the events of a split, with a limit on how long the service may be silent.
 
     Waits on this side, for a turn, for memory or for the consumer, do not count as silence.
-
-    `reserved` is the memory, in bytes, of the event that was received or is being assembled.
-
-    Args:
-        split: The split.
-        connection: The service.
-        memory_limit: The bound on memory that all splits share.
-        subscribe_limit: The bound on pending subscribe calls that all splits share.
+    `reserved` is the memory, in bytes, of the event that was received or is being assembled. All
+    splits share the two limits.
     """
 
     def __init__(
@@ -54,12 +48,8 @@ class Subscription:
     async def open(self, position: Position) -> AsyncIterator[None]:
         """Subscribe for as long as the block runs; it is entered once.
 
-        Args:
-            position: Where to begin.
-
-        Raises:
-            SubscribeTimeoutError: If the service does not answer in time; other errors of the
-                call pass unchanged.
+        A service that does not answer in time is a SubscribeTimeoutError; other errors of the call
+        pass unchanged.
 
         Cancellation: the subscription is closed, and what was reserved is given back.
         """
@@ -147,12 +137,8 @@ class Watchdog:
 
     Two things do not count: pauses, and a time at whose end the loop was blocked by other code.
     After the latter the wait begins anew. Otherwise every subscription would count as silent after
-    a minute of blocking code, while the service's data is in its socket.
-
-    What arrives in the same turn of the loop in which the time ends has arrived in time.
-
-    Args:
-        seconds: How long the block may wait; infinity for ever.
+    a minute of blocking code, while the service's data is in its socket. What arrives in the same
+    turn of the loop in which the time ends has arrived in time. Infinity waits for ever.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -213,12 +199,7 @@ class Watchdog:
 
 @final
 class Tap:
-    """Pass a subscription's events on, hold none of them, and show each to a function first.
-
-    Args:
-        events: The events.
-        show: Called with each.
-    """
+    """Pass a subscription's events on, hold none of them, and show each to a function first."""
 
     def __init__(
         self, events: AsyncIterator[Batch | End], show: Callable[[Batch | End], None]

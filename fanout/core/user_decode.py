@@ -1,34 +1,52 @@
-"""Apply a user's `decode` function to batches of records, and check its results."""
+"""The user's `decode`, and what becomes of records that it fails for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+import asyncio
+import inspect
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fanout.core.events import UNCOUNTED, BadRecords, Gap
 from fanout.core.user_functions import check_function, drop_unawaited, is_interrupt
-from fanout.errors import DecodeFailedError, RetryLaterError
+from fanout.errors import DecodeFailedError, OptionError, RetryLaterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from fanout.core.events import Batch
+    from fanout.core.positions import Cursor
+
+    OnBadRecord: TypeAlias = Literal["fail", "gap"] | Callable[[BadRecords], Awaitable[None]]
+
+
+def check_on_bad_record(value: object, decode: object) -> None:
+    """Check the option `on_bad_record`; `"gap"` needs the option `decode`."""
+    if isinstance(value, str) and value in {"fail", "gap"}:
+        if value == "gap" and decode is None:
+            raise OptionError("on_bad_record is about decode: pass decode, or leave it out")
+        return
+    call = type(value).__call__ if callable(value) else None
+    if not inspect.iscoroutinefunction(value) and not inspect.iscoroutinefunction(call):
+        raise OptionError(
+            f"on_bad_record={value!r} must be 'fail', 'gap' or an async function of BadRecords"
+        )
+    if decode is None:
+        raise OptionError("on_bad_record is about decode: pass decode, or leave it out")
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceColumns:
-    """The columns that locate a record.
-
-    Args:
-        names: All of them.
-        numbers: Those that number the rows of a split.
-        word: What the service calls the first number.
-    """
+    """The columns that locate a record."""
 
     names: tuple[str, ...]
-    numbers: tuple[str, ...]
-    word: str
+    numbers: tuple[str, ...]  # those that number the rows of a split
+    word: str  # what the service calls the first number
 
 
 @final
@@ -37,18 +55,11 @@ class UserDecode:
 
     The function may add, drop and change columns, and leave rows out. It must keep the columns that
     locate a record, by which batches are cut and resumed, and the order of the rows; one record
-    cannot become two. It is called once without rows to learn its schema.
+    cannot become two. It returns the same schema each time.
 
-    `schema` is the schema of its results; `no_records` is such a batch without rows.
-
-    Args:
-        function: Takes a batch with the columns of the source, and returns a batch, each time with
-            the same schema.
-        given: A batch without rows, with the columns that the function gets.
-        places: Which of them the function has to keep.
-
-    Raises:
-        DecodeFailedError: If the function fails for a batch without rows.
+    It is called once with `given`, a batch without rows, to learn its schema: a failure then is a
+    DecodeFailedError. `schema` is the schema of its results; `no_records` is such a batch without
+    rows.
     """
 
     def __init__(
@@ -76,11 +87,7 @@ class UserDecode:
         self.schema: pa.Schema = self.no_records.schema
 
     def __call__(self, records: pa.RecordBatch, split: object) -> pa.RecordBatch:
-        """Decode a batch with rows.
-
-        Args:
-            records: The batch.
-            split: Its split, for messages.
+        """Decode a batch with rows; its split is for messages.
 
         Raises:
             DecodeFailedError: If the function fails, which is the cause then, or its result cannot
@@ -145,11 +152,7 @@ class UserDecode:
 
 
 def check_decode(decode: object) -> None:
-    """Check the option `decode`.
-
-    Raises:
-        OptionError: If it is neither None nor a function that returns its result.
-    """
+    """Check the option `decode`: None, or a function that returns its result."""
     if decode is not None:
         check_function("decode", decode, "a function of a record batch")
 
@@ -160,3 +163,98 @@ def _rising(numbers: pa.Array) -> bool:
 
 def _on_one_line(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+@final
+class BatchDecoder:
+    """Decode batches, and do with the records that cannot be decoded as the user says.
+
+    A batch that the function fails for is halved until the records are found. Where the function
+    keeps to its contract, a record is decoded alike in each of them. Bad records raise with
+    `"fail"` and are left out as gaps with `"gap"`; a function gets them before the batch is
+    delivered without them. `cursor` returns the position after a row of a batch that is not
+    decoded.
+    """
+
+    def __init__(
+        self,
+        function: UserDecode,
+        on_bad: OnBadRecord,
+        cursor: Callable[[Batch, int], Cursor],
+    ) -> None:
+        self._function = function
+        self._on_bad = on_bad
+        self._cursor = cursor
+
+    async def __call__(self, batch: Batch) -> Batch:
+        """Return a batch with decoded records.
+
+        Raises:
+            DecodeFailedError: If the function fails and bad records are to fail, its result cannot
+                be delivered, or the function for bad records fails.
+            RetryLaterError: If one of the two functions raises it.
+
+        Cancellation: the batch is not delivered; its bad records come again with it.
+        """
+        if not batch.num_records:
+            return replace(batch, records=self._function.no_records)
+        records, errors = await self._decode(batch)
+        gaps = batch.gaps
+        if errors and self._on_bad == "gap":
+            gaps += self._gaps(batch, errors)
+        elif errors:
+            bad = batch.records.take(pa.array(errors, pa.int64()))
+            await self._hand_over(BadRecords(batch.split, bad, tuple(errors.values())))
+        return replace(batch, records=records, gaps=gaps, nbytes=UNCOUNTED, bad_records=len(errors))
+
+    async def _decode(self, batch: Batch) -> tuple[pa.RecordBatch, dict[int, BaseException]]:
+        """Return what can be decoded, and for each other row what the function raised."""
+        decoded: list[pa.RecordBatch] = []
+        errors: dict[int, BaseException] = {}
+        pieces = [(0, batch.num_records)]
+        while pieces:
+            begin, rows = pieces.pop()
+            try:
+                decoded.append(self._function(batch.records.slice(begin, rows), batch.split))
+            except DecodeFailedError as error:
+                # Without a cause the function has returned what no record may become. SystemExit
+                # and its like are about the process, and not about a record.
+                if self._on_bad == "fail" or not isinstance(error.__cause__, Exception):
+                    raise
+                if rows == 1:
+                    errors[begin] = error.__cause__
+                else:
+                    half = rows // 2
+                    pieces += [(begin + half, rows - half), (begin, half)]
+                await asyncio.sleep(0)  # many bad records keep no other split waiting
+        return self._joined(decoded), errors
+
+    def _joined(self, decoded: list[pa.RecordBatch]) -> pa.RecordBatch:
+        if len(decoded) == 1:
+            return decoded[0]
+        table = pa.Table.from_batches(decoded, self._function.schema).combine_chunks()
+        return next(iter(table.to_batches()), self._function.no_records)
+
+    def _gaps(self, batch: Batch, errors: Mapping[int, BaseException]) -> tuple[Gap, ...]:
+        """Return a gap for each run of bad rows."""
+        gaps = []
+        for _, run in groupby(enumerate(errors), lambda each: each[1] - each[0]):
+            rows = [row for _, row in run]
+            before = self._cursor(batch, rows[0] - 1) if rows[0] else batch.range.after
+            kinds = ", ".join(sorted({type(errors[row]).__name__ for row in rows}))
+            reason = f"decode failed for {len(rows)} of them ({kinds})"
+            gaps.append(Gap(before, self._cursor(batch, rows[-1]), reason))
+        return tuple(gaps)
+
+    async def _hand_over(self, bad: BadRecords) -> None:
+        assert callable(self._on_bad), "only a callback is left"
+        try:
+            await self._on_bad(bad)
+        except (RetryLaterError, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise DecodeFailedError(
+                f"on_bad_record failed for {len(bad.errors)} records of {bad.split}"
+            ) from error

@@ -32,16 +32,9 @@ def check_function(
 ) -> None:
     """Check that an option is a function whose call does its work.
 
-    Args:
-        option: The option.
-        value: Its value: a function, a method, a partial, or an object that can be called.
-        kind: What it must be, such as "a function of a record batch".
-        arguments: With how many arguments it is called; None where that is not checked.
-        is_secret: Whether a value that is no function may be a secret, and is not shown.
-
-    Raises:
-        OptionError: If it is nothing that can be called, a class, async, a generator, or a function
-            of another number of arguments.
+    It may be a method, a partial, or an object that can be called, but neither a class, nor async,
+    nor a generator. `kind` is what it must be, such as "a function of a record batch". It is called
+    with so many arguments; None checks no number. A value that may be a secret is not shown.
     """
     wanted = Sentence(Option(option), f" must be {kind}")
     if not callable(value):
@@ -66,11 +59,7 @@ def check_function(
 
 
 def check_on_resubscribe(value: object) -> None:
-    """Check the option `on_resubscribe`.
-
-    Raises:
-        OptionError: If it is neither None nor a function that `check_function` accepts.
-    """
+    """Check the option `on_resubscribe`."""
     if value is not None:
         kind = "a function of a split, an error and a delay"
         check_function("on_resubscribe", value, kind, arguments=3)
@@ -83,9 +72,7 @@ class UnfinishedError(Exception):
 def call(function: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
     """Call a function that has done its work when it returns; what it returns is not used.
 
-    Raises:
-        UnfinishedError: If it returns what would do the work only later, as a coroutine does.
-        BaseException: What it raises.
+    A result that would do the work only later, as a coroutine does, is an UnfinishedError.
     """
     if (left := unfinished(function(*args, **kwargs))) is not None:
         raise UnfinishedError(
@@ -98,16 +85,8 @@ def call_listener(
 ) -> None:
     """Call a function that is told of something, in the event loop.
 
-    Args:
-        option: The option, for messages.
-        function: The function.
-        *args: Its arguments.
-        **kwargs: Its keyword arguments.
-
-    Raises:
-        OptionError: If it has not done its work when it returns, or raises what would end the event
-            loop, such as SystemExit.
-        Exception: Any other error that it raises.
+    It is an OptionError if it has not done its work when it returns, or raises what would end the
+    event loop, such as SystemExit. Any other error passes as it is.
     """
     try:
         call(function, *args, **kwargs)
@@ -125,9 +104,6 @@ def unfinished(result: object) -> str | None:
     """Return what a function has returned in place of doing its work; None where it has done it.
 
     A coroutine is closed; see `drop_unawaited`.
-
-    Args:
-        result: What the function has returned.
     """
     if inspect.iscoroutine(result):
         drop_unawaited(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fanout.core.retrying import retrying
+from fanout.core.backoff import retrying
 from fanout.kinesis.policy import passes
 
 if TYPE_CHECKING:

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from fanout.core.backoff import Backoff, Pacing
-from fanout.core.bad_records import check_on_bad_record
-from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.event_time import parse_event_time
 from fanout.core.option_checks import check_memory, check_seconds, check_strings, one_of
 from fanout.core.positions import Latest
 from fanout.core.sentence import Option, Suggestion
 from fanout.core.source_options import SourceOptions
 from fanout.core.starts import parse_start
-from fanout.core.user_decode import UserDecode, check_decode
+from fanout.core.user_decode import BatchDecoder, UserDecode, check_decode, check_on_bad_record
 from fanout.errors import OptionError
 from fanout.kinesis.aws.api import CONSUMER_ARN, NAME, STREAM_ARN
 from fanout.kinesis.aws.endpoint import HTTP_VERSIONS, check_endpoint
@@ -32,10 +30,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.core.bad_records import OnBadRecord
     from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor, Start
     from fanout.core.starts import Chooser, PerSplit
+    from fanout.core.user_decode import OnBadRecord
 
     _Start: TypeAlias = Start | datetime | str
 

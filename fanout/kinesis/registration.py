@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.retrying import retrying
+from fanout.core.backoff import retrying
 from fanout.core.sentence import Sentence, Suggestion
 from fanout.errors import FanOutError, ServiceError
 from fanout.kinesis.aws.error_hints import code_of, explain

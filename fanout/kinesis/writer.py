@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.core.backoff import Backoff, FullJitter
-from fanout.core.write_statistics import WriterStatistics
+from fanout.core.statistics import WriterStatistics
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import explained
 from fanout.kinesis.control_calls import until_answered

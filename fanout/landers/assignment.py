@@ -1,4 +1,4 @@
-"""Which lander reads which split."""
+"""Which lander reads which split, and from when."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.lander_plan import LANDERS_APART
+from fanout.core.findings import LANDERS_APART
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    from fanout.core.backoff import Pacing
 
 # The first assignment waits so long for landers that follow the first, in seconds, besides the time
 # between their starts. Splits that one lander has got all alone move, and a move stops a split.
@@ -35,49 +37,32 @@ _MOVE_SECONDS: Final = 60.0
 @final
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now.
+    """What to do now."""
 
-    Args:
-        assigned: The splits that each lander is to read too.
-        moved: The splits that their landers are to release.
-    """
-
-    assigned: Mapping[int, tuple[str, ...]]
-    moved: tuple[str, ...] = ()
+    assigned: Mapping[int, tuple[str, ...]]  # the splits that each lander is to read too
+    moved: tuple[str, ...] = ()  # the splits that their landers are to release
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A split on its way.
-
-    Args:
-        source: The lander that releases it.
-        target: The lander that is to have it.
-        since: When the move was planned, in seconds.
-    """
+    """A split on its way from a lander that releases it to the one that is to have it."""
 
     source: int
     target: int
-    since: float
+    since: float  # when the move was planned, in seconds
 
 
 @final
 @dataclass(slots=True)
 class _Load:
-    """What a lander has to read, with the splits that are on their way to it.
-
-    Args:
-        lander: Its number.
-        weight: The sum of the weights of its splits.
-        splits: The weight and name of each split that it may release.
-        count: The number of its splits.
-    """
+    """What a lander has to read, with the splits that are on their way to it."""
 
     lander: int
-    weight: int = 0
+    weight: int = 0  # the sum of the weights of its splits
+    # The weight and name of each split that it may release.
     splits: list[tuple[int, str]] = field(default_factory=list)
-    count: int = 0
+    count: int = 0  # the number of its splits
 
     def add(self, weight: int) -> None:
         self.weight += weight
@@ -94,10 +79,8 @@ class Assignment:
 
     A split keeps its lander. It moves when a lander has come, which then gets its share, and when
     its own lander was overloaded for a minute. A move makes two landers clearly more alike, so the
-    same rates never take it back.
-
-    Args:
-        landers: How many are expected: the first assignment waits for them, for seconds.
+    same rates never take it back. The first assignment waits for the landers that are expected, for
+    seconds.
     """
 
     def __init__(self, landers: int = 1) -> None:
@@ -119,14 +102,8 @@ class Assignment:
         """Give each split that waits to the lander with the least load, and plan moves.
 
         A split that moves is in `owners` until its lander has released it, and in `waiting` when it
-        may be read again. Between the two it may be in neither.
-
-        Args:
-            landers: The landers that are there.
-            owners: The lander of each split that has one.
-            waiting: The splits that wait for a lander.
-            bytes_per_second: How fast splits are read, as far as it is known.
-            now: The loop's clock, in seconds.
+        may be read again. Between the two it may be in neither. `now` is the loop's clock, in
+        seconds.
         """
         if not self._have_gathered(landers, now):
             return Plan({})
@@ -259,3 +236,54 @@ def _weights(split_ids: set[str], bytes_per_second: Mapping[str, float]) -> dict
         split_id: int(_SCALE * (_IDLE_COST + bytes_per_second.get(split_id, mean) / mean))
         for split_id in split_ids
     }
+
+
+# A lander that has lost the coordinator may read for as long: its lease, and a bit.
+_LEASE_SECONDS: Final = 5.5
+
+
+@final
+class HandoverDelays:
+    """Keep two landers from reading one split, and to what the service allows about a split.
+
+    Times are those of the loop's clock, in seconds.
+    """
+
+    def __init__(self, pacing: Pacing) -> None:
+        self._pacing = pacing
+        self._not_before: dict[str, float] = {}
+        # The lost lander that may still read a split, and when it was subscribed to at the latest.
+        self._leased: dict[str, tuple[int, float]] = {}
+
+    def is_over(self, split_id: str, now: float) -> bool:
+        """Return whether a split may be given to a lander."""
+        return self._not_before.get(split_id, now) <= now
+
+    def given(self, split_id: str) -> None:
+        """Note that a lander has a split."""
+        self._not_before.pop(split_id, None)
+        self._leased.pop(split_id, None)
+
+    def moved(self, split_id: str, now: float) -> None:
+        """Note that a lander has stopped to read a split."""
+        self._not_before[split_id] = now + max(self._pacing.spacing, self._pacing.handover)
+
+    def lost(self, split_id: str, lander: int, subscribed: float, now: float) -> None:
+        """Note that a lander which has a split is gone, and may read on until its lease is over.
+
+        It has subscribed to the split at the time `subscribed` at the latest.
+        """
+        self._not_before[split_id] = now + _LEASE_SECONDS
+        self._leased[split_id] = lander, subscribed
+
+    def release(self, lander: int, now: float) -> None:
+        """Free what a lander had: it connects again when it has closed its subscriptions.
+
+        A new attempt of it means that Spark has ended the one before. Its splits are read on as
+        soon as the service allows after the last calls that it may have made.
+        """
+        for split_id, (former, subscribed) in list(self._leased.items()):
+            if former == lander:
+                del self._leased[split_id]
+                free_at = max(subscribed + self._pacing.spacing, now + self._pacing.handover)
+                self._not_before[split_id] = min(self._not_before[split_id], free_at)

@@ -18,25 +18,17 @@ class Channel(Protocol):
     """
 
     async def send(self, message: bytes) -> None:
-        """Send a message; wait while the other side reads too slowly.
+        """Send at most `MAX_MESSAGE_BYTES`; wait while the other side reads too slowly.
 
-        Args:
-            message: At most `MAX_MESSAGE_BYTES` of `fanout.landers.websocket_channel`.
-
-        Raises:
-            ChannelClosedError: If the channel is closed or breaks.
-
-        Cancellation: the message may arrive all the same.
+        A channel that is closed or breaks is a ChannelClosedError. Cancellation: the message may
+        arrive all the same.
         """
         ...
 
     async def receive(self) -> bytes:
-        """Return the next message.
+        """Return the next message; cancelled, it loses none.
 
-        Raises:
-            ChannelClosedError: If the channel is closed or breaks.
-
-        Cancellation: no message is lost.
+        A channel that is closed or breaks is a ChannelClosedError.
         """
         ...
 

@@ -54,19 +54,8 @@ async def connect(
 ) -> AsyncIterator[Channel]:
     """Connect to the driver, and close the channel at the end of the context.
 
-    Args:
-        address: The host and port of the driver.
-        secret: The query's secret.
-        connect_timeout: Seconds until both sides must have proved themselves.
-        tls: For a connection over TLS.
-
-    Yields:
-        The channel.
-
-    Raises:
-        SetupError: If the driver cannot be reached in time, or what answers is not the driver.
-
-    Cancellation: the connection is closed.
+    Both sides must have proved themselves within `connect_timeout` seconds. A driver that cannot be
+    reached in time, or something else that answers, is a SetupError.
     """
     name = f"{address[0]}:{address[1]}"
     host = f"[{address[0]}]" if ":" in address[0] else address[0]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
+import socket
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, cast, final
 
@@ -15,7 +16,6 @@ from fanout.core.error_text import text_of
 from fanout.errors import SetupError
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.control_handshake import SECRET_BYTES, HandshakeFailedError, admit_lander
-from fanout.landers.control_listener import HANDSHAKE_SECONDS, ControlListener
 from fanout.landers.websocket_channel import (
     CLOSE_SECONDS,
     MAX_MESSAGE_BYTES,
@@ -27,7 +27,6 @@ from fanout.landers.websocket_channel import (
 )
 
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Awaitable, Callable
     from types import TracebackType
@@ -38,8 +37,79 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# A connection that has not proved itself after this time is closed.
+HANDSHAKE_SECONDS: Final = 5.0
+# Of more connections than this that have not proved themselves, the oldest is closed.
+MAX_STRANGERS: Final = 64
 # The request of a lander has about 200 bytes, and its proof 70.
 _MAX_BYTES_OF_A_STRANGER: Final = 4096
+
+
+@final
+class ControlListener(socket.socket):
+    """Accept connections, and close those that do not prove themselves in time.
+
+    The connections are counted from here on, by their file descriptors, as a stranger may also say
+    nothing during the handshake of TLS or of HTTP. An address that cannot be bound is an OSError.
+    """
+
+    def __init__(self, family: int, address: Any) -> None:
+        super().__init__(family, socket.SOCK_STREAM)
+        self._strangers: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._arriving: set[socket.socket] = set()
+        self._leaving = False
+        try:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.bind(address)
+        except OSError:
+            self.close()
+            raise
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection, as a stranger's."""
+        stranger, address = super().accept()
+        if self._leaving:
+            stranger.close()
+            raise BlockingIOError("the driver leaves")
+        for gone in [each for each in self._strangers if each.fileno() == -1]:
+            self._strangers.pop(gone).cancel()
+        if len(self._strangers) >= MAX_STRANGERS:
+            self._turn_away(next(iter(self._strangers)))
+        timer = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, self._turn_away, stranger)
+        self._strangers[stranger] = timer
+        self._arriving.add(stranger)
+        return stranger, address
+
+    def arrived(self, number: int) -> None:
+        """Note that an accepted socket has become a connection of the server."""
+        self._arriving = {each for each in self._arriving if each.fileno() != number}
+
+    async def leave(self) -> None:
+        """Accept nothing more, close the connections of strangers, and wait for those under way.
+
+        The event loop makes a connection of an accepted socket in a task of its own, for which
+        `Server.wait_closed` of asyncio does not wait.
+        """
+        self._leaving = True
+        self._turn_all_away()
+        while any(each.fileno() != -1 for each in self._arriving):  # noqa: ASYNC110 - the loop does not tell
+            await asyncio.sleep(0)
+
+    def admit(self, number: int) -> None:
+        """Count a connection no longer, as it has proved itself."""
+        for stranger in [each for each in self._strangers if each.fileno() == number]:
+            self._strangers.pop(stranger).cancel()
+
+    def _turn_all_away(self) -> None:
+        for stranger in list(self._strangers):
+            self._turn_away(stranger)
+
+    def _turn_away(self, stranger: socket.socket) -> None:
+        self._strangers.pop(stranger).cancel()
+        # The event loop owns the socket. It sees the end of the stream, and closes the socket.
+        with suppress(OSError):
+            log.debug("closed a control connection without proof from %s", stranger.getpeername())
+            stranger.shutdown(socket.SHUT_RDWR)
 
 
 @final
@@ -78,21 +148,13 @@ class _LanderConnection(AbortableConnection, ServerConnection):
 class ControlServer:
     """Listen for landers while the context is entered, and serve each over a channel.
 
-    Leaving the context cancels what serves, closes all connections, and waits for both.
-
-    Args:
-        host: The address to listen on.
-        port: Its port; 0 takes any that is free.
-        secret: The query's secret, of SECRET_BYTES.
-        serve: Serves a lander that has proved itself. The connection is closed when it returns, or
-            raises ChannelClosedError. Any other error of it ends the context, in an ExceptionGroup.
-        tls: For connections over TLS.
-
-    Attributes:
-        address: The host and port that it listens on.
+    Leaving the context cancels what serves, closes all connections, and waits for both. Port 0
+    takes any that is free. `serve` gets a lander that has proved itself; the connection is closed
+    when it returns, or raises ChannelClosedError. Any other error of it ends the context, in an
+    ExceptionGroup.
     """
 
-    address: tuple[str, int]
+    address: tuple[str, int]  # the host and port that it listens on
 
     def __init__(
         self,
@@ -113,11 +175,7 @@ class ControlServer:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Listen.
-
-        Raises:
-            SetupError: If the address cannot be listened on.
-        """
+        """Listen, or raise SetupError."""
         async with AsyncExitStack() as stack:
             self._listener = await _listener(*self._wanted)
             stack.callback(self._listener.close)

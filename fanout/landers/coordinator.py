@@ -9,20 +9,17 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.causes import Causes
 from fanout.core.checkpoint import from_wire, to_wire
-from fanout.core.error_text import text_of
+from fanout.core.error_text import Causes, text_of
 from fanout.core.events import End, Split
 from fanout.core.lifecycle_log import LanderName
 from fanout.core.statistics import CommitStatistics, Statistics, StreamTotals
 from fanout.core.subscriber import split_failure
 from fanout.core.user_functions import call_listener, check_on_resubscribe
 from fanout.errors import FanOutError, SetupError, StreamStateError
-from fanout.landers.batch_minimum import BatchMinimum
+from fanout.landers.assignment import HandoverDelays
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.counters import Counters
-from fanout.landers.leases import Leases
-from fanout.landers.leftovers import Leftovers
 from fanout.landers.messages import (
     Assign,
     Assigned,
@@ -41,7 +38,7 @@ from fanout.landers.messages import (
     encode,
     from_lander,
 )
-from fanout.landers.session import SILENCE, LanderSession
+from fanout.landers.session import SILENCE, BatchMinimum, LanderSession, OrphanSweeper
 from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import LandedBatch
 
@@ -54,7 +51,7 @@ if TYPE_CHECKING:
     from fanout.landers.assignment import Assignment
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, Piece, Resubscription
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import SegmentFile
 
 log = logging.getLogger(__name__)
 
@@ -74,20 +71,11 @@ class Coordinator:
     """Assign splits to landers, take in what they land, and hand it to one batch after the other.
 
     A range of a split counts once: a message counts in a living session alone, in the order of its
-    number, and where each of its ranges begins at the split's position.
-
-    Args:
-        connection: The service, for listings.
-        progress: Where each split stands: behind all that was landed.
-        lineage: Discovers splits, and says which may be read.
-        assignment: Says which lander reads what.
-        bounded: Finish when every split has once reached its newest record.
-        eager: Have landers land what they have as soon as a batch waits for it; otherwise they fill
-            their segments for as long as they may.
-        min_records: The records for which a batch waits; see `BatchMinimum`.
-        lifecycle: Logs which landers come and go.
-        on_resubscribe: Called for each recoverable end of a subscription that a lander tells of.
-            What it raises ends the stream.
+    number, and where each of its ranges begins at the split's position. A `bounded` stream finishes
+    when every split has once reached its newest record. With `eager` landers land what they have as
+    soon as a batch waits for it; otherwise they fill their segments for as long as they may.
+    `on_resubscribe` is called for each recoverable end of a subscription that a lander tells of;
+    what it raises ends the stream.
     """
 
     def __init__(
@@ -116,14 +104,14 @@ class Coordinator:
         self._on_resubscribe = on_resubscribe
         self._sessions: dict[int, LanderSession] = {}
         self._owners: dict[str, LanderSession] = {}
-        self._leases = Leases(connection.pacing)
+        self._delays = HandoverDelays(connection.pacing)
         self._failures: dict[int, int] = {}  # of each lander, in a row
         self._begun: set[int] = set()  # landers that have read in this run
         self._time = asyncio.get_running_loop().time
         self._epochs = 0
         self._landed: deque[tuple[LanderSession, SegmentFile]] = deque()
         self._landed_since = 0.0
-        self.leftovers = Leftovers()
+        self.orphans = OrphanSweeper()
         self._counters = Counters()
         self._causes = Causes()
         self._changed = asyncio.Event()
@@ -145,10 +133,7 @@ class Coordinator:
             self._changed.set()
 
     async def serve(self, channel: Channel) -> None:
-        """Serve one connection until it is over.
-
-        Args:
-            channel: The connection of a lander that has proved who it is.
+        """Serve the connection of a lander that has proved who it is until it is over.
 
         Cancellation: the session is over, and the channel is closed.
         """
@@ -160,18 +145,14 @@ class Coordinator:
             await channel.close()
 
     def task_ended(self, lander: int, error: BaseException | None) -> None:
-        """Take in that Spark's job of a lander has ended: its splits are free at once.
+        """Take in that Spark's job of a lander has ended, and why; its splits are free at once.
 
         A lander that fails again and again, and lands nothing meanwhile, ends the stream.
-
-        Args:
-            lander: The lander.
-            error: Why it has ended, where it was not told to stop.
         """
         session = self._sessions.get(lander)
         if session is not None:
             self._end(session, "its task has ended" if error is None else text_of(error))
-        self._leases.release(lander, self._time())
+        self._delays.release(lander, self._time())
         if error is not None:
             self._count_failure(lander, error)
         self._assign()
@@ -179,13 +160,8 @@ class Coordinator:
     async def next(self, idle: float) -> LandedBatch | NoRecords | Stopped:
         """Wait for records, and return all that have landed; one caller at a time.
 
-        Args:
-            idle: Seconds to wait for the first; then the answer is `NoRecords`.
-
-        Raises:
-            FanOutError: The failure of the stream, after its last records were handed over.
-
-        Cancellation: nothing is handed over.
+        The answer is `NoRecords` where none comes for `idle` seconds. The failure of the stream is
+        raised after its last records were handed over. Cancellation: nothing is handed over.
         """
         if self._eager and not self._landed:
             self._tell_all(Wanted())
@@ -219,10 +195,7 @@ class Coordinator:
         self._changed.set()
 
     def statistics(self) -> Statistics:
-        """Return the counters of the stream, its splits and its landers, as these told them last.
-
-        Any thread may call it.
-        """
+        """Return the counters of the stream, its splits and its landers; in any thread."""
         sessions = sorted(self._sessions.values(), key=lambda session: session.lander)
         watermarks = self._progress.watermarks
         offered = self._connection.capabilities.commits
@@ -324,7 +297,7 @@ class Coordinator:
             split.id
             for split in self._lineage.startable()
             if split.id not in self._owners
-            and self._leases.is_over(split.id, now)
+            and self._delays.is_over(split.id, now)
             and not self._is_read(split)
         ]
         owners = {split_id: session.lander for split_id, session in self._owners.items()}
@@ -348,7 +321,7 @@ class Coordinator:
         for split_id in split_ids:
             state = self._progress[split_id]
             self._owners[split_id] = session
-            self._leases.given(split_id)
+            self._delays.given(split_id)
             session.splits.add(split_id)
             assigned.append(
                 Assigned(
@@ -380,7 +353,7 @@ class Coordinator:
                     await channel.send(encode(Superseded()))
                 return None
             self._end(former, "a newer one has connected")
-        self._leases.release(hello.lander, self._time())
+        self._delays.release(hello.lander, self._time())
         self._epochs += 1
         session = self._sessions[hello.lander] = LanderSession(hello, self._epochs, channel)
         session.tell(Welcome(session.epoch))
@@ -405,7 +378,7 @@ class Coordinator:
                 for split_id in split_ids:
                     if self._owners.get(split_id) is session:
                         self._free(session, split_id)
-                        self._leases.moved(split_id, self._time())
+                        self._delays.moved(split_id, self._time())
                 self._assign()
             case Report():
                 self._take_report(session, message)
@@ -503,7 +476,7 @@ class Coordinator:
             if self._minimum is not None:
                 self._minimum.answered(session)
             self._changed.set()
-            self.leftovers.ended(session.epoch, session.last_segment)
+            self.orphans.ended(session.epoch, session.last_segment)
             session.hang_up()
             if not self._closed:
                 self._lifecycle.lander_gone(session.name, reason)
@@ -511,7 +484,7 @@ class Coordinator:
         for split_id in list(session.splits):
             subscribed = self._counters.subscribed(split_id, now)
             self._free(session, split_id)
-            self._leases.lost(split_id, session.lander, subscribed, now)
+            self._delays.lost(split_id, session.lander, subscribed, now)
         if session.connected >= _WELL_SECONDS:
             self._failures.pop(session.lander, None)
         if session.failure is not None:

@@ -24,12 +24,9 @@ _WEIGHT: Final = 0.5
 class Counters:
     """Add up what landers report of each split, whichever of them has read it.
 
-    Attributes:
-        bytes_per_second: How fast each split was read, as of the last `measure`.
-        gaps: How often records were lost, also of splits that are known no longer.
-        gap_seconds: How long these gaps are together.
-        bad_records: Records that `decode` failed for.
-        throttled: Answers by which the service slows a lander down.
+    `gaps`, their seconds together, `bad_records`, which `decode` failed for, and `throttled`
+    answers count also what was of splits that are known no longer. `bytes_per_second` are the rates
+    as of the last `measure`. Times are those of the loop's clock, in seconds.
     """
 
     def __init__(self) -> None:
@@ -44,12 +41,7 @@ class Counters:
         self._subscribed: dict[str, float] = {}
 
     def take_in(self, reports: Iterable[SplitReport], now: float) -> None:
-        """Take in what a lander reports of splits that are its own.
-
-        Args:
-            reports: The reports.
-            now: The loop's clock, in seconds.
-        """
+        """Take in what a lander reports of splits that are its own."""
         for split in reports:
             before = self._reports.get(split.split)
             if before is None or before.subscriptions != split.subscriptions:
@@ -63,12 +55,7 @@ class Counters:
             self._reports[split.split] = split
 
     def subscribed(self, split_id: str, now: float) -> float:
-        """Return when a split was subscribed to at the latest: now, unless it is known to be live.
-
-        Args:
-            split_id: The split.
-            now: The loop's clock, in seconds.
-        """
+        """Return when a split was subscribed to at the latest: now, unless it is live."""
         report = self._reports.get(split_id)
         is_live = report is not None and report.state is SplitState.LIVE
         return self._subscribed[split_id] if is_live else now
@@ -86,20 +73,12 @@ class Counters:
             known.pop(split_id, None)
 
     def forget_others(self, split_ids: Collection[str]) -> None:
-        """Forget what was counted of splits that are known no longer.
-
-        Args:
-            split_ids: Those that are known.
-        """
+        """Forget what was counted of splits other than those that are known."""
         for split_id in self._before.keys() - split_ids:
             del self._before[split_id]
 
     def measure(self, now: float) -> None:
-        """Measure the rate of each split since the last call.
-
-        Args:
-            now: The loop's clock, in seconds.
-        """
+        """Measure the rate of each split since the last call."""
         seconds = now - self._measured_at
         for split_id, report in self._reports.items():
             total = self._total(report).bytes
@@ -111,12 +90,7 @@ class Counters:
         self._measured_at = now
 
     def statistics(self, state: SplitProgress, committed: Position | None) -> SplitStatistics:
-        """Return the counters of a split.
-
-        Args:
-            state: Where the split stands.
-            committed: The acknowledged position that the service has stored.
-        """
+        """Return the counters of a split; `committed` is what the service has stored of it."""
         split_id = state.split.id
         report = self._reports.get(split_id)
         total = self._before.get(split_id) if report is None else self._total(report)

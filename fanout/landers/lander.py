@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.backoff import FullJitter
 from fanout.core.cancellation import in_thread
-from fanout.core.causes import name_or_other
 from fanout.core.checkpoint import from_wire, to_wire
-from fanout.core.error_text import text_of
-from fanout.core.event_time import EventTime
+from fanout.core.error_text import name_or_other, text_of
+from fanout.core.event_time import EventTime, Watermarks
 from fanout.core.events import Split
 from fanout.core.fan_out import FanOut
 from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.progress import Progress
 from fanout.core.remote_error import ErrorWire, sendable
 from fanout.core.subscribers import Subscribers
-from fanout.core.watermarks import Watermarks
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.messages import (
     Assign,
@@ -56,8 +54,7 @@ if TYPE_CHECKING:
     from fanout.core.statistics import SplitStatistics
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, FromLander
-    from fanout.landing.segments.segment_file import SegmentFile
-    from fanout.landing.segments.segments import SegmentLog, SplitPart
+    from fanout.landing.segments.segments import SegmentFile, SegmentLog, SplitPart
     from fanout.landing.storage.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -79,14 +76,9 @@ _MAX_CAUSE: Final = 500
 class Lander:
     """One session of a lander: from the coordinator's welcome to the end of their connection.
 
-    Args:
-        channel: The connection to the coordinator.
-        source: What is read.
-        connection: The source's service.
-        storage: Where segments are published.
-        segments: Opens them, under names that no other session uses.
-        max_wait: Seconds from the first record of a segment until it is landed, where it may be.
-        bounded: Whether splits are read to their newest records alone; then nothing waits for more.
+    Its segments have names that no other session uses. A segment is landed `max_wait` seconds after
+    its first record, where it may be. In a bounded stream splits are read to their newest records
+    alone; then nothing waits for more.
     """
 
     def __init__(
@@ -137,10 +129,7 @@ class Lander:
         self._resubscribed: deque[Resubscription] = deque(maxlen=_MAX_RESUBSCRIBED)
 
     async def run(self) -> bool:
-        """Read and land until the coordinator says stop, or is lost.
-
-        Returns:
-            Whether it said stop.
+        """Read and land until the coordinator says stop, or is lost; return whether it said stop.
 
         Cancellation: all subscriptions are closed; records that were not landed come again.
         """
@@ -254,9 +243,8 @@ class Lander:
     ) -> tuple[Piece, ...]:
         """Return the splits that move on with a segment.
 
-        Args:
-            parts: What the segment has of each split.
-            positions: Where they are after it. Where the other splits are may have been told since.
+        `positions` are where they are after it. Where the other splits are may have been told
+        since.
         """
         splits = {split_id: positions.splits[split_id] for split_id in parts}
         return (*self._moved(splits, parts), *self._moved_without_records(parts))

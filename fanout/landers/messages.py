@@ -12,7 +12,7 @@ from fanout.core.remote_error import ErrorWire  # noqa: TC001 - msgspec reads it
 from fanout.core.statistics import SplitState  # noqa: TC001 - msgspec reads it
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import FanOutError, SplitFailedError
-from fanout.landing.segments.segment_file import SegmentFile  # noqa: TC001 - msgspec reads it
+from fanout.landing.segments.segments import SegmentFile  # noqa: TC001 - msgspec reads it
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Text = Annotated[str, msgspec.Meta(max_length=10_000)]
@@ -23,19 +23,12 @@ class MessageError(FanOutError):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
-    """A lander is ready.
+    """A lander is ready."""
 
-    Args:
-        lander: Its number, from 0.
-        attempt: Which attempt of Spark's task it is; a later one has a higher number.
-        host: The name of its machine.
-        pid: Its process.
-    """
-
-    lander: _Count
-    attempt: _Count
-    host: _Text
-    pid: _Count
+    lander: _Count  # its number, from 0
+    attempt: _Count  # of Spark's task; a later one has a higher number
+    host: _Text  # the name of its machine
+    pid: _Count  # its process
 
 
 class SplitWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,33 +39,21 @@ class SplitWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Piece(Moved, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How far a split was read.
-
-    Args:
-        split: The split.
-        after: Its position in the message before.
-        until: Its position now; the records between the two are in the segment of the message.
-        children: The splits that replace it, where it has ended.
-    """
+    """How far a split was read."""
 
     split: Name
-    after: PositionWire
+    after: PositionWire  # its position in the message before
+    # Its position now; the records between the two are in the segment of the message.
     until: PositionWire
-    children: tuple[SplitWire, ...] = ()
+    children: tuple[SplitWire, ...] = ()  # the splits that replace it, where it has ended
 
 
 class Landed(msgspec.Struct, frozen=True, tag="landed", forbid_unknown_fields=True):
-    """Records are durable, or splits have moved on without records.
+    """Records are durable, or splits have moved on without records."""
 
-    Args:
-        seq: How many such messages came before in this session.
-        segment: The records; None where there are none.
-        pieces: The splits that have moved on.
-    """
-
-    seq: _Count
-    segment: SegmentFile | None
-    pieces: tuple[Piece, ...]
+    seq: _Count  # how many such messages came before in this session
+    segment: SegmentFile | None  # the records; None where there are none
+    pieces: tuple[Piece, ...]  # the splits that have moved on
 
 
 class Released(msgspec.Struct, frozen=True, tag="released", forbid_unknown_fields=True):
@@ -82,18 +63,13 @@ class Released(msgspec.Struct, frozen=True, tag="released", forbid_unknown_field
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
-    """The lander cannot go on, for a reason that ends the query.
-
-    Args:
-        error: The reason.
-        landed: Whether all that was read before the failure has landed; a message without it comes
-            as soon as the failure is known.
-        begun: Whether the lander could begin; another attempt of it may.
-    """
+    """The lander cannot go on, for a reason that ends the query."""
 
     error: ErrorWire
+    # Whether all that was read before the failure has landed; a message without it comes as soon as
+    # the failure is known.
     landed: bool = True
-    begun: bool = True
+    begun: bool = True  # whether the lander could begin; another attempt of it may
 
     def failure(self) -> FanOutError:
         """Return the error that ends the query."""
@@ -118,47 +94,29 @@ class SplitReport(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
 
 class Resubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A subscription is to be opened again; see `OnResubscribe`.
-
-    Args:
-        split: Its split.
-        cause: The error that ended the one before.
-        code: What the service calls it; see `Terms.cause`.
-        delay: Seconds until the next attempt.
-    """
+    """A subscription is to be opened again; see `OnResubscribe`."""
 
     split: Name
-    cause: ErrorWire
-    code: _Text
-    delay: float
+    cause: ErrorWire  # the error that ended the one before
+    code: _Text  # what the service calls it; see `Terms.cause`
+    delay: float  # seconds until the next attempt
 
 
 class Report(msgspec.Struct, frozen=True, tag="report", forbid_unknown_fields=True):
-    """The lander's counters; it sends one each second, also as a sign of life.
+    """The lander's counters; it sends one each second, also as a sign of life."""
 
-    Args:
-        splits: The splits that have changed since the last report.
-        bytes_in_flight: Bytes of events that wait for the lander.
-        held: Records that it has read and not landed.
-        resubscribed: The newest resubscriptions since the last report.
-        throttled: Answers since the last report by which the service slows the lander down.
-    """
-
-    splits: tuple[SplitReport, ...]
-    bytes_in_flight: _Count
-    held: _Count = 0
-    resubscribed: tuple[Resubscription, ...] = ()
+    splits: tuple[SplitReport, ...]  # those that have changed since the last report
+    bytes_in_flight: _Count  # bytes of events that wait for the lander
+    held: _Count = 0  # records that it has read and not landed
+    resubscribed: tuple[Resubscription, ...] = ()  # the newest since the last report
+    # Answers since the last report by which the service slows the lander down.
     throttled: _Count = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
-    """The coordinator takes a lander in.
+    """The coordinator takes a lander in."""
 
-    Args:
-        epoch: The number of the session, which no other session of the run has.
-    """
-
-    epoch: _Count
+    epoch: _Count  # the number of the session, which no other session of the run has
 
 
 class Superseded(msgspec.Struct, frozen=True, tag="superseded", forbid_unknown_fields=True):
@@ -166,21 +124,13 @@ class Superseded(msgspec.Struct, frozen=True, tag="superseded", forbid_unknown_f
 
 
 class Assigned(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A split to read, and where to begin.
-
-    Args:
-        split: The split.
-        parents: Its parents, which were read.
-        position: What lies behind it is wanted.
-        newest: When the last record before the position arrived at the service.
-        watermark: The split's watermark at the position.
-    """
+    """A split to read, and where to begin."""
 
     split: Name
-    parents: tuple[Name, ...]
-    position: PositionWire
-    newest: int | None = None
-    watermark: int | None = None
+    parents: tuple[Name, ...]  # they were read
+    position: PositionWire  # what lies behind it is wanted
+    newest: int | None = None  # when the last record before the position arrived at the service
+    watermark: int | None = None  # the split's watermark at the position
 
 
 class Assign(msgspec.Struct, frozen=True, tag="assign", forbid_unknown_fields=True):
@@ -200,11 +150,7 @@ class Wanted(msgspec.Struct, frozen=True, tag="wanted", forbid_unknown_fields=Tr
 
 
 class Credit(msgspec.Struct, frozen=True, tag="credit", forbid_unknown_fields=True):
-    """The lander may land segments: at first, and when a batch has taken one.
-
-    Args:
-        segments: How many more it may land.
-    """
+    """The lander may land so many more segments: at first, and when a batch has taken one."""
 
     segments: _Count
 
@@ -232,11 +178,7 @@ def encode(message: FromLander | FromCoordinator) -> bytes:
 
 
 def from_lander(data: bytes) -> FromLander:
-    """Read a lander's message.
-
-    Raises:
-        MessageError: If the bytes are not a valid message.
-    """
+    """Read a lander's message, or raise MessageError."""
     try:
         return _FROM_LANDER.decode(data)
     except MALFORMED_JSON as error:
@@ -244,11 +186,7 @@ def from_lander(data: bytes) -> FromLander:
 
 
 def from_coordinator(data: bytes) -> FromCoordinator:
-    """Read the coordinator's message.
-
-    Raises:
-        MessageError: If the bytes are not a valid message.
-    """
+    """Read the coordinator's message, or raise MessageError."""
     try:
         return _FROM_COORDINATOR.decode(data)
     except MALFORMED_JSON as error:

@@ -1,4 +1,4 @@
-"""One connection of one lander, as the coordinator sees it."""
+"""The sessions of landers, as the coordinator sees them: what they hold, and what they leave."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from fanout.core.lifecycle_log import LanderName
 from fanout.core.statistics import LanderStatistics
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.messages import Beat, MessageError, encode, from_lander
+from fanout.landing.segments.segments import SEGMENTS, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from fanout.errors import FanOutError
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, Hello
+    from fanout.landing.segments.segments import SegmentFile
+    from fanout.landing.storage.storage import Storage
 
 SILENCE: Final = 7.0
 """Seconds without a message of a lander after which its session is over."""
@@ -30,13 +33,7 @@ TakeIn: TypeAlias = "Callable[[LanderSession, object], None]"
 
 @final
 class LanderSession:
-    """The splits of a lander, what it has told, and the messages to it.
-
-    Args:
-        hello: The lander.
-        epoch: The number of the session.
-        channel: The connection.
-    """
+    """The splits of a lander, what it has told, and the messages to it."""
 
     def __init__(self, hello: Hello, epoch: int, channel: Channel) -> None:
         self.lander = hello.lander
@@ -72,11 +69,7 @@ class LanderSession:
         return str(self.name)
 
     def statistics(self, bytes_per_second: Mapping[str, float]) -> LanderStatistics:
-        """Return what the lander does; in any thread.
-
-        Args:
-            bytes_per_second: How fast splits are read, as far as it is known.
-        """
+        """Return what the lander does, with the rates of splits as far as known; in any thread."""
         splits = tuple(self.splits)
         return LanderStatistics(
             lander=self.lander,
@@ -93,13 +86,7 @@ class LanderSession:
         self._outbox.put_nowait(message)
 
     async def attend(self, take_in: TakeIn) -> str | None:
-        """Send and receive until the session is over.
-
-        Args:
-            take_in: Called with each message.
-
-        Returns:
-            Why it is over; None if `hang_up` ended it.
+        """Send and receive until the session is over; return why, or None if `hang_up` ended it.
 
         Cancellation: nothing is sent or taken in any more.
         """
@@ -135,3 +122,84 @@ class LanderSession:
                     async with asyncio.timeout(_BEAT_SECONDS):
                         message = await self._outbox.get()
                 await self._channel.send(encode(message))
+
+
+@final
+class OrphanSweeper:
+    """Know the sessions that are over, and delete what they have published and nothing counts.
+
+    A lander is killed after it has published a segment and before it has told of it, or it goes on
+    for a while after its session. Nothing of a session that is over is accepted any more, and what
+    was accepted of it has smaller numbers.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, str] = {}
+
+    def ended(self, session: int, last: str) -> None:
+        """Take in that a session is over; `last` is its last accepted segment, empty for none."""
+        self._last[session] = last
+
+    def sweep(self, storage: Storage, run: int) -> None:
+        """Delete the segments of this run, and what is left of unfinished files. It blocks."""
+        last = dict(self._last)  # this is another thread
+        if not last:
+            return
+        for file in storage.list(SEGMENTS):
+            place = session_of(file.name)
+            if place is None or place[0] != run or place[1] not in last:
+                continue
+            name = f"{SEGMENTS}/{file.name}"
+            if name > last[place[1]]:
+                storage.delete(name)
+        for path in storage.scratch().iterdir():
+            place = session_of(path.name)
+            if place is not None and place[0] == run and place[1] in last:
+                path.unlink(missing_ok=True)
+
+
+@final
+class BatchMinimum:
+    """Let a batch wait for so many records, as long as no lander ends the wait.
+
+    Landers tell how many records they hold in open segments. They are asked for these when all
+    together have enough. A segment that comes unasked ends the wait: its first record has waited
+    for `max_wait`, or it is full, or one of its splits has ended or moves. The others are asked for
+    what they hold then, so that a wait ends in one batch.
+    """
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+        self._asked: set[LanderSession] = set()
+
+    def to_ask(
+        self,
+        sessions: Iterable[LanderSession],
+        landed: Collection[tuple[LanderSession, SegmentFile]],
+    ) -> frozenset[LanderSession]:
+        """Return the landers that are to land now what they hold.
+
+        `landed` are the segments that no batch has taken: their landers cannot land another.
+        """
+        if self._asked or self._enough(landed):
+            return frozenset()
+        waiting = {session.lander for session, _ in landed}
+        holding = [one for one in sessions if one.held and one.lander not in waiting]
+        if landed or sum(session.held for session in holding) >= self._records:
+            self._asked.update(holding)
+        return frozenset(self._asked)
+
+    def is_met(self, landed: Collection[tuple[LanderSession, SegmentFile]]) -> bool:
+        """Return whether a batch takes what has landed, after `to_ask`."""
+        return bool(landed) and (not self._asked or self._enough(landed))
+
+    def answered(self, session: LanderSession) -> None:
+        """Take in that a lander has landed, or has gone."""
+        self._asked.discard(session)
+
+    def taken(self) -> None:
+        """Begin anew: a batch has taken what had landed."""
+        self._asked.clear()
+
+    def _enough(self, landed: Iterable[tuple[LanderSession, SegmentFile]]) -> bool:
+        return sum(file.rows for _, file in landed) >= self._records

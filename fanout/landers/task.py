@@ -18,7 +18,7 @@ from fanout.core.remote_error import ErrorWire
 from fanout.errors import SetupError
 from fanout.landers.channel import Channel, ChannelClosedError
 from fanout.landers.control_client import connect
-from fanout.landers.control_tls import lander_tls
+from fanout.landers.control_handshake import lander_tls
 from fanout.landers.lander import LEASE, Lander
 from fanout.landers.messages import (
     Failed,
@@ -31,7 +31,7 @@ from fanout.landers.messages import (
     from_coordinator,
 )
 from fanout.landing.segments.segments import SegmentLog
-from fanout.landing.storage.places import open_storage
+from fanout.landing.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,42 +55,24 @@ _STANDBY_SECONDS: Final = 5.0
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanderTask:
-    """What each lander of a query does, as a value that travels to its executor.
-
-    Args:
-        source: What is read.
-        location: The storage of segments, as an executor reaches it.
-        storage_options: Settings of the object store; see `fanout.land`.
-        run: The number of the query's run.
-        limits: How large a segment becomes, and how long its first record waits.
-        available_now: Whether what is there at the start is read alone.
-        compression: Of segments, as Parquet names it; None for those that are read once.
-        address: The host and port of the coordinator.
-        secret: The query's secret.
-        certificate: The query's certificate, for a channel over TLS; None for one without.
-    """
+    """What each lander of a query does, as a value that travels to its executor."""
 
     source: Source
-    location: str
+    location: str  # the storage of segments, as an executor reaches it
     storage_options: Mapping[str, str] | None = field(repr=False)
-    run: int
-    limits: BatchLimits
-    available_now: bool
-    compression: str | None = None
-    address: tuple[str, int]
-    secret: bytes = field(repr=False)
-    certificate: str | None = None
+    run: int  # the number of the query's run
+    limits: BatchLimits  # how large a segment becomes, and how long its first record waits
+    available_now: bool  # whether what is there at the start is read alone
+    compression: str | None = None  # as Parquet names it; None for segments that are read once
+    address: tuple[str, int]  # the host and port of the coordinator
+    secret: bytes = field(repr=False)  # the query's
+    certificate: str | None = None  # the query's, for a channel over TLS
 
     def __call__(self, lander: int, attempt: int) -> None:
-        """Land until the coordinator says stop; it blocks.
+        """Land until the coordinator says stop; it blocks. A later attempt has a higher number.
 
-        Args:
-            lander: The number of the lander, from 0.
-            attempt: A number that grows with each attempt of the lander.
-
-        Raises:
-            SetupError: If the coordinator cannot be reached for a minute.
-            ChannelClosedError: If the connection to it breaks again and again.
+        A coordinator that cannot be reached for a minute is a SetupError; a connection that breaks
+        again and again is a ChannelClosedError.
         """
         asyncio.run(self._run(lander, attempt))
 

@@ -49,11 +49,7 @@ class AbortableConnection(Connection):
 
 @final
 class WebSocketChannel:
-    """Send and receive binary messages over an authenticated websocket.
-
-    Args:
-        connection: The websocket; this channel closes it.
-    """
+    """Send and receive binary messages over an authenticated websocket, which it closes."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -62,11 +58,7 @@ class WebSocketChannel:
     async def send(self, message: bytes) -> None:
         """Send a message; wait while the other side reads too slowly.
 
-        Raises:
-            ChannelClosedError: If the channel is closed or breaks.
-            ValueError: If the message is longer than MAX_MESSAGE_BYTES.
-
-        Cancellation: the message may arrive all the same.
+        A message longer than MAX_MESSAGE_BYTES is a ValueError. For the rest see `Channel`.
         """
         if len(message) > MAX_MESSAGE_BYTES:
             raise ValueError(f"a message of {len(message)} bytes exceeds {MAX_MESSAGE_BYTES}")
@@ -80,13 +72,7 @@ class WebSocketChannel:
             raise ChannelClosedError("the control channel was closed while a message was sent")
 
     async def receive(self) -> bytes:
-        """Return the next message.
-
-        Raises:
-            ChannelClosedError: If the channel is closed or breaks, or the other side sent text.
-
-        Cancellation: no message is lost.
-        """
+        """Return the next message; a text is a ChannelClosedError. See `Channel`."""
         try:
             message = await self._connection.recv()
         except ConnectionClosed as error:

@@ -10,22 +10,18 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.cancellation import in_thread
+from fanout.core.cancellation import TaskScope, in_thread
 from fanout.core.error_text import text_of
 from fanout.core.opening import ResumePoint, open_stored, resolve_start
 from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option
-from fanout.core.task_scope import TaskScope
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
-from fanout.landing.claims.ownership import ThisProcess, claim
-from fanout.landing.log.columns import continued, keep_columns
-from fanout.landing.log.entries import BatchEntry
-from fanout.landing.log.entry_log import EntryLog
-from fanout.landing.log.identity import give_identity
-from fanout.landing.log.landed_entry import LandedEntry
+from fanout.landing.claims import ThisProcess, claim
+from fanout.landing.log.columns import continued, give_identity, keep_columns
+from fanout.landing.log.entries import BatchEntry, EntryLog
+from fanout.landing.log.followed import LandedEntry
 from fanout.landing.log.reading import LandingPlace
-from fanout.landing.projections.spark_log import SparkLog
-from fanout.landing.retention.retention import (
+from fanout.landing.retention import (
     Retention,
     check_no_files,
     sweep_files_of_landers,
@@ -34,7 +30,8 @@ from fanout.landing.retention.retention import (
 from fanout.landing.segments.by_date import check_date_column, publish_by_date
 from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller
 from fanout.landing.segments.segments import Filled, LandedBatch, SegmentLog, publish
-from fanout.landing.storage.places import open_storage
+from fanout.landing.spark_log import SparkLog
+from fanout.landing.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
     from fanout.core.fan_out import FanOut
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe, Statistics
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.storage.storage import Storage
 
@@ -363,23 +360,8 @@ async def open_landing(
 ) -> AsyncIterator[Landing]:
     """Own a location, and land there what is read of a source, as `land` does.
 
-    Args:
-        source: The source.
-        location: As for `land`, like the others.
-        reading: Reads the source from a position on, in a context.
-        partition_by_date: A column with times.
-        keep: Delete what was written longer ago.
-        keep_for_readers: How long a named reader keeps what it needs.
-        storage_options: Settings of the object store.
-        spark_log: Keep Spark's log of the files.
-
-    Yields:
-        The landing.
-
-    Raises:
-        FanOutError: As `land` does.
-
-    Cancellation: the reading has ended before the block is left.
+    `reading` reads the source from a position on, in a context. Cancellation: it has ended before
+    the block is left.
     """
     async with AsyncExitStack() as resources:
         storage = await in_thread(lambda: open_storage(location, storage_options))

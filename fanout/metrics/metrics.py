@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import CallbackOptions, MeterProvider
 
-    from fanout.core.statistics import Origin
-    from fanout.core.write_statistics import SinkStatistics, WriterStatistics
+    from fanout.core.statistics import Origin, SinkStatistics, WriterStatistics
     from fanout.metrics.instruments import Attributes, Instrument
 
 Reading: TypeAlias = StreamReading | WriteReading

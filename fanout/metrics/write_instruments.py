@@ -10,7 +10,7 @@ from fanout.metrics.instruments import OPERATION, Instrument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fanout.core.write_statistics import SinkStatistics, WriterStatistics
+    from fanout.core.statistics import SinkStatistics, WriterStatistics
     from fanout.metrics.instruments import Values
 
 

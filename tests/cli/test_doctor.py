@@ -229,7 +229,7 @@ def test_the_checkpoint_of_a_query_is_read_without_pyspark() -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None\n"
         "import fanout.cli.doctor, fanout.kinesis.doctor.diagnose\n"
-        "import fanout.landing.log.stored_positions\n"
+        "import fanout.landing.log.checkpoint_status\n"
         "print([name for name in sys.modules if name.startswith('fanout.spark')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code

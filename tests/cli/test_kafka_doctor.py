@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.claims import claim_stopped
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.cli.test_status import at, stored
 from tests.kafka.brokers import connect, create, produce

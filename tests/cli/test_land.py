@@ -22,7 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from fanout.landing.retention.retention import Retention
+from fanout.landing.retention import Retention
 from fanout.landing.storage import object_clients
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer

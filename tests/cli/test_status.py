@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 
 import fanout
 from fanout.cli.app import app
-from fanout.core.backlog import Backlog
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
+from fanout.core.findings import Backlog
 from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition
 from fanout.kinesis import KinesisSource
-from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.claims import claim_stopped
 from fanout.landing.log.entries import (
     BatchEntry,
     TakenSegments,
@@ -33,7 +33,7 @@ from fanout.landing.log.entries import (
 )
 from fanout.landing.log.pending import Pending, encode_pending, pending_name
 from fanout.landing.log.set_aside import SetAsideLog
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3

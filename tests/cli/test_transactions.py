@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.kafka.transactions.outcome import TransactionState
 from fanout.kafka.transactions.transactions import Transactions
-from fanout.landing.claims.ownership import Ownership, PosixLock
+from fanout.landing.claims import Ownership, PosixLock
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.sinks.kafka.stored_tokens import SinkState
 from tests.kafka.transactions.transacting import ended, new_sink, transactions
@@ -348,7 +348,7 @@ def test_nothing_is_changed_while_the_job_runs(job: Job) -> None:
     job.open()
     holder = (
         "import sys; from pathlib import Path\n"
-        "from fanout.landing.claims.ownership import PosixLock\n"
+        "from fanout.landing.claims import PosixLock\n"
         "lock = PosixLock.try_acquire(Path(sys.argv[1])); print(lock.held, flush=True)\n"
         "sys.stdin.read()"
     )
@@ -381,7 +381,7 @@ def test_the_job_is_kept_away_while_something_is_changed(
     commit = Transactions.commit
     look = (
         "import sys; from pathlib import Path\n"
-        "from fanout.landing.claims.ownership import PosixLock\n"
+        "from fanout.landing.claims import PosixLock\n"
         "print(PosixLock.try_acquire(Path(sys.argv[1])))"
     )
     seen = []

@@ -10,12 +10,10 @@ import pyarrow.compute as pc
 import pytest
 
 import fanout
-from fanout.core.bad_records import check_on_bad_record
-from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.events import Gap, Split
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import SplitState
-from fanout.core.user_decode import PlaceColumns, UserDecode
+from fanout.core.user_decode import BatchDecoder, PlaceColumns, UserDecode, check_on_bad_record
 from fanout.errors import DecodeFailedError, OptionError, RetryLaterError, SplitFailedError
 from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import SCHEMA, Log, ScriptedSource, sequences
@@ -24,7 +22,8 @@ from tests.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fanout.core.bad_records import BadRecords, OnBadRecord
+    from fanout.core.events import BadRecords
+    from fanout.core.user_decode import OnBadRecord
 
 A = Split("a")
 PLACES = PlaceColumns(names=("split", "sequence"), numbers=("sequence",), word="sequence")

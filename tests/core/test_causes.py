@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.core.causes import Causes
+from fanout.core.error_text import Causes
 
 
 def test_causes_are_counted_by_name() -> None:

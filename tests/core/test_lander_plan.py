@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.core.lander_plan import lander_cores, lander_count
+from fanout.core.findings import lander_cores, lander_count
 
 SHARD = 2 << 20
 

@@ -15,10 +15,10 @@ from hypothesis.stateful import (
 )
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
+from fanout.core.event_time import Watermarks
 from fanout.core.events import Batch, End, Gap, Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Range, Timestamp, reaches
 from fanout.core.progress import ABSENCES, Moved, Progress
-from fanout.core.watermarks import Watermarks
 from fanout.errors import StreamStateError
 from tests.core.scripted import Log, ScriptedSource, record_batch
 

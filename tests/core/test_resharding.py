@@ -15,11 +15,11 @@ from fanout.core.checkpoint import Checkpoint
 from fanout.core.events import Batch, End, Split
 from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.lineage import Lineage
+from fanout.core.opening import Supervisor
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import ABSENCES, Progress
 from fanout.core.source import Capabilities
 from fanout.core.subscribers import Subscribers
-from fanout.core.supervisor import Supervisor
 from fanout.testing.virtual_time.loop import SimLoop
 from tests.core.scripted import (
     LISTED_EVERY,

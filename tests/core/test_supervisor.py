@@ -11,12 +11,12 @@ from fanout.core.backoff import FullJitter
 from fanout.core.events import Batch, End, Failure, Split
 from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.lineage import Lineage
+from fanout.core.opening import Supervisor
 from fanout.core.policy import Phase
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.core.progress import Progress
 from fanout.core.source import Capabilities
 from fanout.core.subscribers import Subscribers
-from fanout.core.supervisor import Supervisor
 from fanout.errors import MalformedEventError, ServiceError, SplitFailedError
 from fanout.testing.virtual_time.loop import simulate
 from tests.core.scripted import (

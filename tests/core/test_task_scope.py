@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fanout.core.task_scope import TaskScope
+from fanout.core.cancellation import TaskScope
 from tests.virtual_time import in_virtual_time
 
 

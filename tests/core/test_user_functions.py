@@ -14,9 +14,7 @@ import pyarrow as pa
 import pytest
 
 import fanout
-from fanout.core.bad_records import check_on_bad_record
-from fanout.core.batch_decoder import BatchDecoder
-from fanout.core.user_decode import UserDecode, check_decode
+from fanout.core.user_decode import BatchDecoder, UserDecode, check_decode, check_on_bad_record
 from fanout.core.user_functions import check_function
 from fanout.errors import (
     DecodeFailedError,

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 import fanout
 from fanout.core.checkpoint import Checkpoint
-from fanout.core.event_time import EventTime
+from fanout.core.event_time import EventTime, Watermarks
 from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import Progress
-from fanout.core.watermarks import Watermarks
 from tests.core.scripted import Log, ScriptedSource, record_batch
 from tests.virtual_time import in_virtual_time
 

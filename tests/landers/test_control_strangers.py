@@ -12,7 +12,7 @@ import pytest
 from websockets.utils import accept_key
 
 from fanout.errors import SetupError
-from fanout.landers import control_listener
+from fanout.landers import control_server
 from fanout.landers.control_client import connect
 from fanout.landers.control_server import ControlServer
 from tests.landers.control_peers import SECRET, UPGRADE, Received, Served, others, stranger
@@ -89,7 +89,7 @@ async def test_a_driver_without_the_secret_is_refused(
 async def test_what_is_no_upgrade_gets_no_answer(
     sent: bytes, server: ControlServer, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_listener, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 0.2)
     async with stranger(server) as peer:
         peer.writer.write(sent)
         assert await peer.rest() == b""
@@ -103,7 +103,7 @@ async def test_silence_ends_after_the_deadline(
     served: Served,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(control_listener, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 0.2)
     async with stranger(server) as peer:
         if upgraded:
             await peer.upgrade()
@@ -131,7 +131,7 @@ async def test_what_is_no_proof_is_refused(
     served: Served,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(control_listener, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 0.2)
     async with stranger(server) as peer:
         await peer.upgrade()
         peer.send(*sent)
@@ -144,7 +144,7 @@ async def test_a_stranger_cannot_fill_the_memory(
     server: ControlServer, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frame within the limit of messages, and pings without end, are cut after 4 KiB."""
-    monkeypatch.setattr(control_listener, "HANDSHAKE_SECONDS", 60.0)
+    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 60.0)
     for sent in ((bytes(2**16), 2, 2**24), (b"ping", 9, None)):
         async with stranger(server) as peer:
             await peer.upgrade()
@@ -193,7 +193,7 @@ async def test_a_flood_of_silent_strangers_keeps_no_lander_out(
             driver = await served.channels.get()
             await driver.send(b"welcome")
             assert await lander.receive() == b"welcome"
-            bound = control_listener.MAX_STRANGERS
+            bound = control_server.MAX_STRANGERS
             for early in flood[: 200 - bound]:
                 assert await early.rest() == b""
             assert not any(late.reader.at_eof() for late in flood[-bound + 1 :])

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import SetupError
-from fanout.landers import control_listener
+from fanout.landers import control_server
 from fanout.landers.control_client import connect
-from fanout.landers.control_server import ControlServer
-from fanout.landers.control_tls import (
+from fanout.landers.control_handshake import (
     ControlCertificate,
     driver_tls,
     lander_tls,
     new_certificate,
     spark_encrypts,
 )
+from fanout.landers.control_server import ControlServer
 from tests.landers.control_peers import SECRET, Served, echo, others, stranger
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ async def test_silent_strangers_keep_no_lander_out(
 async def test_a_stranger_in_the_handshake_of_tls_has_the_same_deadline(
     driver: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_listener, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 0.2)
     async with (
         ControlServer(HOST, 0, SECRET, Served(), tls=driver) as server,
         stranger(server) as silent,

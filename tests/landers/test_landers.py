@@ -21,8 +21,7 @@ from tests.spark.manual import ManualSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.segments.segment_file import SegmentFile
-    from fanout.landing.segments.segments import OpenSegment
+    from fanout.landing.segments.segments import OpenSegment, SegmentFile
     from fanout.landing.storage.storage import Storage
 
 

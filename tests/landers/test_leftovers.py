@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.landers.leftovers import Leftovers
+from fanout.landers.session import OrphanSweeper
 from fanout.landing.segments.segments import publish
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landers.rig import Rig
@@ -16,8 +16,7 @@ from tests.spark.manual import ManualSource
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.segments.segment_file import SegmentFile
-    from fanout.landing.segments.segments import OpenSegment
+    from fanout.landing.segments.segments import OpenSegment, SegmentFile
     from fanout.landing.storage.storage import Storage
 
 RUN = 7
@@ -32,7 +31,7 @@ def storage(tmp_path: Path) -> LocalStorage:
     return LocalStorage(tmp_path)
 
 
-def sweep(storage: LocalStorage, leftovers: Leftovers, *names: str) -> list[str]:
+def sweep(storage: LocalStorage, leftovers: OrphanSweeper, *names: str) -> list[str]:
     """Sweep files, and return those that stay."""
     for each in names:
         storage.create(each, b"records")
@@ -41,7 +40,7 @@ def sweep(storage: LocalStorage, leftovers: Leftovers, *names: str) -> list[str]
 
 
 def test_what_was_published_and_not_accepted_is_deleted(storage: LocalStorage) -> None:
-    leftovers = Leftovers()
+    leftovers = OrphanSweeper()
     leftovers.ended(1, name(1, 3))
     leftovers.ended(2, "")
     kept = [name(1, 2), name(1, 3)]
@@ -49,7 +48,7 @@ def test_what_was_published_and_not_accepted_is_deleted(storage: LocalStorage) -
 
 
 def test_sessions_that_live_and_other_runs_are_left_alone(storage: LocalStorage) -> None:
-    leftovers = Leftovers()
+    leftovers = OrphanSweeper()
     leftovers.ended(1, "")
     kept = [
         name(1, 1, run=6),
@@ -61,7 +60,7 @@ def test_sessions_that_live_and_other_runs_are_left_alone(storage: LocalStorage)
 
 
 def test_files_that_were_not_finished_are_deleted(storage: LocalStorage) -> None:
-    leftovers = Leftovers()
+    leftovers = OrphanSweeper()
     leftovers.ended(1, name(1, 3))
     for each in (name(1, 2), name(1, 4), name(2, 1), name(1, 1, run=8)):
         (storage.scratch() / each.removeprefix("segments/")).touch()
@@ -101,7 +100,7 @@ async def test_a_segment_of_a_lander_that_is_killed_before_it_tells_is_deleted(
         assert rows == [("a", 1), ("a", 2)]
         listed = await asyncio.to_thread(rig.storage.list, "segments")
         assert len(listed) == 3
-        await asyncio.to_thread(rig.coordinator.leftovers.sweep, rig.storage, 1)
+        await asyncio.to_thread(rig.coordinator.orphans.sweep, rig.storage, 1)
         listed = await asyncio.to_thread(rig.storage.list, "segments")
         left = {f"segments/{file.name}" for file in listed}
         assert left == {file.name for batch in (first, second) for file in batch.segments}

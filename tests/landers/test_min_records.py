@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.landers.batch_minimum import BatchMinimum
 from fanout.landers.messages import Hello
-from fanout.landers.session import LanderSession
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landers.session import BatchMinimum, LanderSession
 from fanout.landing.segments.segment_filler import NoRecords, Stopped
+from fanout.landing.segments.segments import SegmentFile
 from tests.landers.rig import MemoryChannel, Rig, until
 from tests.spark.manual import ManualSource
 

@@ -39,7 +39,7 @@ async def test_what_was_known_of_a_split_is_forgotten_after_its_end(tmp_path: Pa
         assert "a" in counters.bytes_per_second
         source.end("a", "left")
         await until(lambda: "left" in coordinator._owners)
-        assert "a" not in coordinator._leases._not_before
+        assert "a" not in coordinator._delays._not_before
         assert "a" not in counters.bytes_per_second
         assert "a" not in counters._measured
         assert "a" not in counters._subscribed

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fanout.errors import FanOutError
-from fanout.landing.claims.ownership import ThisProcess
-from fanout.landing.storage.locations import open_object_storage
+from fanout.landing.claims import ThisProcess
+from fanout.landing.storage.opening import open_object_storage
 from tests.landing.s3 import s3_options
 
 Step = Callable[[], object]

@@ -12,8 +12,7 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.claims.owner import is_claimed, read_owner
-from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.claims import claim_stopped, is_claimed, read_owner
 from fanout.landing.log.checkpoint_status import read_status
 from fanout.landing.log.entries import (
     BatchEntry,
@@ -23,7 +22,7 @@ from fanout.landing.log.entries import (
     entry_name,
 )
 from fanout.landing.log.pending import Pending, encode_pending, pending_name
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from fanout.landing.storage.local_storage import LocalStorage
-from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.claims import claim_stopped
 with claim_stopped(LocalStorage(Path(sys.argv[1])), "holder"):
     print("held", flush=True)
     sys.stdin.read()

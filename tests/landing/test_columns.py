@@ -14,9 +14,8 @@ import pytest
 
 from fanout.errors import CheckpointError, FanOutError, OptionError
 from fanout.landing.lander import land
-from fanout.landing.log.columns import landed_schema
+from fanout.landing.log.columns import IDENTITY, landed_schema
 from fanout.landing.log.followed import followed
-from fanout.landing.log.identity import IDENTITY
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.shaped_source import ShapedSource
 from tests.spark.manual import SCHEMA

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.landing.storage.conditional_create import check_conditional_create
 from fanout.landing.storage.local_storage import LocalStorage
+from fanout.landing.storage.opening import check_conditional_create
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.core.checkpoint import Checkpoint
-from fanout.landing.claims.ownership import ThisProcess, claim
-from fanout.landing.log.entries import BatchEntry, entry_name
-from fanout.landing.log.entry_log import EntryLog
-from fanout.landing.projections.spark_log import SparkLog
-from fanout.landing.retention.retention import sweep_files_of_landers, sweep_orphans
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.claims import ThisProcess, claim
+from fanout.landing.log.entries import BatchEntry, EntryLog, entry_name
+from fanout.landing.retention import sweep_files_of_landers, sweep_orphans
+from fanout.landing.segments.segments import SegmentFile
+from fanout.landing.spark_log import SparkLog
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.spark_reader import read_log
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
 
 # The names end with the sessions of landers and the numbers of their files, or with the latter
 # where the run itself has filled it.

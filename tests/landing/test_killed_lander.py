@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fanout.landing.log.entries import batch_ids
-from fanout.landing.log.entry_log import read_entry
-from fanout.landing.storage.places import open_storage
+from fanout.landing.log.entries import batch_ids, read_entry
+from fanout.landing.storage.opening import open_storage
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.s3_clients import BUCKET

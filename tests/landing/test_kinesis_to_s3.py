@@ -18,8 +18,8 @@ from fanout.kinesis import KinesisSource
 from fanout.landing import lander
 from fanout.landing.lander import land
 from fanout.landing.log.followed import followed
-from fanout.landing.retention.retention import Retention
-from fanout.landing.storage.places import open_storage
+from fanout.landing.retention import Retention
+from fanout.landing.storage.opening import open_storage
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.s3 import s3_options
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from fanout.landing.lander import Landing
-    from fanout.landing.log.landed_entry import LandedEntry
+    from fanout.landing.log.followed import LandedEntry
     from fanout.testing.kinesis.server import KinesisServer
 
 

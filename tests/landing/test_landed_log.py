@@ -8,10 +8,10 @@ import pytest
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.log import landed_log
+from fanout.landing.log.columns import IDENTITY, give_identity, read_identity
 from fanout.landing.log.entries import BatchEntry, encode_entry, entry_name
-from fanout.landing.log.identity import IDENTITY, give_identity, read_identity
 from fanout.landing.log.landed_log import LandedLog, Limits, Place
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from fanout.core.events import Batch, End
 from fanout.errors import CheckpointError, OptionError, SplitFailedError
 from fanout.landing import lander
 from fanout.landing.lander import land
-from fanout.landing.log.entries import BatchEntry, encode_entry, entry_name
-from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.log.entries import BatchEntry, EntryLog, encode_entry, entry_name
 from fanout.landing.log.followed import followed
-from fanout.landing.retention.retention import Retention
-from fanout.landing.storage.places import open_storage
+from fanout.landing.retention import Retention
+from fanout.landing.storage.opening import open_storage
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.s3 import S3_SERVERS, s3_options
 from tests.spark.manual import SCHEMA, Acknowledged, ManualSource, Subscribed
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from fanout.core.events import Split
     from fanout.core.positions import Position
     from fanout.landing.lander import Landing
-    from fanout.landing.log.landed_entry import LandedEntry
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.log.followed import LandedEntry
+    from fanout.landing.segments.segments import SegmentFile
     from fanout.landing.storage.storage import Storage
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.core.positions import Cursor
-from fanout.landing.claims.ownership import ThisProcess
+from fanout.landing.claims import ThisProcess
 from fanout.landing.lander import land
 from fanout.landing.log.followed import followed
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.landing.lander import Landing
-    from fanout.landing.log.landed_entry import LandedEntry
+    from fanout.landing.log.followed import LandedEntry
 
 T = TypeVar("T")
 RECORDS = [b"%d" % number for number in range(5)]

@@ -12,13 +12,13 @@ from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import CheckpointError
 from fanout.landing.log.entries import BatchEntry, TakenSegments, entry_name
 from fanout.landing.log.ledger import BatchLedger, LedgerBatch
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
 
 QUERY = "3f6e3a0c-7b1d-4a35-9d5f-000000000001"
 

@@ -12,12 +12,12 @@ from urllib.parse import unquote
 import pytest
 
 from fanout.errors import CheckpointError, OptionError, SetupError
-from fanout.landing.storage.locations import open_object_storage
 from fanout.landing.storage.object_location import (
     ObjectLocation,
     is_object_location,
     parse_location,
 )
+from fanout.landing.storage.opening import open_object_storage
 from tests.landing.s3 import s3_options
 from tests.landing.s3_faults import FaultyS3, faulty_s3
 

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import CheckpointError, OptionError
+from fanout.landing import retention
 from fanout.landing.lander import land
 from fanout.landing.log.entries import batch_ids
-from fanout.landing.retention import named_readers, retention
-from fanout.landing.retention.named_readers import NamedReader, check_reader, needed_by_readers
-from fanout.landing.retention.retention import Retention
+from fanout.landing.retention import (
+    NamedReader,
+    Retention,
+    check_reader,
+    needed_by_readers,
+)
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 from tests.spark.manual import ManualSource
 
@@ -92,14 +96,14 @@ def test_a_file_that_is_replaced_while_it_is_looked_for_is_found(
 ) -> None:
     reader = NamedReader(storage, "sessions")
     reader.claim(3)
-    newest = named_readers._newest_marks
+    newest = retention._newest_marks
 
     def then_commit(files: StoredFiles) -> dict[str, FileInfo]:
         found = newest(files)
         reader.commit(reader._entry + (reader._entry < 6))
         return found
 
-    monkeypatch.setattr(named_readers, "_newest_marks", then_commit)
+    monkeypatch.setattr(retention, "_newest_marks", then_commit)
     assert needed_by_readers(storage, 0) == 6
 
 

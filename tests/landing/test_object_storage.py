@@ -12,8 +12,7 @@ import pytest
 
 from fanout.errors import CheckpointError
 from fanout.landing.storage import object_storage
-from fanout.landing.storage.conditional_create import check_conditional_create
-from fanout.landing.storage.locations import open_object_storage
+from fanout.landing.storage.opening import check_conditional_create, open_object_storage
 from fanout.landing.storage.storage import FileInfo
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.s3 import s3_client, s3_options

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.landing.claims.ownership import ThisProcess, claim
+from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.storage import object_clients, object_storage
-from fanout.landing.storage.conditional_create import check_conditional_create
-from fanout.landing.storage.locations import open_object_storage
+from fanout.landing.storage.opening import check_conditional_create, open_object_storage
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.s3 import s3_client, s3_options
 from tests.landing.s3_faults import (

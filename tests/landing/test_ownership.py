@@ -8,19 +8,18 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError
-from fanout.landing.claims.ownership import ThisProcess, claim
-from fanout.landing.log.entries import BatchEntry, entry_name
-from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.claims import ThisProcess, claim
+from fanout.landing.log.entries import BatchEntry, EntryLog, entry_name
 from fanout.landing.log.ledger import BatchLedger
-from fanout.landing.retention.retention import check_no_files, sweep_orphans
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.retention import check_no_files, sweep_orphans
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.lagging_lists import LaggingLists
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.claims.ownership import Lock
+    from fanout.landing.claims import Lock
 
 PROCESS = ThisProcess("test")
 

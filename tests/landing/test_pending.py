@@ -21,7 +21,7 @@ from tests.spark.manual import SCHEMA, records_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.log.pending import Pending
 
 SPLIT = Split("member-0")

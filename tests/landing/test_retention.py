@@ -4,11 +4,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from fanout.core.checkpoint import Checkpoint
-from fanout.landing.claims.ownership import ThisProcess, claim
-from fanout.landing.log.entries import BATCHES, BatchEntry, batch_ids, entry_name
-from fanout.landing.log.entry_log import EntryLog
-from fanout.landing.retention.retention import Retention
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.claims import ThisProcess, claim
+from fanout.landing.log.entries import BATCHES, BatchEntry, EntryLog, batch_ids, entry_name
+from fanout.landing.retention import Retention
+from fanout.landing.segments.segments import SegmentFile
 from tests.landing.lagging_lists import LaggingLists
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.landing.storage.scratch_directory import ScratchDirectory
+from fanout.landing.storage.local_storage import ScratchDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HOLD = """
 import sys
 from pathlib import Path
-from fanout.landing.storage.scratch_directory import ScratchDirectory
+from fanout.landing.storage.local_storage import ScratchDirectory
 held = ScratchDirectory(sys.argv[1])
 Path(held.path, "run-000001-000001-00000001.parquet").write_bytes(b"records")
 print(held.path, flush=True)

@@ -15,23 +15,22 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError
-from fanout.landing.claims.ownership import ThisProcess, claim
+from fanout.landing import spark_log
+from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.lander import land
-from fanout.landing.log.entries import BatchEntry
-from fanout.landing.log.entry_log import EntryLog
-from fanout.landing.projections import spark_log
-from fanout.landing.projections.spark_log import SparkLog
-from fanout.landing.projections.spark_log_files import (
+from fanout.landing.log.entries import BatchEntry, EntryLog
+from fanout.landing.retention import Retention
+from fanout.landing.segments.segments import SegmentFile
+from fanout.landing.spark_log import (
+    SparkLog,
     decode_file,
     encode_file,
     encode_line,
     files_to_read,
     table_uri,
 )
-from fanout.landing.retention.retention import Retention
-from fanout.landing.segments.segment_file import SegmentFile
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
-from fanout.landing.storage.places import open_files, open_storage
+from fanout.landing.storage.opening import open_files, open_storage
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.s3 import s3_options
 from tests.landing.spark_reader import LOG, read_log
@@ -41,7 +40,7 @@ from tests.spark.manual import ManualSource
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.storage.storage import Storage
 
 # What the file sink of Spark 4.3.0 wrote, into the directory "/data/o ut é%[x]"; 3.5.9 writes the

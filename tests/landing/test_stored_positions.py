@@ -9,8 +9,8 @@ from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.events import Split
 from fanout.core.positions import Cursor
 from fanout.errors import CheckpointError, OptionError
+from fanout.landing.log.checkpoint_status import read_positions
 from fanout.landing.log.entries import BatchEntry, encode_entry, encode_origin, entry_name
-from fanout.landing.log.stored_positions import read_positions
 
 
 def at(number: int) -> Checkpoint:
@@ -101,7 +101,7 @@ def test_damaged_positions_are_refused(location: Path, tmp_path: Path, data: byt
 def test_a_file_that_is_too_large_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanout.landing.log.stored_positions.MAX_ENTRY_BYTES", 10)
+    monkeypatch.setattr("fanout.landing.log.checkpoint_status.MAX_ENTRY_BYTES", 10)
     path = tmp_path / "saved.json"
     path.write_bytes(b"12345678901")
     with pytest.raises(CheckpointError, match="more than 10 bytes"):

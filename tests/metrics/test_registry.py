@@ -19,11 +19,9 @@ from fanout.core.statistics import (
     LanderStatistics,
     LendingStatistics,
     Origin,
+    SinkStatistics,
     SplitState,
     StreamTotals,
-)
-from fanout.core.write_statistics import (
-    SinkStatistics,
     TransactionStatistics,
     WriterStatistics,
 )

@@ -17,7 +17,7 @@ from fanout.core.positions import Cursor, Horizon, Range
 from fanout.errors import BatchFailedError, OptionError
 from fanout.kafka.writing.row_batches import prepare_rows
 from fanout.kinesis.writing.entries import make_entries
-from fanout.landing.claims.ownership import claim
+from fanout.landing.claims import claim
 from fanout.landing.log.ledger import BatchLedger
 from fanout.landing.log.set_aside import SetAsideLog
 from fanout.landing.segments.segment_filler import Stopped

@@ -25,7 +25,7 @@ from fanout.errors import (
     StreamStateError,
     UnwritableRecordError,
 )
-from fanout.landing.claims.ownership import claim
+from fanout.landing.claims import claim
 from fanout.landing.log.entries import BatchEntry, TakenSegments
 from fanout.landing.log.ledger import BatchLedger
 from fanout.landing.log.set_aside import SetAsideLog, count_set_aside, newest_set_aside
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.segments.segment_filler import FillResult
     from fanout.landing.storage.storage import Storage
     from fanout.spark.query.batch_runner import Handler

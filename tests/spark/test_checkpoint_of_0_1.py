@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.landing.log.stored_positions import read_positions
+from fanout.landing.log.checkpoint_status import read_positions
 from tests.spark.harness import Recorder
 from tests.spark.lending import LendingSource
 from tests.spark.manual import ManualSource

@@ -23,7 +23,7 @@ import pytest
 
 from fanout.errors import SetupError
 from fanout.landing.lander import land
-from fanout.landing.retention.retention import Retention
+from fanout.landing.retention import Retention
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
 from tests.cli.processes import ENVIRONMENT, FANOUT

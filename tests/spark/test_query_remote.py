@@ -8,7 +8,7 @@ import pytest
 import fanout.spark.query.query
 from fanout.core.positions import Cursor
 from fanout.errors import BatchFailedError, CheckpointError
-from fanout.landing.claims.ownership import Ownership, claim
+from fanout.landing.claims import Ownership, claim
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from tests.spark.harness import Gate, Recorder, eventually, fail, fanout_threads

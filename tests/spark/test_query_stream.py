@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.core.source import Source
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from tests.spark.manual import ManualConnection
 
 

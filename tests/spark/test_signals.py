@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.errors import OptionError, StreamStateError
-from fanout.landing.claims.ownership import claim
+from fanout.landing.claims import claim
 from fanout.spark import stop_on_signal
 from fanout.spark.query.signals import _SignalWatch
 from tests.spark.harness import PATIENCE, Gate, Recorder, eventually, fanout_threads

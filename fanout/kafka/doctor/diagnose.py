@@ -9,10 +9,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.backlog import Backlog
 from fanout.core.backoff import Backoff, FullJitter
-from fanout.core.findings import fine, problem, unknown
-from fanout.core.lander_plan import lander_cores, lander_count
+from fanout.core.findings import Backlog, fine, lander_cores, lander_count, problem, unknown
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Server

@@ -7,14 +7,15 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from fanout.core.backlog import (
+from fanout.core.findings import (
     MILLIS_PER_HOUR,
     Backlog,
     BacklogAdvice,
     examine_backlogs,
     examine_lag,
+    named,
+    problem,
 )
-from fanout.core.findings import named, problem
 from fanout.kafka.doctor.calls import CALL_ERRORS, reason
 from fanout.kafka.reading.columns import arrival
 from fanout.kafka.reading.records import decode_fetched

@@ -15,8 +15,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest
 
-from fanout.core.backlog import MILLIS_PER_HOUR
-from fanout.core.findings import Finding, fine, problem, unknown, warning
+from fanout.core.findings import MILLIS_PER_HOUR, Finding, fine, problem, unknown, warning
 from fanout.core.sentence import Sentence
 from fanout.kafka.doctor.calls import (
     BROKER,

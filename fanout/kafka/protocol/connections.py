@@ -19,8 +19,8 @@ from aiokafka.errors import (
     StaleMetadata,
 )
 
+from fanout.core.cancellation import TaskScope
 from fanout.core.error_text import text_of
-from fanout.core.task_scope import TaskScope
 from fanout.errors import FanOutError
 from fanout.kafka.protocol.broker_connection import (
     BrokerConnection,

@@ -16,7 +16,7 @@ from fanout.kafka.cluster import Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fanout.core.task_scope import TaskScope
+    from fanout.core.cancellation import TaskScope
     from fanout.kafka.protocol.connections import Connections
 
 SUSPICIOUS: Final = 3.0

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiokafka.errors import KafkaError
 
+from fanout.core.backoff import retrying
 from fanout.core.cancellation import prefer_cancellation
 from fanout.core.error_text import text_of
-from fanout.core.retrying import retrying
 from fanout.errors import ServiceError
 
 if TYPE_CHECKING:

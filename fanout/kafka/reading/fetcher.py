@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import KafkaConnectionError
 
-from fanout.core.cancellation import cancelled_by_us
-from fanout.core.task_scope import TaskScope
+from fanout.core.cancellation import TaskScope, cancelled_by_us
 from fanout.errors import MalformedEventError
 from fanout.kafka.reading.leaders import Leaders
 from fanout.kafka.reading.transport import Fetched, FetchRefused, PartitionFetch, Throttled

@@ -6,15 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from fanout.core.backoff import Backoff
-from fanout.core.bad_records import check_on_bad_record
-from fanout.core.batch_decoder import BatchDecoder
 from fanout.core.event_time import parse_event_time
 from fanout.core.option_checks import check_memory, check_seconds, check_text, one_of
 from fanout.core.positions import Committed, Horizon
 from fanout.core.sentence import Option, Sentence
 from fanout.core.source_options import SourceOptions
 from fanout.core.starts import Chooser, PerSplit, parse_start
-from fanout.core.user_decode import UserDecode, check_decode
+from fanout.core.user_decode import BatchDecoder, UserDecode, check_decode, check_on_bad_record
 from fanout.errors import OptionError
 from fanout.kafka.cluster import check_cluster
 from fanout.kafka.intervals import KAFKA_INTERVALS
@@ -32,9 +30,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.backoff import Pacing
-    from fanout.core.bad_records import OnBadRecord
     from fanout.core.event_time import EventTime
     from fanout.core.positions import Cursor, Start
+    from fanout.core.user_decode import OnBadRecord
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.partitions import Partition
 

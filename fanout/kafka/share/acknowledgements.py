@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 from confluent_kafka import AcknowledgeType
 
 from fanout.core.error_text import text_of
-from fanout.core.log_limit import WINDOW, LogLimit
+from fanout.core.limits import WINDOW, LogLimit
 from fanout.kafka.share.offset_ranges import count_records
 
 if TYPE_CHECKING:

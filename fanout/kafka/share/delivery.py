@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import AcknowledgeType
 
+from fanout.core.backoff import until_ready
 from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Range
-from fanout.core.retrying import until_ready
 from fanout.core.sentence import Suggestion
 from fanout.errors import BadRecordError
 from fanout.kafka.share.acknowledgements import Acknowledgements

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, final
 
 import pyarrow as pa
 
+from fanout.core.cancellation import TaskScope
 from fanout.core.option_checks import whole
-from fanout.core.task_scope import TaskScope
 from fanout.core.user_functions import drop_unawaited
 from fanout.errors import FanOutError, OptionError, StreamStateError
 from fanout.kafka.shuffle.announcements import Announcements, announcement_rows

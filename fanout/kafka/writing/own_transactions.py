@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.error_text import text_of
-from fanout.core.write_statistics import TransactionStatistics
+from fanout.core.statistics import TransactionStatistics
 from fanout.errors import BatchNotWrittenError, FanOutError, FencedError, StreamStateError
 from fanout.kafka.reading.commits import STORED_AGAIN
 from fanout.kafka.transactions.outcome import TransactionOutcome

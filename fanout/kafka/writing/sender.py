@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError
 
-from fanout.core.task_scope import TaskScope
-from fanout.core.write_statistics import WriterStatistics
+from fanout.core.cancellation import TaskScope
+from fanout.core.statistics import WriterStatistics
 from fanout.errors import ServiceError, StreamStateError, WriteTimeoutError
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.partitions import Partition

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.core.write_statistics import WriterStatistics
+    from fanout.core.statistics import WriterStatistics
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.writing.partitioner import Partitioner
     from fanout.kafka.writing.writer import KafkaWriter

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.core.write_statistics import WriterStatistics
+    from fanout.core.statistics import WriterStatistics
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.partitions import Partition
     from fanout.kafka.writing.delivery import Delivery

@@ -6,14 +6,18 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from fanout.core.backlog import (
+from fanout.core.findings import (
     MILLIS_PER_HOUR,
     Backlog,
     BacklogAdvice,
+    Finding,
     examine_backlogs,
     examine_lag,
+    fine,
+    named,
+    problem,
+    unknown,
 )
-from fanout.core.findings import Finding, fine, named, problem, unknown
 from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.kinesis.aws.error_hints import ACCESS_DENIED, code_of
 from fanout.kinesis.doctor.probes import CALL_ERRORS, CALL_TIMEOUT, next_arrival, reason

@@ -10,8 +10,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fanout.core.findings import Finding, fine, problem, unknown, warning
-from fanout.core.lander_plan import LANDERS_APART, lander_cores, lander_count
+from fanout.core.findings import (
+    LANDERS_APART,
+    Finding,
+    fine,
+    lander_cores,
+    lander_count,
+    problem,
+    unknown,
+    warning,
+)
 from fanout.core.sentence import Sentence
 from fanout.kinesis.aws.api import MAX_SHARDS
 from fanout.kinesis.aws.endpoint import HTTP_2

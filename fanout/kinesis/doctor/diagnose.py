@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from fanout.core.backlog import Backlog
-from fanout.core.findings import Finding, fine, problem, unknown
+from fanout.core.findings import Backlog, Finding, fine, problem, unknown
 from fanout.errors import FanOutError, OptionError, ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client, server_time
 from fanout.kinesis.aws.error_hints import ACCESS_DENIED, BAD_CREDENTIALS, explained

@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.cancellation import prefer_cancellation
+from fanout.core.cancellation import TaskScope, prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.policy import Fatal, Phase, Retry
-from fanout.core.task_scope import TaskScope
 from fanout.errors import FanOutError, RemoteError, WriteTimeoutError
 from fanout.kinesis.aws.error_hints import code_of, explain
 from fanout.kinesis.policy import THROTTLING, KinesisRemedy, judge

@@ -1,10 +1,14 @@
-"""The columns of a landing's records, and its directories, with which each run is compared."""
+"""The identity and the columns of a landing, which readers know it by."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import logging
+import uuid
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Literal, final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, final
 
 import msgspec
 import pyarrow as pa
@@ -13,24 +17,94 @@ import pyarrow.parquet as pq
 from fanout.core.sentence import Option, Sentence
 from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.claims.ownership import create_owned
-from fanout.landing.log.identity import (
-    decode_schema,
-    encode_schema,
-    read_identity,
-    stored_identity,
-)
-from fanout.landing.segments.segment_file import SEGMENTS
-from fanout.landing.segments.segments import place_of
+from fanout.landing.claims import create_owned
+from fanout.landing.log.entries import MAX_ENTRY_BYTES, ORIGIN
+from fanout.landing.segments.segments import SEGMENTS, place_of
 
 if TYPE_CHECKING:
-    from fanout.landing.claims.ownership import Ownership
-    from fanout.landing.log.entry_log import EntryLog
+    from fanout.landing.claims import Ownership
+    from fanout.landing.log.entries import EntryLog
     from fanout.landing.storage.storage import LandingStorage, Storage, StoredFiles
 
-COLUMNS: Final = "columns"
+IDENTITY: Final = "landing.json"
 _MAX_BYTES: Final = 1024 * 1024
 _VERSION: Final = 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LandingIdentity:
+    """A landing, as readers know it again."""
+
+    id: str  # a random text that was chosen when the landing was started
+    schema: pa.Schema  # the columns of its records at the beginning; see `LandedColumns`
+
+
+class _IdentityWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    schema: str
+
+
+_IDENTITY_FORMAT: Final = StoredFormat(
+    wire=_IdentityWire,
+    max_size=_MAX_BYTES,
+    error=CheckpointError,
+    version=_VERSION,
+    hint="restore this file alone from a backup",
+)
+
+
+def give_identity(storage: Storage, schema: pa.Schema) -> None:
+    """Give a landing an identity, with the columns of its records, if it has none. It blocks."""
+    if storage.read(IDENTITY, limit=_MAX_BYTES) is None:
+        wire = _IdentityWire(_VERSION, uuid.uuid4().hex, encode_schema(schema))
+        with suppress(FileExistsError):  # another run was faster, and its identity holds
+            storage.create(IDENTITY, msgspec.json.encode(wire))
+
+
+def read_identity(files: StoredFiles) -> LandingIdentity:
+    """Return the identity of a landing. It blocks.
+
+    Where there is no landing, that is an OptionError; one without an identity is a CheckpointError.
+    """
+    if (found := stored_identity(files)) is not None:
+        return found
+    if files.read(ORIGIN, limit=MAX_ENTRY_BYTES) is None:
+        raise OptionError(
+            f"there is no landing at {files.location}: start one with fanout.land, or with "
+            f"`fanout land`"
+        )
+    raise CheckpointError(
+        f"{files.location} has no {IDENTITY}: it was landed by an older version of fanout; start "
+        f"fanout.land or `fanout land` of this version there, which adds the file"
+    )
+
+
+def stored_identity(files: StoredFiles) -> LandingIdentity | None:
+    """Return the identity of a landing; None where there is none. It blocks."""
+    data = files.read(IDENTITY, limit=_MAX_BYTES)
+    if data is None:
+        return None
+    what = f"{IDENTITY} in {files.location}"
+    wire = _IDENTITY_FORMAT.read(data, what)
+    return LandingIdentity(wire.id, decode_schema(wire.schema, _IDENTITY_FORMAT, what))
+
+
+def encode_schema(schema: pa.Schema) -> str:
+    """Return columns as text."""
+    return base64.b64encode(schema.remove_metadata().serialize()).decode()
+
+
+def decode_schema(text: str, form: StoredFormat[Any], what: str) -> pa.Schema:
+    """Return the columns that a text stands for; the form and the file `what` are for errors."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (pa.ArrowException, OSError, binascii.Error) as error:
+        raise form.damaged(what, "its columns cannot be read") from error
+
+
+COLUMNS: Final = "columns"
 _LOG: Final = logging.getLogger(__name__)
 # Hive, Spark and DuckDB make this column of the names of directories.
 _DATE: Final = "date"
@@ -40,17 +114,11 @@ _OUT: Final = "or land to another location"
 @final
 @dataclass(frozen=True, slots=True)
 class LandedColumns:
-    """What the records of a landing look like, and where its files are.
-
-    Args:
-        schema: The columns.
-        by_date: Whether files are in directories by date.
-        date_of: By the date of which column; empty where that is unknown.
-    """
+    """What the records of a landing look like, and where its files are."""
 
     schema: pa.Schema
-    by_date: bool = False
-    date_of: str = ""
+    by_date: bool = False  # whether files are in directories by date
+    date_of: str = ""  # by the date of which column; empty where that is unknown
 
 
 class _ColumnsWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,12 +140,7 @@ _FORMAT: Final = StoredFormat(
 def landed_schema(files: StoredFiles) -> pa.Schema:
     """Return the columns of a landing's records, those that were added included. It blocks.
 
-    Args:
-        files: The landing.
-
-    Raises:
-        OptionError: There is no landing.
-        CheckpointError: The landing cannot be read.
+    Where there is no landing, that is an OptionError.
     """
     first = read_identity(files).schema
     stored, _ = _stored(files)
@@ -89,15 +152,9 @@ def continued(
 ) -> tuple[LandedColumns, int | None]:
     """Return the columns of a landing with those of a run, before the run has written. It blocks.
 
-    Args:
-        storage: The landing.
-        log: Its entries.
-        schema: The columns of the records that the run lands.
-        date_of: By the date of which column it makes directories; None for one directory.
-
-    Returns:
-        The columns, and the number under which `keep_columns` is to store them; None where the same
-        are stored already.
+    `date_of` is the column by whose date the run makes directories; None for one directory. With
+    the columns comes the number under which `keep_columns` is to store them; None where the same
+    are stored already.
 
     Raises:
         OptionError: The run would put files elsewhere than the runs before.
@@ -120,18 +177,9 @@ def continued(
 def keep_columns(
     storage: Storage, ownership: Ownership, columns: LandedColumns, number: int
 ) -> None:
-    """Store the columns of a landing. It blocks.
+    """Store the columns of a landing under the number of `continued`. It blocks.
 
     Call it when this run has written an entry, and before it writes records.
-
-    Args:
-        storage: The landing.
-        ownership: The claim of this run.
-        columns: The columns.
-        number: What `continued` has returned with them.
-
-    Raises:
-        CheckpointError: If this run no longer owns the landing, or the storage refused.
     """
     schema = encode_schema(columns.schema)
     wire = _ColumnsWire(_VERSION, schema, columns.by_date, columns.date_of)

@@ -1,22 +1,27 @@
-"""The JSON files of a ledger: one entry for each batch, and the origin of the first.
-
-A file that another version wrote, or that is damaged, is refused.
-"""
+"""Entries of the log: what is stored of a batch, and the numbered files that hold it."""
 
 from __future__ import annotations
 
+import logging
+from array import array
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, final
 
 import msgspec
 
 from fanout.core.checkpoint import MAX_JSON_BYTES, Checkpoint
+from fanout.core.lifecycle_log import LogEvent, write
 from fanout.core.stored_json import Before, StoredFormat
 from fanout.errors import CheckpointError, PositionError
-from fanout.landing.segments.segment_file import Count, SegmentFile  # noqa: TC001 - msgspec
+from fanout.landing.claims import create_owned
+from fanout.landing.segments.segments import Count, SegmentFile  # noqa: TC001 - msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from fanout.landing.claims import Ownership
+    from fanout.landing.storage.storage import Storage, StoredFiles
 
 # Below the checkpoint location, beside Spark's own offsets/, commits/, sources/ and metadata.
 DIRECTORY: Final = "fanout"
@@ -43,40 +48,29 @@ Unconfirmed = Annotated[str, msgspec.Meta(max_length=MAX_UNCONFIRMED)]
 
 @final
 class TakenSegments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The pending segments that batches have taken; see `landing.log.pending`.
+    """The pending segments that batches have taken; see `landing.log.pending`."""
 
-    Args:
-        last: The number of the last pending segment that this batch, or one before it, has taken.
-        unconfirmed: Which records the service may deliver again although a batch has them.
-    """
-
-    last: Count
+    last: Count  # the number of the last one that this batch, or one before it, has taken
+    # Which records the service may deliver again although a batch has them.
     unconfirmed: Unconfirmed
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class BatchEntry:
-    """The content of one batch id, which never changes.
+    """The content of one batch id, which never changes."""
 
-    Args:
-        batch_id: Spark's id of the micro-batch.
-        query_id: Spark's id of the query.
-        segments: Its records, in this order; none where only idle progress was made.
-        positions: Every split's position after the batch.
-        watermark: The stream's watermark after its records, in milliseconds since the Unix epoch;
-            None where there is none.
-        taken: The pending segments that it has taken; None where no segment was ever pending.
-        content: A random text that no other entry has, so that a sink knows the batch again; empty
-            where there is none, as in the entries of a landing.
-    """
-
-    batch_id: int
-    query_id: str
+    batch_id: int  # Spark's, of the micro-batch
+    query_id: str  # Spark's
+    # Its records, in this order; none where only idle progress was made.
     segments: tuple[SegmentFile, ...]
-    positions: Checkpoint
+    positions: Checkpoint  # every split's position after the batch
+    # The stream's after its records, in milliseconds since the Unix epoch.
     watermark: int | None = None
+    # The pending segments that it has taken; None where none was ever pending.
     taken: TakenSegments | None = None
+    # A random text that no other entry has, so that a sink knows the batch again; empty where there
+    # is none, as in the entries of a landing.
     content: str = ""
 
     @property
@@ -101,13 +95,7 @@ def ledger_format(
     version: int = VERSION,
     before: Before[_Wire] | None = None,
 ) -> StoredFormat[_Wire]:
-    """Return the format of a file of the ledger.
-
-    Args:
-        wire: What the file holds.
-        version: Its version.
-        before: The version before, if it is read too.
-    """
+    """Return the format of a file of the ledger."""
     return StoredFormat(
         wire=wire,
         max_size=MAX_ENTRY_BYTES,
@@ -187,12 +175,7 @@ def batch_ids(names: Iterable[str]) -> list[int]:
 
 
 def encode_entry(entry: BatchEntry, *, run: int) -> bytes:
-    """Encode an entry.
-
-    Args:
-        entry: The entry.
-        run: The number of the run that made it.
-    """
+    """Encode an entry, with the number of the run that made it."""
     wire = _EntryWire(
         ENTRY_VERSION,
         run,
@@ -208,16 +191,9 @@ def encode_entry(entry: BatchEntry, *, run: int) -> bytes:
 
 
 def decode_entry(data: bytes, batch_id: int, *, location: str) -> BatchEntry:
-    """Decode an entry.
+    """Decode the entry of a batch. The location is for messages, as in all functions here.
 
-    Args:
-        data: The bytes of its file.
-        batch_id: The batch that the file is named after.
-        location: Where the checkpoint is, for messages.
-
-    Raises:
-        CheckpointError: If it is damaged, is of another batch, or was written by a newer
-            version.
+    An entry that is damaged, of another batch or written by a newer version is a CheckpointError.
     """
     name = entry_name(batch_id)
     wire = _ENTRY_FORMAT.read(data, f"{name} in {location}")
@@ -241,31 +217,120 @@ def encode_origin(positions: str) -> bytes:
 
 
 def decode_origin(data: bytes, *, location: str) -> Checkpoint:
-    """Decode the positions that a start was resolved into.
-
-    Args:
-        data: The bytes of the file.
-        location: Where the checkpoint is, for messages.
-
-    Raises:
-        CheckpointError: If they are damaged or were written by a newer version.
-    """
+    """Decode the positions that a start was resolved into."""
     wire = _ORIGIN_FORMAT.read(data, f"{ORIGIN} in {location}")
     return decode_positions(ORIGIN, wire.positions, location)
 
 
 def decode_positions(name: str, json: msgspec.Raw, location: str) -> Checkpoint:
-    """Read the positions in a file.
-
-    Args:
-        name: The name of the file below the checkpoint.
-        json: The positions.
-        location: Where the checkpoint is, for messages.
-
-    Raises:
-        CheckpointError: If they are damaged, or were written by a newer version.
-    """
+    """Read the positions in a file with a name below the checkpoint."""
     try:
         return Checkpoint.from_json(bytes(json))
     except PositionError as error:
         raise CheckpointError(f"{name} in {location}: {error}") from error
+
+
+_READ_AT_ONCE: Final = 16
+
+
+def read_entry(files: StoredFiles, number: int) -> BatchEntry | None:
+    """Read one entry; None where there is none. It blocks."""
+    data = files.read(entry_name(number), limit=MAX_ENTRY_BYTES)
+    return None if data is None else decode_entry(data, number, location=files.location)
+
+
+class EntryLog:
+    """Numbered entries, each created exclusively and in order. Every call blocks.
+
+    The claim of this run is checked before every write: without it a write is a CheckpointError. So
+    is an entry that is damaged or was written by a newer version.
+    """
+
+    def __init__(self, storage: Storage, ownership: Ownership) -> None:
+        self._storage = storage
+        self._ownership = ownership
+        # There may be millions.
+        self._listed = array("q", batch_ids(file.name for file in storage.list(BATCHES)))
+        self._newest = self._find_newest()
+
+    @property
+    def newest(self) -> BatchEntry | None:
+        """The entry of the highest number; None before the first."""
+        return self._newest
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next entry."""
+        return 0 if self._newest is None else self._newest.batch_id + 1
+
+    def oldest(self) -> int:
+        """Return the number of the oldest entry, also where the list of a store misses some."""
+        number = self._listed[0] if self._listed else self.next_number
+        while number > 0 and self.look_up(number - 1) is not None:
+            number -= 1
+        return number
+
+    def origin(self) -> Checkpoint | None:
+        """Return the positions that the first run resolved its start into; None before that."""
+        data = self._storage.read(ORIGIN, limit=MAX_ENTRY_BYTES)
+        return None if data is None else decode_origin(data, location=self._storage.location)
+
+    def positions(self) -> Checkpoint | None:
+        """Return where to continue: after the newest batch, or at the origin before the first."""
+        return self.origin() if self._newest is None else self._newest.positions
+
+    def write_origin(self, positions: str) -> Checkpoint:
+        """Store the resolved start, before anything is subscribed."""
+        create_owned(self._storage, self._ownership, ORIGIN, encode_origin(positions))
+        return Checkpoint.from_json(positions)
+
+    def write(self, entry: BatchEntry) -> None:
+        """Store what a batch stands for; from now on it stands for nothing else."""
+        data = encode_entry(entry, run=self._ownership.run)
+        create_owned(self._storage, self._ownership, entry_name(entry.batch_id), data)
+        self._newest = entry
+        write(
+            logging.DEBUG,
+            LogEvent.ENTRY_WRITTEN,
+            "entry %d of %s has %d records in %d files",
+            entry.batch_id,
+            self._storage.location,
+            entry.rows,
+            len(entry.segments),
+            fields={
+                "fanout.checkpoint": self._storage.location,
+                "fanout.batch.id": entry.batch_id,
+                "fanout.records": entry.rows,
+                "fanout.bytes": entry.size,
+            },
+        )
+
+    def _find_newest(self) -> BatchEntry | None:
+        """Return the newest entry, also where the list of a store lags behind its files."""
+        listed = self._listed[-1] if self._listed else None
+        entry = None if listed is None else self.look_up(listed)
+        number = 0 if listed is None else listed + 1
+        while (later := self.look_up(number)) is not None:
+            entry = later
+            self._listed.append(number)
+            number += 1
+        if entry is None and listed is not None:
+            raise CheckpointError(
+                f"the list of {self._storage.location} shows {entry_name(listed)}, which was "
+                f"deleted, and no newer entry: the list lags behind, or another run writes there; "
+                f"start again in a minute"
+            )
+        return entry
+
+    def newest_first(self, numbers: range) -> Iterator[BatchEntry]:
+        """Yield the entries that are there, newest first, reading more and more at once."""
+        count = 1
+        with ThreadPoolExecutor(_READ_AT_ONCE, "fanout-entries") as threads:
+            while numbers:
+                read = threads.map(self.look_up, reversed(numbers[-count:]))
+                yield from (entry for entry in read if entry is not None)
+                numbers, count = numbers[:-count], min(2 * count, _READ_AT_ONCE)
+
+    def look_up(self, batch_id: int) -> BatchEntry | None:
+        """Read one entry; None where there is none."""
+        return read_entry(self._storage, batch_id)

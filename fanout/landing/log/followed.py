@@ -3,20 +3,62 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self, final
 
 from fanout.core.cancellation import in_thread
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.log.entries import BATCHES, MAX_ENTRY_BYTES, ORIGIN, batch_ids
-from fanout.landing.log.entry_log import read_entry
-from fanout.landing.log.landed_entry import LandedEntry
-from fanout.landing.storage.places import open_files
+from fanout.landing.log.entries import BATCHES, MAX_ENTRY_BYTES, ORIGIN, batch_ids, read_entry
+from fanout.landing.storage.opening import open_files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from fanout.core.checkpoint import Checkpoint
+    from fanout.landing.log.entries import BatchEntry
     from fanout.landing.storage.storage import StoredFiles
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LandedEntry:
+    """One entry of a landing; it never changes.
+
+    Args:
+        number: Its number; it grows from one entry to the next.
+        files: The paths or URIs of its Parquet files.
+        rows: Its records.
+        bytes: The bytes of its files.
+        positions: Every split's position after its records.
+        watermark: The stream's watermark after it, in milliseconds since the Unix epoch; None
+            where there is none.
+    """
+
+    number: int
+    files: tuple[str, ...]
+    rows: int
+    bytes: int
+    positions: Checkpoint
+    watermark: int | None
+
+    @classmethod
+    def of(cls, entry: BatchEntry, location: str) -> Self:
+        """Describe an entry.
+
+        Args:
+            entry: The entry.
+            location: Where its landing is.
+        """
+        return cls(
+            entry.batch_id,
+            tuple(f"{location}/{file.name}" for file in entry.segments),
+            entry.rows,
+            entry.size,
+            entry.positions,
+            entry.watermark,
+        )
+
 
 # How often a follower that waits looks whether its next entry was there, and has been deleted.
 _EXPIRY_SECONDS: Final = 60.0

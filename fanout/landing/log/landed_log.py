@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from fanout.errors import CheckpointError
-from fanout.landing.log.entries import BATCHES, batch_ids
-from fanout.landing.log.entry_log import read_entry
-from fanout.landing.log.identity import read_identity
+from fanout.landing.log.columns import read_identity
+from fanout.landing.log.entries import BATCHES, batch_ids, read_entry
 from fanout.landing.storage.local_storage import LocalFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import SegmentFile
     from fanout.landing.storage.storage import StoredFiles
 
 # How often it is looked for new entries in a bucket, where it costs money, as `followed` does:
@@ -29,29 +28,19 @@ _PARALLEL_READS: Final = 8
 
 
 class Place(NamedTuple):
-    """A place between two records of a landing.
+    """A place between two records of a landing."""
 
-    Args:
-        entry: The entry of the next record.
-        row: Its number in the entry, from 0.
-    """
-
-    entry: int
-    row: int = 0
+    entry: int  # the entry of the next record
+    row: int = 0  # its number in the entry, from 0
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that a batch takes; None for no limit.
-
-    Args:
-        records: Records.
-        bytes: Bytes of files.
-    """
+    """The most that a batch takes; None for no limit."""
 
     records: int | None = None
-    bytes: int | None = None
+    bytes: int | None = None  # of files
 
 
 NO_LIMITS: Final = Limits()
@@ -60,19 +49,12 @@ NO_LIMITS: Final = Limits()
 @final
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """Rows of one file of an entry.
+    """Rows of one file of an entry."""
 
-    Args:
-        entry: The number of the entry.
-        file: The file.
-        first: The number of the first row in the file, from 0.
-        end: The number of the row after the last.
-    """
-
-    entry: int
+    entry: int  # the number of the entry
     file: SegmentFile
-    first: int
-    end: int
+    first: int  # the number of the first row in the file, from 0
+    end: int  # the number of the row after the last
 
 
 class _Entry(NamedTuple):
@@ -87,14 +69,9 @@ class _Entry(NamedTuple):
 class LandedLog:
     """The entries of a landing, read and never written. Every call blocks.
 
-    Args:
-        files: The landing.
-        skip_lost: Whether entries that were deleted are skipped; otherwise they are an error.
-        on_skipped: Called with the numbers of the first and the last entry that were skipped.
-
-    Raises:
-        OptionError: There is no landing.
-        CheckpointError: The landing cannot be read.
+    Entries that were deleted are an error, unless `skip_lost`; then `on_skipped` is called with the
+    numbers of the first and the last that were skipped. Where there is no landing, that is an
+    OptionError.
     """
 
     def __init__(
@@ -136,14 +113,7 @@ class LandedLog:
         return self._next
 
     def require(self, place: Place) -> None:
-        """Check that the landing has come as far as a checkpoint.
-
-        Args:
-            place: A place in the checkpoint.
-
-        Raises:
-            CheckpointError: It has not.
-        """
+        """Check that the landing has come as far as a place in a checkpoint."""
         if place > Place(self.end()):
             raise CheckpointError(
                 f"the checkpoint has read up to entry {place.entry} of {self.location}, and the "
@@ -163,10 +133,7 @@ class LandedLog:
     def limited(self, start: Place, end: int, limits: Limits) -> Place:
         """Return where a batch ends that takes no more than it may, and at least one record.
 
-        Args:
-            start: Where it begins.
-            end: The number of the entry before which it ends at the latest.
-            limits: What it may take.
+        It ends before the entry `end` at the latest.
         """
         records, size, taken = limits.records, limits.bytes, 0
         for rows in self.rows(start, Place(end)):
@@ -187,12 +154,7 @@ class LandedLog:
     def rows(self, start: Place, end: Place) -> Iterator[FileRows]:
         """Return what is between two places, in order.
 
-        Args:
-            start: The first.
-            end: The second.
-
-        Raises:
-            CheckpointError: Entries were deleted, and are not to be skipped.
+        Entries that were deleted, and are not to be skipped, are a CheckpointError.
         """
         for number, entry in self._between(start, end):
             row = 0
@@ -205,11 +167,7 @@ class LandedLog:
                 row += file.rows
 
     def forget(self, number: int) -> None:
-        """Keep no entry in memory that is older than one.
-
-        Args:
-            number: The number of the first entry that is still needed.
-        """
+        """Keep no entry in memory that is older than the first that is still needed."""
         for old in [one for one in self._entries if one < number - 1]:
             del self._entries[old]
 

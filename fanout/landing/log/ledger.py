@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, final
 
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.errors import CheckpointError
-from fanout.landing.log.entries import BatchEntry, entry_name
-from fanout.landing.log.entry_log import EntryLog
+from fanout.landing.log.entries import BatchEntry, EntryLog, entry_name
 from fanout.landing.log.pending import PendingSegments
-from fanout.landing.segments.segment_file import SEGMENTS
-from fanout.landing.segments.segments import run_of
+from fanout.landing.segments.segments import SEGMENTS, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.positions import Position
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.storage.storage import Storage
 
 # A handler may have kept a lazy DataFrame, so the newest batches keep their segments.
@@ -65,15 +63,9 @@ class LedgerBatch:
 class BatchLedger(EntryLog):
     """Remember batches in small files below the checkpoint. Every call blocks.
 
-    Args:
-        storage: The checkpoint.
-        ownership: The claim of this run; it is checked before every write.
-
-    Attributes:
-        pending: The segments that are named before a batch takes them.
-
-    Raises:
-        CheckpointError: If an entry is damaged or was written by a newer version.
+    `pending` has the segments that are named before a batch takes them. The claim of this run is
+    checked before every write: without it a write is a CheckpointError. So is an entry that is
+    damaged or was written by a newer version.
     """
 
     def __init__(self, storage: Storage, ownership: Ownership) -> None:
@@ -95,9 +87,6 @@ class BatchLedger(EntryLog):
 
         The newest batches are: the one of the last micro-batch, and ten with records. Any thread
         may call it.
-
-        Raises:
-            CheckpointError: If the batch is the first, and the origin is damaged.
         """
         known = dict(self._entries)
         entry = known.get(batch_id)
@@ -147,11 +136,7 @@ class BatchLedger(EntryLog):
         return newest
 
     def write(self, entry: BatchEntry) -> None:
-        """Store what a batch stands for; from now on it stands for nothing else.
-
-        Raises:
-            CheckpointError: If this run no longer owns the checkpoint.
-        """
+        """Store what a batch stands for; from now on it stands for nothing else."""
         super().write(entry)
         self._entries[entry.batch_id] = entry
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, final
 import msgspec
 
 from fanout.errors import CheckpointError
-from fanout.landing.claims.ownership import create_owned
+from fanout.landing.claims import create_owned
 from fanout.landing.log.entries import (
     MAX_ENTRY_BYTES,
     VERSION,
@@ -19,14 +19,13 @@ from fanout.landing.log.entries import (
     decode_positions,
     ledger_format,
 )
-from fanout.landing.segments.segment_file import Count, SegmentFile  # noqa: TC001 - msgspec
-from fanout.landing.segments.segments import publish
+from fanout.landing.segments.segments import Count, SegmentFile, publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanout.core.checkpoint import Checkpoint
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.segments.segments import Filled
     from fanout.landing.storage.storage import Storage
 
@@ -36,21 +35,13 @@ PENDING: Final = "pending"
 @final
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A segment that is durable before a batch takes it, as its records were acquired with locks.
+    """A segment that is durable before a batch takes it, as its records came with locks."""
 
-    Args:
-        number: Its place among all pending segments of the checkpoint, from 1.
-        segment: Its records.
-        positions: Every split's position after them.
-        watermark: The stream's watermark after them; see `BatchEntry`.
-        unconfirmed: Which records the service may deliver again, its own included.
-    """
-
-    number: int
+    number: int  # its place among all pending segments of the checkpoint, from 1
     segment: SegmentFile
-    positions: Checkpoint
-    watermark: int | None
-    unconfirmed: str
+    positions: Checkpoint  # every split's position after its records
+    watermark: int | None  # the stream's after them; see `BatchEntry`
+    unconfirmed: str  # which records the service may deliver again, its own included
 
 
 class _KeptWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -76,13 +67,7 @@ def pending_name(number: int) -> str:
 
 
 def encode_pending(number: int, pending: Pending | None, *, run: int) -> bytes:
-    """Encode a pending segment.
-
-    Args:
-        number: The number that it takes.
-        pending: The segment; None where a run takes the number alone, so that no other can.
-        run: The number of the run that made it.
-    """
+    """Encode a pending segment of a run; None for a run that takes the number alone."""
     if pending is None:
         return msgspec.json.encode(_PendingWire(VERSION, run, number, None))
     positions = msgspec.Raw(pending.positions.to_json().encode())
@@ -91,17 +76,7 @@ def encode_pending(number: int, pending: Pending | None, *, run: int) -> bytes:
 
 
 def decode_pending(data: bytes, number: int, *, location: str) -> Pending | None:
-    """Decode a pending segment; None where a run has taken the number alone.
-
-    Args:
-        data: The bytes of its file.
-        number: The number that the file is named after.
-        location: Where the checkpoint is, for messages.
-
-    Raises:
-        CheckpointError: If it is damaged, is of another number, or was written by a newer
-            version.
-    """
+    """Decode a pending segment; None where a run has taken the number alone."""
     name = pending_name(number)
     wire = _FORMAT.read(data, f"{name} in {location}")
     if wire.number != number:
@@ -118,16 +93,9 @@ class PendingSegments:
 
     A number is used once in the life of a checkpoint. The newest entry holds the number up to which
     batches have taken segments. A file with such a number may stay for a while, and is ignored. An
-    entry and the pending segments after it therefore hold every record once.
-
-    Args:
-        storage: The checkpoint.
-        ownership: The claim of this run; it is checked before every write.
-        taken: What the newest entry holds.
-
-    Raises:
-        CheckpointError: If a pending segment is damaged or missing, or was written by a newer
-            version.
+    entry and the pending segments after it therefore hold every record once. The claim of this run
+    is checked before every write: without it a write is a CheckpointError. So is a segment that is
+    damaged, missing or written by a newer version.
     """
 
     def __init__(self, storage: Storage, ownership: Ownership, taken: TakenSegments | None) -> None:
@@ -169,21 +137,13 @@ class PendingSegments:
         """Take a number, so that a run which does not know yet that it was overtaken cannot.
 
         Call it before `keep`.
-
-        Raises:
-            CheckpointError: If this run no longer owns the checkpoint.
         """
         self._opening = self._next(None)
 
     def keep(self, filled: Filled, unconfirmed: str) -> Pending:
         """Make records durable; when it returns, they can be acknowledged.
 
-        Args:
-            filled: The records.
-            unconfirmed: Which records the service may deliver again, these included.
-
-        Raises:
-            CheckpointError: If that is refused, or this run no longer owns the checkpoint.
+        `unconfirmed` says which records the service may deliver again, these included.
         """
         file = publish(self._storage, filled.segment)
         number = self._newest + 1
@@ -194,21 +154,13 @@ class PendingSegments:
         return pending
 
     def taking(self, taken: Sequence[Pending] = ()) -> TakenSegments | None:
-        """Return what the next entry holds; None where no segment was ever pending.
-
-        Args:
-            taken: The pending segments that its batch takes.
-        """
+        """Return what the next entry holds; None where no segment was ever pending."""
         if not taken:
             return self._taken if self._spooled else None
         return TakenSegments(taken[-1].number, taken[-1].unconfirmed)
 
     def settle(self, taken: TakenSegments | None) -> None:
-        """Delete the files that the newest entry has replaced.
-
-        Args:
-            taken: What the entry holds.
-        """
+        """Delete the files that the newest entry has replaced by what it holds."""
         if taken is None:
             return
         self._taken, self._spooled = taken, True

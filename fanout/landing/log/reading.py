@@ -44,35 +44,22 @@ Reading: TypeAlias = tuple[LandedStream, LandedSegments]
 @final
 @dataclass(frozen=True, slots=True)
 class LandingPlace:
-    """A landing that is open, and about to be filled.
-
-    Args:
-        storage: Where it is.
-        run: The number of this run.
-        resume: Where it begins to read.
-    """
+    """A landing that is open, and about to be filled."""
 
     storage: Storage
-    run: int
-    resume: ResumePoint
+    run: int  # the number of this run
+    resume: ResumePoint  # where it begins to read
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How large a batch may become, or a file of one, and how long its records may wait.
-
-    Args:
-        max_records: The most records.
-        max_bytes: The most bytes of records.
-        max_wait: The most seconds for which the first record waits for others.
-        min_records: The records for which a batch waits until `max_wait` is over.
-    """
+    """How large a batch may become, or a file of one, and how long its records may wait."""
 
     max_records: int
     max_bytes: int
-    max_wait: float
-    min_records: int = 1
+    max_wait: float  # the most seconds for which the first record waits for others
+    min_records: int = 1  # for which a batch waits until `max_wait` is over
 
     def shared_by(self, landers: int) -> Self:
         """Return the limits of one of some landers that fill a batch together."""

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
 import msgspec
 
-from fanout.landing.claims.ownership import create_owned
+from fanout.landing.claims import create_owned
 from fanout.landing.log.entries import MAX_ENTRY_BYTES, VERSION, batch_ids, ledger_format
-from fanout.landing.segments.segment_file import Count  # noqa: TC001 - msgspec reads it
+from fanout.landing.segments.segments import Count  # noqa: TC001 - msgspec reads it
 
 if TYPE_CHECKING:
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.storage.storage import Storage, StoredFiles
 
 SET_ASIDE: Final = "set-aside"
@@ -24,25 +24,15 @@ _Text = Annotated[str, msgspec.Meta(max_length=1000)]
 
 @final
 class SetAsideBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A batch that is set aside, from before the user's function is called with it.
-
-    Args:
-        version: The version of the format.
-        run: The number of the run that has decided it.
-        batch: Spark's id of the micro-batch.
-        rows: Its records.
-        error: The name of the type that the handler raised.
-        places: What it covers of some splits, as text.
-        before: How many batches were set aside before it.
-    """
+    """A batch that is set aside, from before the user's function is called with it."""
 
     version: Literal[1]
-    run: Count
-    batch: Count
-    rows: Count
-    error: _Text
-    places: tuple[_Text, ...]
-    before: Count
+    run: Count  # the number of the run that has decided it
+    batch: Count  # Spark's id of the micro-batch
+    rows: Count  # its records
+    error: _Text  # the name of the type that the handler raised
+    places: tuple[_Text, ...]  # what it covers of some splits, as text
+    before: Count  # how many batches were set aside before it
 
 
 _FORMAT: Final = ledger_format(SetAsideBatch)
@@ -52,9 +42,7 @@ _FORMAT: Final = ledger_format(SetAsideBatch)
 class SetAsideLog:
     """Remember the batches that are set aside, below the checkpoint. Every call blocks.
 
-    Args:
-        storage: The checkpoint.
-        ownership: The claim of this run; it is checked before a batch is set aside.
+    A write without the claim of this run is a CheckpointError.
     """
 
     def __init__(self, storage: Storage, ownership: Ownership) -> None:
@@ -62,19 +50,11 @@ class SetAsideLog:
         self._ownership = ownership
 
     def find(self, batch_id: int) -> SetAsideBatch | None:
-        """Return what is known of a batch; None where it is not set aside.
-
-        Raises:
-            CheckpointError: If that is damaged or was written by a newer version.
-        """
+        """Return what is known of a batch; None where it is not set aside."""
         return _read(self._storage, batch_id)
 
     def add(self, batch_id: int, *, rows: int, error: str, places: list[str]) -> SetAsideBatch:
-        """Set a batch aside; a replay finds that.
-
-        Raises:
-            CheckpointError: If this run no longer owns the checkpoint.
-        """
+        """Set a batch aside; a replay finds that."""
         batch = SetAsideBatch(
             VERSION,
             self._ownership.run,
@@ -90,31 +70,19 @@ class SetAsideLog:
         return batch
 
     def remove(self, batch_id: int) -> None:
-        """Set a batch aside no longer: its handler is called with it again.
-
-        Raises:
-            CheckpointError: If this run no longer owns the checkpoint.
-        """
+        """Set a batch aside no longer: its handler is called with it again."""
         self._ownership.check()
         self._storage.delete(_name(batch_id))
 
 
 def newest_set_aside(files: StoredFiles) -> SetAsideBatch | None:
-    """Return the newest batch that was set aside; None where none was.
-
-    Raises:
-        CheckpointError: If it is damaged or was written by a newer version.
-    """
+    """Return the newest batch that was set aside; None where none was."""
     ids = _ids(files)
     return _read(files, ids[-1]) if ids else None
 
 
 def count_set_aside(files: StoredFiles) -> int:
-    """Return how many batches were ever set aside.
-
-    Raises:
-        CheckpointError: If the newest is damaged or was written by a newer version.
-    """
+    """Return how many batches were ever set aside."""
     newest = newest_set_aside(files)
     return 0 if newest is None else newest.before + 1
 

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from fanout.core.sentence import Option
 from fanout.errors import OptionError
-from fanout.landing.segments.segment_file import SEGMENTS, SegmentFile
-from fanout.landing.segments.segments import publish_errors, write_options
+from fanout.landing.segments.segments import SEGMENTS, SegmentFile, publish_errors, write_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,13 +27,8 @@ _LAST: Final = datetime(9999, 12, 31)  # noqa: DTZ001 - the same
 def check_date_column(schema: pa.Schema, column: str) -> None:
     """Check that records can be put into directories by a column.
 
-    Args:
-        schema: The schema of the records.
-        column: The column.
-
-    Raises:
-        OptionError: It is no column with times, or the records have a column of the name that
-            readers give to the date of a directory.
+    It has times, and the records have no column of the name that readers give to the date of a
+    directory.
     """
     times = [field.name for field in schema if pa.types.is_timestamp(field.type)]
     if column not in times:
@@ -54,13 +48,7 @@ def check_date_column(schema: pa.Schema, column: str) -> None:
 def publish_by_date(storage: Storage, segment: OpenSegment, column: str) -> tuple[SegmentFile, ...]:
     """Seal a segment and publish its records, a file for each date of a column; it blocks.
 
-    Args:
-        storage: The landing.
-        segment: The records.
-        column: The column with times; the date is that of UTC.
-
-    Raises:
-        CheckpointError: If that is refused; the segment is gone then.
+    The date is that of UTC. If publishing is refused, the segment is gone.
     """
     with publish_errors(storage, segment):
         sealed = segment.seal()

@@ -42,14 +42,10 @@ _LOOK = 0.1
 @final
 @dataclass(frozen=True, slots=True)
 class NoRecords:
-    """No record came in time.
+    """No record came in time."""
 
-    Args:
-        positions: The position of every split; all records before it were handed over.
-        finished: Whether the run has caught up, or the stream has ended: no record will come.
-    """
-
-    positions: Checkpoint
+    positions: Checkpoint  # of every split; all records before it were handed over
+    # Whether the run has caught up, or the stream has ended: no record will come.
     finished: bool = False
 
 
@@ -77,19 +73,13 @@ class _Request:
 class SegmentFiller:
     """Fill the open segment and hand it over; one task owns it.
 
-    Args:
-        stream: The stream.
-        log: Opens segments.
-        max_wait: Seconds to go on filling while Spark waits and records keep coming.
-        min_records: The records from which on an eager segment may be handed over before it is
-            full and before `max_wait` is over.
-        eager: Hand a segment over as soon as no record has come for 10 ms; otherwise it is filled
-            until it is full, or until `max_wait` is over.
-        bounded: Finish when every split has once reached its newest record; later records are left
-            to the next run. A stream that ends by itself is finished in any case.
+    While Spark waits and records keep coming, it goes on filling for `max_wait` seconds. An eager
+    segment is handed over as soon as no record has come for 10 ms; any other is filled until it is
+    full, or until `max_wait` is over. From `min_records` on an eager segment may be handed over
+    before that. A `bounded` run finishes when every split has once reached its newest record; later
+    records are left to the next run. A stream that ends by itself is finished in any case.
 
-    Attributes:
-        failure: The error that ended `run`; None while it runs, and after a cancellation.
+    `failure` is the error that ended `run`; None while it runs, and after a cancellation.
     """
 
     def __init__(
@@ -160,16 +150,12 @@ class SegmentFiller:
     async def next(self, idle: float) -> FillResult:
         """Wait for records and take the open segment; one caller at a time.
 
-        A segment that was full before the call is handed over at once. Otherwise the wait is
-        for the first record, and then until nothing came for 10 ms, or `max_wait` is over, or the
+        A segment that was full before the call is handed over at once. Otherwise the wait is for
+        the first record, and then until nothing came for 10 ms, or `max_wait` is over, or the
         segment is full. Where the next poll of the service was due later, it is sent now. Then the
-        wait goes on until 2 ms after its first answer, for 20 ms at most.
-
-        Args:
-            idle: Seconds to wait for the first record; then the answer is `NoRecords`.
-
-        Raises:
-            FanOutError: The failure of the stream, after its last records were handed over.
+        wait goes on until 2 ms after its first answer, for 20 ms at most. Without a first record
+        for `idle` seconds the answer is `NoRecords`. The failure of the stream is raised after its
+        last records were handed over.
 
         Cancellation: nothing is handed over; the next call gets what would have been.
         """

@@ -13,14 +13,14 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fanout.core.error_text import disk_reason
 from fanout.errors import CheckpointError
-from fanout.landing.segments.segment_file import SEGMENTS, SegmentFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,27 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.drain import Drained
     from fanout.landing.storage.storage import Storage
+
+SEGMENTS: Final = "segments"
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@final
+class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A published segment, as the ledger remembers it."""
+
+    # Below the checkpoint.
+    name: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^segments/(date=[0-9]{4}-[0-9]{2}-[0-9]{2}/)?[a-z0-9-]+\.parquet\Z",
+            max_length=120,
+        ),
+    ]
+    rows: Count  # its records
+    size: Count  # its bytes on disk
+
 
 # A session of a lander has its own numbers between those of the run and of the segment.
 _NAME_OF_SESSION = re.compile(r"run-([0-9]{6,})-([0-9]{6,7})-[0-9]{8,}\.parquet")
@@ -41,28 +62,17 @@ _ROW_GROUPS = 4
 @final
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A sealed file.
+    """A sealed file."""
 
-    Args:
-        path: Where it was written.
-        rows: Its records.
-        size: Its bytes on disk.
-    """
-
-    path: Path
-    rows: int
-    size: int
+    path: Path  # where it was written
+    rows: int  # its records
+    size: int  # its bytes on disk
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class SplitPart:
-    """What a segment has of a split.
-
-    Args:
-        records: How many records.
-        watermark: The split's watermark after them; None for none.
-    """
+    """What a segment has of a split: how many records, and the split's watermark after them."""
 
     records: int
     watermark: int | None
@@ -73,14 +83,9 @@ class OpenSegment:
     """A file that is being filled. One task or thread uses it at a time.
 
     A row group is written in a thread of the file's own, so that records of the next one are
-    collected meanwhile: two row groups are in memory at most.
-
-    Args:
-        path: The file to write.
-        schema: The records' schema.
-        max_records: The records after which it is full.
-        max_bytes: The bytes in memory after which it is full.
-        compression: As Parquet names it; None for a file that is read once.
+    collected meanwhile: two row groups are in memory at most. The file is full after `max_records`,
+    or after `max_bytes` in memory. The compression is as Parquet names it; None for a file that is
+    read once.
     """
 
     def __init__(
@@ -152,8 +157,7 @@ class OpenSegment:
     def write_row_group(self) -> None:
         """Begin to write what is in memory to the file; block until the last one is written.
 
-        Raises:
-            OSError: The disk refused the row group before.
+        A disk that refused the row group before is an OSError.
         """
         self._settle()
         if self._unwritten:
@@ -212,47 +216,30 @@ class OpenSegment:
 @final
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A segment that takes no more records; its new owner seals it.
-
-    Args:
-        segment: The records.
-        positions: Every split's position after them.
-        seconds: The time from its first record until now.
-    """
+    """A segment that takes no more records; its new owner seals it."""
 
     segment: OpenSegment
-    positions: Checkpoint
-    seconds: float = 0.0
+    positions: Checkpoint  # every split's position after its records
+    seconds: float = 0.0  # the time from its first record until now
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class LandedBatch:
-    """Records for one batch or entry, in segments that landers have published.
+    """Records for one batch or entry, in segments that landers have published."""
 
-    Args:
-        segments: The segments, at least one.
-        positions: The position of every split after them.
-        watermark: The watermark of the stream after them; see `FanOut.watermark`.
-    """
-
-    segments: tuple[SegmentFile, ...]
-    positions: Checkpoint
-    watermark: int | None
+    segments: tuple[SegmentFile, ...]  # at least one
+    positions: Checkpoint  # of every split after them
+    watermark: int | None  # of the stream after them; see `FanOut.watermark`
 
 
 @final
 class SegmentLog:
     """Open one segment after the other, each with a name that no other run uses.
 
-    Args:
-        directory: Where segments are written before they are published.
-        run: The number of this run.
-        schema: The records' schema.
-        session: The number of a lander's session in the run; None where the run reads by itself.
-        max_records: The most records in a segment, at least 1.
-        max_bytes: The most bytes of records in a segment, at least 1.
-        compression: As Parquet names it; None for files that are read once.
+    They are in a local directory before they are published. `session` is the number of a lander's
+    session in the run; None where the run reads by itself. The limits, 1 or more, and the
+    compression are those of `OpenSegment`.
     """
 
     def __init__(
@@ -289,27 +276,13 @@ class SegmentLog:
 
 
 def run_of(name: str) -> int | None:
-    """Return the number of the run that named a segment.
-
-    Args:
-        name: The segment's file name.
-
-    Returns:
-        The number; None for a name that no run gave.
-    """
+    """Return the number of the run that named a segment; None for a name that no run gave."""
     place = place_of(name)
     return None if place is None else place[0]
 
 
 def session_of(name: str) -> tuple[int, int] | None:
-    """Return the number of the run, and of the lander's session in it, that named a segment.
-
-    Args:
-        name: The segment's file name.
-
-    Returns:
-        The numbers; None for a name that no session gave.
-    """
+    """Return the number of the run, and of the lander's session in it; None for other names."""
     match = _NAME_OF_SESSION.fullmatch(name)
     return None if match is None else (int(match[1]), int(match[2]))
 
@@ -317,12 +290,7 @@ def session_of(name: str) -> tuple[int, int] | None:
 def place_of(name: str) -> tuple[int, int] | None:
     """Return the number of the run that named a segment, and the segment's own in the run.
 
-    Args:
-        name: The segment's file name.
-
-    Returns:
-        The numbers, which grow from one segment of a location to the next; None for a name that no
-        run gave.
+    The numbers grow from one segment of a location to the next. For other names it is None.
     """
     match = _NAME.fullmatch(name)
     return None if match is None else (int(match[1]), int(match[2]))
@@ -331,8 +299,7 @@ def place_of(name: str) -> tuple[int, int] | None:
 def publish(storage: Storage, segment: OpenSegment) -> SegmentFile:
     """Seal a segment and give it its name in the checkpoint, durably; it blocks.
 
-    Raises:
-        CheckpointError: If that is refused; the segment is gone then.
+    If that is refused, the segment is gone, and the error a CheckpointError.
     """
     with publish_errors(storage, segment):
         sealed = segment.seal()
@@ -343,15 +310,7 @@ def publish(storage: Storage, segment: OpenSegment) -> SegmentFile:
 
 @contextlib.contextmanager
 def publish_errors(storage: Storage, segment: OpenSegment) -> Iterator[None]:
-    """Discard a segment that cannot be published.
-
-    Args:
-        storage: Where it was to be published.
-        segment: The segment.
-
-    Raises:
-        CheckpointError: The disk refused.
-    """
+    """Discard a segment that cannot be published; an error of the disk is a CheckpointError."""
     try:
         yield
     except FileExistsError as error:
@@ -368,12 +327,10 @@ def publish_errors(storage: Storage, segment: OpenSegment) -> Iterator[None]:
 
 
 def write_options(schema: pa.Schema, compression: str | None) -> dict[str, Any]:
-    """Return how Parquet files are written.
+    """Return how Parquet files are written, with a compression as Parquet names it.
 
-    Args:
-        schema: The records' schema.
-        compression: As Parquet names it; None for a file that is read once, without dictionaries
-            and statistics. Payloads never have them.
+    None is for a file that is read once, without dictionaries and statistics. Payloads never have
+    them.
     """
     flat = (one for one in schema if not pa.types.is_nested(one.type))
     described = [one.name for one in flat if not pa.types.is_binary(one.type)]

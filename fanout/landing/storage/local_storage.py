@@ -1,12 +1,15 @@
-"""A checkpoint on a local file system."""
+"""Files on the local disk: a checkpoint, and what is written before it is uploaded."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from contextlib import contextmanager
+import shutil
+import tempfile
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from fanout.core.error_text import disk_reason
 from fanout.errors import CheckpointError
@@ -25,26 +28,14 @@ if TYPE_CHECKING:
 
 
 class LocalFiles:
-    """The finished files below one local directory, for reading alone.
-
-    Args:
-        root: The directory; it need not exist.
-    """
+    """The finished files below one local directory, which need not exist, for reading alone."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.location = str(root)
 
     def read(self, name: str, *, limit: int) -> bytes | None:
-        """Return a file's bytes, or None if there is no such file.
-
-        Args:
-            name: The file.
-            limit: Bytes that it may have at most.
-
-        Raises:
-            CheckpointError: The file is larger, or the file system refused.
-        """
+        """Return a file's bytes, at most `limit`, or None if there is no such file."""
         path = self._path(name)
         with _os_errors("read", path):
             try:
@@ -57,14 +48,7 @@ class LocalFiles:
         return data
 
     def list(self, directory: str) -> tuple[FileInfo, ...]:
-        """Return the finished files of a directory, by name; none if there is no directory.
-
-        Args:
-            directory: The directory; what lies deeper is not listed.
-
-        Raises:
-            CheckpointError: The file system refused.
-        """
+        """Return the finished files of a directory itself, by name; none without it."""
         path = self._path(directory)
         with _os_errors("list", path):
             try:
@@ -77,11 +61,7 @@ class LocalFiles:
         return tuple(sorted((info for info in found if info), key=lambda info: info.name))
 
     def open(self, name: str) -> Path:
-        """Return the path of a file, for `pyarrow.parquet.ParquetFile`.
-
-        Args:
-            name: The file.
-        """
+        """Return the path of a file, for `pyarrow.parquet.ParquetFile`."""
         return self._path(name)
 
     def _path(self, name: str) -> Path:
@@ -93,13 +73,8 @@ class LocalStorage(LocalFiles):
 
     `create` and `publish` give the file its name by `link(2)`, which refuses a name that is taken
     and shows the whole file or none of it. File and directory are fsynced, so both survive a loss
-    of power as far as the disk does what fsync promises.
-
-    Args:
-        root: The directory that holds everything; made when it is missing.
-
-    Raises:
-        CheckpointError: The directory cannot be made or written.
+    of power as far as the disk does what fsync promises. The root and other directories are made
+    when they are missing. What the file system refuses is a CheckpointError.
     """
 
     def __init__(self, root: Path) -> None:
@@ -111,16 +86,7 @@ class LocalStorage(LocalFiles):
             raise CheckpointError(f"cannot use {root}: no permission to write")
 
     def create(self, name: str, data: bytes) -> None:
-        """Create a file: exclusively, atomically and durably.
-
-        Args:
-            name: The file; its directories are made.
-            data: All of its bytes.
-
-        Raises:
-            FileExistsError: The name is taken, perhaps by a writer who was faster.
-            CheckpointError: The file system refused.
-        """
+        """Create a file: exclusively, atomically and durably; a taken name is a FileExistsError."""
         final = self._path(name)
         with _os_errors("write", final):
             _make_directory(final.parent)
@@ -135,14 +101,7 @@ class LocalStorage(LocalFiles):
                 temporary.unlink(missing_ok=True)
 
     def walk(self, directory: str) -> tuple[str, ...]:
-        """Return the names of all finished files of a directory and of those in it.
-
-        Args:
-            directory: The directory.
-
-        Raises:
-            CheckpointError: The file system refused.
-        """
+        """Return the names of all finished files of a directory and of those in it."""
         top = self._path(directory)
         with _os_errors("list", top):
             walked = os.walk(top, onerror=_raise_unless_missing)
@@ -150,14 +109,7 @@ class LocalStorage(LocalFiles):
             return finished(str(path.relative_to(self.root)) for path in found)
 
     def size(self, name: str) -> int | None:
-        """Return a file's size in bytes, or None if there is no such file.
-
-        Args:
-            name: The file.
-
-        Raises:
-            CheckpointError: The file system refused.
-        """
+        """Return a file's size in bytes, or None if there is no such file."""
         path = self._path(name)
         with _os_errors("read", path):
             try:
@@ -169,12 +121,6 @@ class LocalStorage(LocalFiles):
         """Delete a file; one that does not exist is no error.
 
         The deletion is not fsynced: after a loss of power the file may be there again.
-
-        Args:
-            name: The file.
-
-        Raises:
-            CheckpointError: The file system refused.
         """
         path = self._path(name)
         with _os_errors("delete", path):
@@ -183,13 +129,8 @@ class LocalStorage(LocalFiles):
     def publish(self, local_file: Path, name: str) -> None:
         """Give a finished file of `scratch()` its final name: exclusively, atomically and durably.
 
-        Args:
-            local_file: The file, closed by its writer; it is gone afterwards.
-            name: The final name; its directories are made.
-
-        Raises:
-            FileExistsError: The name is taken.
-            CheckpointError: The file system refused.
+        The file is closed by its writer, and gone afterwards. A name that is taken is a
+        FileExistsError.
         """
         final = self._path(name)
         with _os_errors("write", final):
@@ -202,20 +143,13 @@ class LocalStorage(LocalFiles):
         """Return the directory in which a file is written before `publish`.
 
         It is on the same file system as the final name, so that publishing copies nothing.
-
-        Raises:
-            CheckpointError: It cannot be made.
         """
         with _os_errors("use", self._scratch):
             self._scratch.mkdir(exist_ok=True)
         return self._scratch
 
     def uri(self, name: str) -> str:
-        """Return what `spark.read` takes for a file.
-
-        Args:
-            name: The file.
-        """
+        """Return what `spark.read` takes for a file."""
         return readable_path(f"file://{self._path(name)}")
 
     def sweep(self) -> None:
@@ -223,9 +157,6 @@ class LocalStorage(LocalFiles):
 
         What was half written is removed. What has its name already may have been named just before
         the end, or before an fsync that failed: it is made durable, for it is going to be trusted.
-
-        Raises:
-            CheckpointError: The file system refused.
         """
         with _os_errors("clean", self.root):
             for directory, _, names in os.walk(self.root, onerror=_raise):
@@ -301,3 +232,48 @@ def _make_directory(path: Path) -> None:
         if not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(path)) from None
     _fsync(path.parent)
+
+
+_PREFIX: Final = "fanout-scratch-"
+
+
+@final
+class ScratchDirectory:
+    """Hold a directory until it is closed; remove those of processes that have ended without.
+
+    A lock on the directory shows that its process lives: it goes with the process, however that
+    ends. It blocks. Without a parent it is among the system's temporary files.
+    """
+
+    def __init__(self, parent: str | None = None) -> None:
+        try:
+            root = Path(parent or tempfile.gettempdir())
+        except OSError as error:
+            raise CheckpointError(f"{disk_reason(error)}; set TMPDIR to one") from error
+        try:
+            for left in root.glob(f"{_PREFIX}*"):
+                _remove_if_left(left)
+            made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=root))
+            self._lock = os.open(made, os.O_RDONLY)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            # Only now can another process find it, and it is locked.
+            self.path = made.rename(root / made.name.removeprefix("."))
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot make a directory for temporary files in {root}: {disk_reason(error)}"
+            ) from error
+
+    def close(self) -> None:
+        """Remove the directory."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_if_left(directory: Path) -> None:
+    with suppress(OSError):  # another user's, or another process removes it
+        lock = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            os.close(lock)

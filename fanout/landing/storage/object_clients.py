@@ -47,35 +47,20 @@ _CLIENT_OPTIONS: Final = (
 @final
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What differs between the services.
+    """What differs between the services."""
 
-    Args:
-        store: The class of obstore.
-        prefixes: What obstore allows before the name of an option. This and the next are patterns.
-        endpoint: Options and environment variables of the endpoint, in lower case.
-        credentials: Options of credentials: with one of them the SDK is not asked for any.
-        variables: Environment variables of credentials that obstore knows, and the SDK does not.
-        provider: Asks the SDK for credentials, or raises ImportError.
-    """
-
-    store: Any
-    prefixes: str
-    endpoint: str
-    credentials: str
-    variables: str
-    provider: Callable[[], Any]
+    store: Any  # the class of obstore
+    prefixes: str  # a pattern of what obstore allows before the name of an option
+    endpoint: str  # a pattern of its options and environment variables, in lower case
+    credentials: str  # options; with one of them the SDK is not asked for any
+    variables: str  # environment variables of credentials that obstore knows, and the SDK does not
+    provider: Callable[[], Any]  # asks the SDK for credentials, or raises ImportError
 
 
 def connect(place: ObjectLocation, options: Mapping[str, str]) -> tuple[Store, Store]:
     """Return a client for small requests, and one for uploads, which may take longer.
 
-    Args:
-        place: Where.
-        options: See `open_object_storage`.
-
-    Raises:
-        OptionError: An option is unknown or wrong.
-        SetupError: There are no credentials.
+    The options are those of `open_object_storage`.
     """
     rules = _RULES[place.service]
     config, client = _split(place, options)
@@ -122,11 +107,7 @@ def _split(
 
 
 def _is_plain_http(rules: _Rules, config: Mapping[str, Any]) -> bool:
-    """Say whether an endpoint of the options or of the environment is one of plain HTTP.
-
-    Raises:
-        OptionError: It is no URL.
-    """
+    """Say whether an endpoint of the options or of the environment is one of plain HTTP."""
     endpoints = _matching(rules.endpoint, config) or _matching(rules.endpoint, os.environ)
     for name, endpoint in endpoints.items():
         if not re.match("https?://.", endpoint):
@@ -158,11 +139,7 @@ def _option_errors(service: Service) -> Iterator[None]:
 
 
 def _credentials(service: Service, config: Mapping[str, Any]) -> Any:
-    """Return what asks the SDK for credentials; None where obstore is to find them by itself.
-
-    Raises:
-        SetupError: The SDK has none.
-    """
+    """Return what asks the SDK for credentials; None where obstore is to find them by itself."""
     rules = _RULES[service]
     if _matching(rules.credentials, config) or _matching(rules.variables, os.environ):
         return None

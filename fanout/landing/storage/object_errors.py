@@ -102,14 +102,9 @@ _NOT_FOUND: Final = 404
 def object_errors(doing: str, bucket: str) -> Iterator[None]:
     """Turn an error of obstore in the block into a CheckpointError of one sentence.
 
-    Args:
-        doing: What was tried, as it follows "cannot": "read s3://lake/runs/1".
-        bucket: The name of the bucket, for messages.
-
-    Raises:
-        CheckpointError: A call failed; its cause is the error without the body of the answer,
-            which may hold the id of a key.
-        FileExistsError: The block raised it.
+    `doing` is what was tried, as it follows "cannot": "read s3://lake/runs/1". The cause is the
+    error without the body of the answer, which may hold the id of a key. FileExistsError passes as
+    it is.
     """
     try:
         yield

@@ -28,32 +28,19 @@ _AZURE_HOST = re.compile(r"([a-z0-9-]+)\.(?:dfs|blob)\.([a-z0-9.]+)")
 @final
 @dataclass(frozen=True, slots=True)
 class ObjectLocation:
-    """A directory on object storage.
+    """A directory on object storage."""
 
-    Args:
-        uri: As the user spelled it, without `/` at the end.
-        service: Which service has it.
-        bucket: The bucket; the container of Azure.
-        prefix: What the keys of its objects begin with, without `/` at the end; empty for the
-            bucket itself.
-        account: The account of Azure, where the location names it.
-        endpoint: The endpoint that follows from the account; empty for the service's own.
-    """
-
-    uri: str
+    uri: str  # as the user spelled it, without `/` at the end
     service: Service
-    bucket: str
+    bucket: str  # the container of Azure
+    # What the keys of its objects begin with, without `/` at the end; empty for the bucket itself.
     prefix: str
-    account: str = ""
-    endpoint: str = ""
+    account: str = ""  # of Azure, where the location names it
+    endpoint: str = ""  # the one that follows from the account; empty for the service's own
 
 
 def is_object_location(location: str) -> bool:
-    """Say whether a location has a scheme of object storage.
-
-    Args:
-        location: A URI, or a path.
-    """
+    """Say whether a location has a scheme of object storage."""
     found = _URI.fullmatch(location)
     return found is not None and found[1].lower() in _SERVICES
 
@@ -63,13 +50,7 @@ def parse_location(location: str) -> ObjectLocation:
 
     `s3`, `s3a` and `s3n` are one place. So are `az`, `abfs` and `abfss`, whose container may be
     followed by the account (`abfss://container@account.dfs.core.windows.net/path`). Nothing in a
-    location is percent-encoded, as for Hadoop.
-
-    Args:
-        location: The URI.
-
-    Raises:
-        OptionError: It is no such location, or it holds credentials.
+    location is percent-encoded, as for Hadoop. One that holds credentials is an OptionError.
     """
     found = _URI.fullmatch(location)
     service = _SERVICES.get(found[1].lower()) if found else None

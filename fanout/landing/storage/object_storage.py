@@ -14,6 +14,7 @@ from tenacity import RetryCallState, Retrying
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import CheckpointError, SetupError
+from fanout.landing.storage.local_storage import ScratchDirectory
 from fanout.landing.storage.object_errors import (
     asks_again,
     is_lost,
@@ -22,8 +23,6 @@ from fanout.landing.storage.object_errors import (
     may_have_written,
     object_errors,
 )
-from fanout.landing.storage.open_object import OpenObject
-from fanout.landing.storage.scratch_directory import ScratchDirectory
 from fanout.landing.storage.storage import FileInfo, check_name, finished, readable_path
 
 if TYPE_CHECKING:
@@ -32,6 +31,45 @@ if TYPE_CHECKING:
 
     from fanout.landing.storage.object_clients import Store
     from fanout.landing.storage.object_location import ObjectLocation
+
+
+@final
+class OpenObject(io.RawIOBase):
+    """Read parts of an object of so many bytes, each with one request."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read = read
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to where the next read begins; return that."""
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}
+        self._at = origin[whence] + offset
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill a buffer as far as the object goes; return the number of bytes."""
+        end = min(self._at + len(buffer), self._size)
+        if end <= self._at:
+            return 0
+        data = self._read(self._at, end)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
 
 _MAX_SINGLE_PUT: Final = 64 << 20
 _MAX_QUICK_PUT: Final = 4 << 20
@@ -60,10 +98,8 @@ class ObjectStorage:
     killed meanwhile leaves parts that no listing shows: let a rule of the bucket's lifecycle abort
     uploads that stay incomplete.
 
-    Args:
-        place: The location.
-        store: obstore's client, with the prefix.
-        uploads: The same for requests that may take long.
+    What the service refuses or does not answer is a CheckpointError; without an answer to `create`
+    or `publish`, the object may be there. `uploads` is the client for requests that may take long.
     """
 
     # obstore's threads begin with its first request, and are not in a process that is forked later:
@@ -78,15 +114,7 @@ class ObjectStorage:
         self._scratch: ScratchDirectory | None = None
 
     def read(self, name: str, *, limit: int) -> bytes | None:
-        """Return an object's bytes, or None if there is no such object.
-
-        Args:
-            name: The object.
-            limit: Bytes that it may have at most.
-
-        Raises:
-            CheckpointError: The object is larger, or the service refused or did not answer.
-        """
+        """Return an object's bytes, at most `limit`, or None if there is no such object."""
         with self._errors("read", name):
             try:
                 found = _ask(lambda: self._store.get(name))
@@ -101,12 +129,7 @@ class ObjectStorage:
     def open(self, name: str) -> OpenObject:
         """Open an object for `pyarrow.parquet.ParquetFile`, which reads parts of it.
 
-        Args:
-            name: The object.
-
-        Raises:
-            FileNotFoundError: There is no such object; also while it is read.
-            CheckpointError: The service refused or did not answer; also while it is read.
+        A missing object is a FileNotFoundError. Each read may raise as this call does.
         """
         size = self.size(name)
         if size is None:
@@ -123,14 +146,7 @@ class ObjectStorage:
         raise FileNotFoundError(f"{self.location}/{name}")
 
     def list(self, directory: str) -> tuple[FileInfo, ...]:
-        """Return the objects of a directory, by name; none if there are none.
-
-        Args:
-            directory: The directory; what lies deeper is not listed.
-
-        Raises:
-            CheckpointError: The service refused or did not answer.
-        """
+        """Return the objects of a directory, by name, and not deeper; none if there are none."""
         with self._errors("list", directory):
             found = _ask(lambda: self._store.list_with_delimiter(directory)["objects"])
         inside = f"{directory}/"
@@ -147,14 +163,7 @@ class ObjectStorage:
         return tuple(sorted(visible, key=lambda info: info.name))
 
     def walk(self, directory: str) -> tuple[str, ...]:
-        """Return the names of all objects of a directory and of those in it.
-
-        Args:
-            directory: The directory.
-
-        Raises:
-            CheckpointError: The service refused or did not answer.
-        """
+        """Return the names of all objects of a directory and of those in it."""
         with self._errors("list", directory):
             return _ask(lambda: self._walk(directory))
 
@@ -162,29 +171,15 @@ class ObjectStorage:
         return finished(each["path"] for page in self._store.list(directory) for each in page)
 
     def create(self, name: str, data: bytes) -> None:
-        """Create an object: exclusively, atomically and durably.
+        """Create an object: exclusively, atomically and durably; a taken name is a FileExistsError.
 
-        Args:
-            name: The object.
-            data: All of its bytes, which no other writer writes.
-
-        Raises:
-            FileExistsError: The name is taken, perhaps by a writer who was faster.
-            CheckpointError: The service refused or did not answer. If it did not answer, the object
-                may be there.
+        No other writer writes the same bytes.
         """
         with self._errors("write", name):
             self._put(self._client(len(data)), name, data)
 
     def size(self, name: str) -> int | None:
-        """Return an object's size in bytes, or None if there is no such object.
-
-        Args:
-            name: The object.
-
-        Raises:
-            CheckpointError: The service refused or did not answer.
-        """
+        """Return an object's size in bytes, or None if there is no such object."""
         with self._errors("read", name):
             try:
                 return int(_ask(lambda: self._store.head(name))["size"])
@@ -192,14 +187,7 @@ class ObjectStorage:
                 return None
 
     def delete(self, name: str) -> None:
-        """Delete an object; one that does not exist is no error.
-
-        Args:
-            name: The object.
-
-        Raises:
-            CheckpointError: The service refused or did not answer.
-        """
+        """Delete an object; one that does not exist is no error."""
         with self._errors("delete", name):
             try:
                 _ask(lambda: self._store.delete(name), repeats=is_lost)
@@ -210,14 +198,8 @@ class ObjectStorage:
     def publish(self, local_file: Path, name: str) -> None:
         """Upload a finished file of `scratch()` to its final name, as the class promises.
 
-        Args:
-            local_file: The file, closed by its writer; it is gone afterwards.
-            name: The final name.
-
-        Raises:
-            FileExistsError: The name is taken.
-            CheckpointError: The service refused or did not answer. If it did not answer, the object
-                may be there.
+        The file is closed by its writer, and gone afterwards. A name that is taken is a
+        FileExistsError.
         """
         with self._errors("write", name):
             size = local_file.stat().st_size
@@ -228,21 +210,13 @@ class ObjectStorage:
             local_file.unlink()
 
     def scratch(self) -> Path:
-        """Return the local directory in which a file is written before `publish`.
-
-        Raises:
-            CheckpointError: It cannot be made.
-        """
+        """Return the local directory in which a file is written before `publish`."""
         if self._scratch is None:
             self._scratch = ScratchDirectory()
         return self._scratch.path
 
     def uri(self, name: str) -> str:
-        """Return what `spark.read` takes for an object, with the scheme of the location.
-
-        Args:
-            name: The object.
-        """
+        """Return what `spark.read` takes for an object, with the scheme of the location."""
         return readable_path(f"{self.location}/{check_name(name)}")
 
     def sweep(self) -> None:
@@ -294,11 +268,7 @@ class ObjectStorage:
             _ask(put)
 
     def _holds(self, store: Any, name: str, content: BinaryIO, size: int) -> bool:
-        """Say whether an object is there, with these bytes.
-
-        Raises:
-            FileExistsError: It has other bytes.
-        """
+        """Say whether an object is there, with these bytes; with others it is a FileExistsError."""
         try:
             found = store.get(name)
         except FileNotFoundError:
@@ -318,11 +288,7 @@ class ObjectStorage:
 
 
 def _check_process() -> None:
-    """Check that this process is the one in which obstore's threads are.
-
-    Raises:
-        SetupError: It is a fork of that.
-    """
+    """Check that this process is the one in which obstore's threads are, and no fork of that."""
     process = os.getpid()
     ObjectStorage._used_in = ObjectStorage._used_in or process  # noqa: SLF001 - in its module
     if (used := ObjectStorage._used_in) != process:  # noqa: SLF001 - the same
@@ -338,9 +304,7 @@ def _ask(
 ) -> _Answer:
     """Make a request, and again while the service asks for that.
 
-    Args:
-        call: Makes it.
-        repeats: Says of an error that the request may be made again in any case, a few times.
+    `repeats` says of an error that the request may be made again in any case, a few times.
     """
 
     def is_repeated(state: RetryCallState) -> bool:

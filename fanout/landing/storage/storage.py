@@ -87,31 +87,19 @@ SPARK_LOG: Final = "_spark_metadata"
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One finished file.
+    """One finished file."""
 
-    Args:
-        name: Its last component; the directory is the one that was listed.
-        size: Bytes.
-        written_at: When it was written, in milliseconds since the Unix epoch, by the clock of the
-            file system.
-    """
-
-    name: str
-    size: int
+    name: str  # its last component; the directory is the one that was listed
+    size: int  # bytes
+    # Milliseconds since the Unix epoch, by the clock of the file system.
     written_at: int = field(default=0, compare=False)
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it can name a finished file or a directory of them.
+    """Return `name` if it can name a finished file or a directory of them, below the root.
 
     A component must not start with `_` or `.`: Spark takes such a file for hidden and reads nothing
     from it, and temporary files have such names. Spark's log alone is in such a directory.
-
-    Args:
-        name: A relative path with `/` between its components.
-
-    Raises:
-        ValueError: It cannot.
     """
     if any(not part or (part[0] in "_." and part != SPARK_LOG) for part in name.split("/")):
         raise ValueError(f"not a name for a checkpoint file: {name!r}")
@@ -119,11 +107,7 @@ def check_name(name: str) -> str:
 
 
 def finished(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that can be those of finished files, sorted.
-
-    Args:
-        names: Relative paths with `/` between their components.
-    """
+    """Return the relative paths that can be those of finished files, sorted."""
     return tuple(
         sorted(name for name in names if all(p and p[0] not in "_." for p in name.split("/")))
     )
@@ -135,18 +119,10 @@ def temporary_name() -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Say whether a last component came from `temporary_name`, or is a checksum file beside one.
-
-    Args:
-        name: The last component.
-    """
+    """Say whether a last component came from `temporary_name`, or is a checksum file beside one."""
     return name.removeprefix(".").startswith(_TEMPORARY)
 
 
 def readable_path(path: str) -> str:
-    """Return `path` escaped for `spark.read`, which would take it for a pattern.
-
-    Args:
-        path: A path or URI, not percent-encoded.
-    """
+    """Return a path or URI escaped for `spark.read`, which would take it for a pattern."""
     return re.sub(r"([{}\[\]*?\\])", r"\\\1", path)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from fanout.core.source import Source
-    from fanout.landing.log.landed_entry import LandedEntry
+    from fanout.landing.log.followed import LandedEntry
     from fanout.spark.dataframe.landing_call import DriverEndpoint
 
 # How long the subscriptions may take to close.

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import FanOutError, OptionError
 from fanout.landing.log.landed_log import NO_LIMITS, Limits
-from fanout.landing.retention.named_readers import check_reader
+from fanout.landing.retention import check_reader
 from fanout.landing.storage.object_errors import HIDDEN_SETTINGS
-from fanout.landing.storage.places import open_files, open_known_storage
+from fanout.landing.storage.opening import open_files, open_known_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.log.landed_log import NO_LIMITS, LandedLog, Limits, Place
-from fanout.landing.retention.named_readers import NamedReader
-from fanout.landing.segments.segment_file import Count  # noqa: TC001 - msgspec reads it
+from fanout.landing.retention import NamedReader
+from fanout.landing.segments.segments import Count  # noqa: TC001 - msgspec reads it
 from fanout.spark.dataframe.options import in_words_of_options
 from fanout.spark.dataframe.row_groups import RowGroups, partitions, read_rows
 

@@ -16,7 +16,7 @@ from fanout.core.remote_error import ErrorWire
 from fanout.errors import CheckpointError, FanOutError, OptionError, SetupError
 from fanout.landing.storage.local_storage import LocalFiles
 from fanout.landing.storage.object_location import is_object_location
-from fanout.landing.storage.places import open_files, open_storage
+from fanout.landing.storage.opening import open_files, open_storage
 from fanout.spark.workers.worker_check import WorkerCheck, ask_workers
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def check_landers(
 
 
 def location_without_jvm(storage: Storage) -> str:
-    """Return the location of a checkpoint as `fanout.landing.storage.places.open_storage` takes it.
+    """Return the location of a checkpoint as `landing.storage.opening.open_storage` takes it.
 
     Raises:
         CheckpointError: It can only be reached through a JVM.

@@ -17,7 +17,7 @@ from pyspark import InheritableThread, TaskContext
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.error_text import first_error, text_of
-from fanout.core.lander_plan import LANDERS_APART
+from fanout.core.findings import LANDERS_APART
 from fanout.errors import FanOutError, LanderCancelledError, SparkLostError
 from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_line, has_gone
 from fanout.spark.workers.worker_check import python_error

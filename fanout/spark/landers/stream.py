@@ -25,9 +25,13 @@ from fanout.errors import (
     StreamStateError,
 )
 from fanout.landers.assignment import Assignment
-from fanout.landers.control_handshake import SECRET_BYTES
+from fanout.landers.control_handshake import (
+    SECRET_BYTES,
+    driver_tls,
+    new_certificate,
+    spark_encrypts,
+)
 from fanout.landers.control_server import ControlServer
-from fanout.landers.control_tls import driver_tls, new_certificate, spark_encrypts
 from fanout.landers.coordinator import Coordinator
 from fanout.landers.task import LanderTask
 from fanout.landing.storage.local_storage import LocalStorage
@@ -280,7 +284,7 @@ class LandersStream:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
                 await in_thread(
-                    lambda: coordinator.leftovers.sweep(self._place.storage, self._place.run)
+                    lambda: coordinator.orphans.sweep(self._place.storage, self._place.run)
                 )
             except (FanOutError, OSError) as error:
                 log.warning("what lost landers left is not deleted yet: %s", text_of(error))

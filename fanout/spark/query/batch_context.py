@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fanout.core.statistics import Origin
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.log.ledger import LedgerBatch
     from fanout.landing.storage.storage import Storage
     from fanout.spark.workers.loop_thread import LoopThread

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.landing.log.ledger import BatchLedger
-    from fanout.landing.segments.segment_file import SegmentFile
-    from fanout.landing.segments.segments import OpenSegment
+    from fanout.landing.segments.segments import OpenSegment, SegmentFile
     from fanout.landing.storage.storage import Storage
     from fanout.spark.query.batch_context import BatchContext
     from fanout.spark.query.failed_batches import FailedBatches

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from fanout.core.statistics import LanderStatistics, Statistics
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.log.ledger import BatchLedger, LedgerBatch
     from fanout.spark.landers.stream import LandersStream
     from fanout.spark.query.batch_runner import BatchListener, BatchRunner

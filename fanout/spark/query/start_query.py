@@ -9,7 +9,7 @@ from fanout.core.opening import ResumePoint, resolve_start
 from fanout.core.option_checks import at_least_one, check_path
 from fanout.core.user_functions import check_function, check_on_resubscribe
 from fanout.errors import CheckpointError, OptionError, PositionError
-from fanout.landing.claims.ownership import claim
+from fanout.landing.claims import claim
 from fanout.landing.log.ledger import BatchLedger
 from fanout.landing.log.reading import BatchLimits, LandingPlace
 from fanout.landing.log.set_aside import SetAsideLog

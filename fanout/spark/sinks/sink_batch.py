@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 from pyspark.sql import DataFrame
 
+from fanout.core.statistics import SinkStatistics, TransactionStatistics
 from fanout.core.user_functions import check_function, unfinished
-from fanout.core.write_statistics import SinkStatistics, TransactionStatistics
 from fanout.errors import CheckpointError, OptionError
 
 if TYPE_CHECKING:
     from fanout.core.statistics import Origin
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.spark.query.batch_context import BatchContext
 
 Transform: TypeAlias = Callable[[DataFrame], DataFrame]

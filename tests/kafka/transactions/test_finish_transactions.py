@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
-from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.claims import claim_stopped
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.sinks.kafka.stored_tokens import SinkState, StoredTokens
 
@@ -36,8 +36,8 @@ import fanout.cli.transactions, fanout.landing
 from fanout.kafka.transactions.outcome import TransactionStatus
 from fanout.landing.log.ledger import BatchLedger
 from fanout.landing.storage.local_storage import LocalStorage
-from fanout.landing.claims.owner import is_claimed
-from fanout.landing.claims.ownership import claim_stopped
+from fanout.landing.claims import is_claimed
+from fanout.landing.claims import claim_stopped
 from fanout.spark.sinks.kafka import finish_transactions as finishing
 
 for module in pkgutil.walk_packages(fanout.landing.__path__, "fanout.landing."):

@@ -7,7 +7,7 @@ import pytest
 
 from fanout.errors import CheckpointError
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
-from fanout.landing.claims.ownership import Ownership
+from fanout.landing.claims import Ownership
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.sinks.kafka.stored_tokens import SinkState, StoredTokens
 

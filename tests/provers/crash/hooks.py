@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from fanout.landing.log.entries import BATCHES
-from fanout.landing.segments.segment_file import SEGMENTS
+from fanout.landing.segments.segments import SEGMENTS
 from tests.provers.crash.moments import CrashMoment, Pipeline
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from fanout.core.backoff import FullJitter, Pacing, Retries
+from fanout.core.cancellation import TaskScope
 from fanout.core.checkpoint import _CursorWire, to_wire
 from fanout.core.drain import Basket
 from fanout.core.events import Batch, startable
@@ -25,7 +26,6 @@ from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.core.subscribers import Subscribers
 from fanout.core.subscription import Subscription, Watchdog
-from fanout.core.task_scope import TaskScope
 from fanout.kinesis.reading.decode import cursor_after
 from fanout.kinesis.reading.shard_reader import ShardReader, _rows_read, _unconfirmed_end
 from fanout.kinesis.starting_position import starting_position

@@ -13,7 +13,7 @@ from fanout.core.lineage import Lineage
 from fanout.landers.coordinator import Coordinator
 from fanout.landers.lander import Lander
 from fanout.landers.session import LanderSession
-from fanout.landing.segments.segment_file import SEGMENTS, SegmentFile
+from fanout.landing.segments.segments import SEGMENTS, SegmentFile
 from tests.provers.planted.edits import (
     Edit,
     Step,

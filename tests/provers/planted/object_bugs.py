@@ -8,15 +8,14 @@ import msgspec
 from obstore.exceptions import BaseError
 
 from fanout.errors import CheckpointError
-from fanout.landing.claims import ownership
-from fanout.landing.claims.owner import MAX_RUN_BYTES, newest_run, run_name
-from fanout.landing.claims.ownership import Ownership
-from fanout.landing.log.entry_log import EntryLog
+from fanout.landing import claims
+from fanout.landing.claims import MAX_RUN_BYTES, Ownership, newest_run, run_name
+from fanout.landing.log.entries import EntryLog
 from fanout.landing.storage import object_storage
 from fanout.landing.storage.object_storage import ObjectStorage
 
 if TYPE_CHECKING:
-    from fanout.landing.claims.owner import Holder
+    from fanout.landing.claims import Holder
     from fanout.landing.log.entries import BatchEntry
 
 __all__ = ("OBJECT_BUGS",)
@@ -68,7 +67,7 @@ def put_unconditionally(_: ObjectStorage, store: Any, name: str, data: bytes) ->
 OBJECT_BUGS: dict[str, tuple[Any, str, Any]] = {
     "the owner is checked by a list": (Ownership, "loss", loss_by_list),
     "a run takes the number after the newest of a list": (
-        ownership,
+        claims,
         "_start_run",
         start_over_another,
     ),

@@ -6,10 +6,10 @@ import ast
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.drain import Basket
+from fanout.core.event_time import Watermarks
 from fanout.core.events import Batch
 from fanout.core.opening import _resumed
 from fanout.core.positions import Cursor
-from fanout.core.watermarks import Watermarks
 from fanout.kafka.reading.kafka_source import KafkaConnection
 from fanout.kafka.shuffle.frames import EndFrame, IdleFrame
 from fanout.kafka.shuffle.producers import Activity, Producers

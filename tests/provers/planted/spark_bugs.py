@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from fanout.landing.claims import ownership
-from fanout.landing.claims.ownership import Ownership
+from fanout.landing import claims
+from fanout.landing.claims import Ownership
 from fanout.landing.log import ledger
 from fanout.landing.log.ledger import BatchLedger
-from fanout.landing.segments.segment_file import SEGMENTS, SegmentFile
 from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller, Stopped
-from fanout.landing.segments.segments import Filled, OpenSegment, SegmentLog
+from fanout.landing.segments.segments import SEGMENTS, Filled, OpenSegment, SegmentFile, SegmentLog
 from fanout.landing.storage import local_storage
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.query.batch_runner import BatchResult, BatchRunner
@@ -200,7 +199,7 @@ SPARK_BUGS: dict[str, tuple[Any, str, Any]] = {
     "a disk that refuses to clean up is an error": (OpenSegment, "discard", discard_loudly),
     "a batch id is never replayed": (BatchLedger, "find", find_no_replay),
     "the owner of the checkpoint is not checked": (Ownership, "check", lambda _: None),
-    "the lock is not waited for": (ownership, "_wait_for_lock", lock_without_waiting),
+    "the lock is not waited for": (claims, "_wait_for_lock", lock_without_waiting),
     "a batch is done without an entry": (BatchRunner, "run", return_without_entry),
     "positions run ahead of the segment": (SegmentFiller, "_hand_over", positions_of_the_stream),
     "a run begins at the origin": (BatchLedger, "positions", from_the_origin),

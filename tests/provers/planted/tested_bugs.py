@@ -27,7 +27,7 @@ from fanout.kinesis.aws.error_hints import _hint_of_call
 from fanout.kinesis.chosen_shards import ShardChoice
 from fanout.kinesis.connection import KinesisConnection
 from fanout.landing.log import columns
-from fanout.landing.retention.retention import Retention
+from fanout.landing.retention import Retention
 from fanout.landing.segments.segment_filler import SegmentFiller
 from fanout.landing.storage import object_errors
 from fanout.spark.dataframe.landing_thread import LandingThread

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 
 import fanout
 from fanout.core.checkpoint import Checkpoint
+from fanout.landing.log.columns import give_identity
 from fanout.landing.log.entries import BatchEntry, encode_entry, entry_name
-from fanout.landing.log.identity import give_identity
-from fanout.landing.segments.segment_file import SegmentFile
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.spark.manual import ManualSource
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.landing.log.landed_entry import LandedEntry
+    from fanout.landing.log.followed import LandedEntry
 
 
 class FilledLanding:

@@ -16,8 +16,8 @@ from pyspark.errors import StreamingQueryException
 import fanout
 from fanout.kafka.reading.columns import SCHEMA as KAFKA
 from fanout.kinesis.reading.decode import SCHEMA as KINESIS
+from fanout.landing.log.columns import read_identity
 from fanout.landing.log.entries import entry_name
-from fanout.landing.log.identity import read_identity
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.shaped_source import ShapedSource
 from tests.spark.dataframe.killed_query import counts, expected

@@ -20,9 +20,9 @@ from fanout.core.sentence import Option
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.log import landed_log
 from fanout.landing.log.entries import entry_name
-from fanout.landing.retention.named_readers import needed_by_readers
+from fanout.landing.retention import needed_by_readers
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
-from fanout.landing.storage.places import open_files, open_known_storage
+from fanout.landing.storage.opening import open_files, open_known_storage
 from fanout.spark.dataframe.data_source import LandingDataSource
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.conftest import moto as moto  # noqa: PLC0414 - a fixture

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.errors import CheckpointError
-from fanout.landing.claims.ownership import claim
+from fanout.landing.claims import claim
 from fanout.spark.hadoop.jvm import jvm
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.remote_checkpoint import examine_location

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.landing.claims.owner import is_claimed
-from fanout.landing.claims.ownership import PosixLock, claim, claim_stopped
+from fanout.landing.claims import PosixLock, claim, claim_stopped, is_claimed
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.spark
 HOLDING_DRIVER = """
 import sys
 from pyspark.sql import SparkSession
-from fanout.landing.claims.ownership import claim
+from fanout.landing.claims import claim
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
     from typing import Any
 
-    from fanout.core.write_statistics import SinkStatistics
+    from fanout.core.statistics import SinkStatistics
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.kafka.writing.partitioner import Partitioner

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.transactions.commit_token import CommitToken
     from fanout.kafka.transactions.transactions import Transactions
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.storage.local_storage import LocalStorage
 
 # Seconds; the transaction timeout of an incarnation that writes nothing.

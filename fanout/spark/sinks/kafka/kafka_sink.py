@@ -16,7 +16,7 @@ from fanout.spark.workers.worker_check import check_workers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from fanout.core.write_statistics import SinkStatistics
+    from fanout.core.statistics import SinkStatistics
     from fanout.kafka.writing.partitioner import Partitioner
     from fanout.spark.query.batch_context import BatchContext
     from fanout.spark.sinks.kafka.owned_rows import ArrowTransform

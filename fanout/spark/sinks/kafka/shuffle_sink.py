@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from fanout.core.write_statistics import SinkStatistics
+    from fanout.core.statistics import SinkStatistics
     from fanout.spark.query.batch_context import BatchContext
     from fanout.spark.sinks.sink_batch import Transform
 

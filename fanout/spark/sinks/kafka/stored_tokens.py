@@ -12,11 +12,11 @@ import msgspec
 from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError
 from fanout.kafka.transactions.commit_token import MAX_TOKEN_BYTES, CommitToken
-from fanout.landing.claims.ownership import create_owned
+from fanout.landing.claims import create_owned
 from fanout.landing.log.entries import batch_ids
 
 if TYPE_CHECKING:
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.landing.storage.storage import Storage
 
 SINKS: Final = "sinks"

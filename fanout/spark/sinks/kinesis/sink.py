@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from fanout.core.write_statistics import SinkStatistics
+    from fanout.core.statistics import SinkStatistics
     from fanout.spark.query.batch_context import BatchContext
     from fanout.spark.sinks.sink_batch import Transform
     from fanout.spark.workers.loop_thread import LoopThread

@@ -21,7 +21,7 @@ from tests.provers.simulation.randomness import happens, stream_of
 if TYPE_CHECKING:
     from fanout.core.progress import Progress
     from fanout.landers.channel import Channel
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import SegmentFile
     from tests.provers.simulation.landers.world import World
 
 __all__ = ("Driver",)

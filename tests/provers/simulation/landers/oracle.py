@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.positions import Position
-    from fanout.landing.segments.segment_file import SegmentFile
+    from fanout.landing.segments.segments import SegmentFile
     from tests.provers.simulation.landers.splits import SplitLog
     from tests.provers.simulation.landers.storage import Row
 

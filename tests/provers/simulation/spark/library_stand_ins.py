@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, final
 from unittest import mock
 
-from fanout.landing.claims import owner, ownership
+from fanout.landing import claims as landing_claims
 from fanout.landing.segments import segments
 from fanout.landing.storage import local_storage, object_storage, storage
 from fanout.spark.hadoop import jvm_lock
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
     from random import Random
 
-    from fanout.landing.claims.ownership import LockingProcess, Ownership
+    from fanout.landing.claims import LockingProcess, Ownership
     from fanout.landing.storage.storage import Storage
     from tests.provers.simulation.spark.oracle import AcquiredByDriver
     from tests.provers.simulation.spark.spark_session import Locks
@@ -252,7 +252,7 @@ def library_stand_ins(
     @contextmanager
     def claim(storage: Storage, jvm: LockingProcess) -> Iterator[Ownership]:
         process = current_process.get()
-        with ownership.claim(storage, jvm) as owned:
+        with landing_claims.claim(storage, jvm) as owned:
             claims.begin(process, owned.run)
             yield owned
             claims.end(process)
@@ -265,8 +265,7 @@ def library_stand_ins(
         (object_storage, STORAGE_STAND_INS),
         (segments, {"os": DiskOs, "pq": DiskParquet, "ThreadPoolExecutor": _SimExecutor}),
         (storage, {"uuid": unique}),
-        (owner, {"uuid": unique}),
-        (ownership, {"time": time}),
+        (landing_claims, {"time": time, "uuid": unique}),
         (jvm_lock, {"JvmLock": locks}),
         (query_stream, {"concurrent": SimpleNamespace(futures=futures)}),
         (

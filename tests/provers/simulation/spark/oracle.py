@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from fanout.core.positions import Cursor
 from fanout.landing.log.entries import BATCHES, BatchEntry, batch_ids, decode_entry, entry_name
 from fanout.landing.log.pending import PENDING, decode_pending, pending_name
-from fanout.landing.segments.segment_file import SEGMENTS
+from fanout.landing.segments.segments import SEGMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

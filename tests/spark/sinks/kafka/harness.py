@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from fanout.kafka.cluster import Cluster
-from fanout.landing.claims.ownership import claim
+from fanout.landing.claims import claim
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark import KafkaSink, ShuffleSink
 from fanout.spark.hadoop.jvm_lock import JvmProcess
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fanout.kafka.security import Security
-    from fanout.landing.claims.ownership import Ownership
+    from fanout.landing.claims import Ownership
     from fanout.spark.query.batch_runner import Handler
     from fanout.testing.kafka.broker import KafkaBroker
 

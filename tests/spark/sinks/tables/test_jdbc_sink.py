@@ -17,7 +17,7 @@ from fanout.errors import (
     ServiceError,
     SetupError,
 )
-from fanout.landing.claims.owner import run_name
+from fanout.landing.claims import run_name
 from fanout.spark import JdbcSink
 from fanout.spark.sinks.tables.jdbc_connection import sql_errors
 from fanout.spark.sinks.tables.jdbc_table import JdbcTable, columns_of, qualifier

@@ -23,7 +23,7 @@ from fanout.errors import (
     OptionError,
     SetupError,
 )
-from fanout.landing.claims.owner import run_name
+from fanout.landing.claims import run_name
 from fanout.spark import DeltaSink, IcebergSink
 from fanout.spark.sinks.tables.merge import _run, in_attempts
 from tests.spark.harness import PATIENCE, eventually

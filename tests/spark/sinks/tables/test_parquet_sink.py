@@ -20,7 +20,7 @@ from fanout.errors import (
     SetupError,
     StreamStateError,
 )
-from fanout.landing.claims.owner import run_name
+from fanout.landing.claims import run_name
 from fanout.spark import ParquetSink
 from fanout.spark.sinks.tables.parquet_sink import _later
 from tests.spark.harness import PATIENCE

@@ -27,7 +27,7 @@ from fanout.errors import (
     ServiceError,
     SetupError,
 )
-from fanout.landing.claims.owner import run_name
+from fanout.landing.claims import run_name
 from fanout.spark import PostgresSink
 from fanout.spark.sinks.tables import postgres_sink
 from fanout.spark.sinks.tables.postgres_connection import CopyTask, transaction

@@ -6,13 +6,13 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
+from fanout.core.cancellation import TaskScope
 from fanout.core.events import End
 from fanout.core.fan_out import FanOut
 from fanout.core.lineage import Lineage
+from fanout.core.opening import Supervisor
 from fanout.core.positions import WHOLE_RECORD, Cursor
 from fanout.core.statistics import SplitState
-from fanout.core.supervisor import Supervisor
-from fanout.core.task_scope import TaskScope
 from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.simulation.moments.observers.calls import after, around, before, together
 from tests.provers.simulation.moments.observers.connections import run_of

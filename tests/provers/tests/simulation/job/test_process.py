@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fanout.core import fan_out
+from fanout.core.opening import Supervisor
 from fanout.core.slot import Slot
 from fanout.core.subscriber import Subscriber
 from fanout.core.subscribers import Subscribers
 from fanout.core.subscription import Watchdog
-from fanout.core.supervisor import Supervisor
 from fanout.errors import ServiceError
 from tests.provers.simulation.errors import SimulationError
 from tests.provers.simulation.kinesis.faults import KinesisFault, KinesisFaultKind

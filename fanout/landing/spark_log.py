@@ -2,34 +2,129 @@
 
 from __future__ import annotations
 
+import os
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import TYPE_CHECKING, Final, Literal, Self, final
+from urllib.parse import quote
 
-from fanout.landing.claims.ownership import taken_error
+import msgspec
+
+from fanout.core.stored_json import MALFORMED_JSON
+from fanout.landing.claims import taken_error
 from fanout.landing.log.entries import BATCHES, batch_ids
-from fanout.landing.projections.spark_log_files import (
-    COMPACT,
-    INTERVAL,
-    decode_file,
-    encode_file,
-    encode_line,
-    files_to_read,
-    is_compact,
-    log_file_name,
-    log_file_number,
-    next_compact,
-    table_uri,
-)
-from fanout.landing.segments.segment_file import SEGMENTS
+from fanout.landing.segments.segments import SEGMENTS
+from fanout.landing.storage.object_location import is_object_location, parse_location
 from fanout.landing.storage.storage import SPARK_LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-    from fanout.landing.claims.ownership import Ownership
-    from fanout.landing.log.entries import BatchEntry
-    from fanout.landing.log.entry_log import EntryLog
+    from fanout.landing.claims import Ownership
+    from fanout.landing.log.entries import BatchEntry, EntryLog
     from fanout.landing.storage.storage import Storage
+
+INTERVAL: Final = 10
+"""Every so many files one repeats all lines; a reader derives it from the newest two of those."""
+
+COMPACT: Final = ".compact"
+"""How the names of those files end."""
+
+_VERSION: Final = b"v1"
+# What java.net.URI leaves in a path as it is, besides letters and digits.
+_PLAIN: Final = "/-_.!~*'();:@&=+$,"
+# Hadoop's default on local disks and S3. Spark splits files by settings of its own.
+_BLOCK_SIZE: Final = 32 * 1024 * 1024
+
+
+@final
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Spark's SinkFileStatus; the order of its fields is Spark's."""
+
+    path: str
+    size: int
+    isDir: bool  # noqa: N815 - Spark's name
+    modificationTime: int  # noqa: N815 - the same
+    blockReplication: int  # noqa: N815 - the same
+    blockSize: int  # noqa: N815 - the same
+    action: Literal["add"]
+
+
+def table_uri(location: str) -> str | None:
+    """Return the URI by which Spark's Hadoop knows a location; None where it cannot know it.
+
+    Spark shows the files of a log only if their URIs begin with that of the directory that it was
+    told to read. So there is one spelling: `file:///` and the absolute path, `s3a://`, `gs://`, or
+    `abfss://container@account.dfs.core.windows.net/`. A location on Azure without its account has
+    none.
+    """
+    if not is_object_location(location):
+        return f"file://{_quoted(os.path.abspath(location))}"  # noqa: PTH100 - it keeps links
+    place = parse_location(location)
+    if place.service == "Azure":
+        if not place.account:
+            return None
+        # The other scheme without TLS is another name for Hadoop.
+        scheme = "abfs" if place.uri.startswith("abfs://") else "abfss"
+        authority = place.uri.partition("://")[2].partition("/")[0].replace(".blob.", ".dfs.")
+    else:
+        scheme = "s3a" if place.service == "S3" else "gs"
+        authority = place.bucket
+    return f"{scheme}://{authority}/{_quoted(place.prefix)}".removesuffix("/")
+
+
+def is_compact(number: int) -> bool:
+    """Say whether the file of a number repeats all lines."""
+    return (number + 1) % INTERVAL == 0
+
+
+def next_compact(number: int) -> int:
+    """Return the first number from this one on whose file repeats all lines."""
+    return number + INTERVAL - 1 - number % INTERVAL
+
+
+def log_file_name(number: int) -> str:
+    """Return the name of a file of the log."""
+    return f"{number}{COMPACT}" if is_compact(number) else str(number)
+
+
+def log_file_number(name: str) -> int | None:
+    """Return the number of a file of the log; None for a name that is not of one."""
+    stem = name.removesuffix(COMPACT)
+    return int(stem) if stem.isascii() and stem.isdecimal() else None
+
+
+def files_to_read(newest: int) -> list[str]:
+    """Return the names of the files that a reader reads, and insists on, by the newest one."""
+    first = max(0, (newest + 1) // INTERVAL * INTERVAL - 1)
+    return [log_file_name(number) for number in range(first, newest + 1)]
+
+
+def encode_line(uri: str, size: int, written_at: int) -> bytes:
+    """Encode what the log says of a file; the time is in milliseconds since the Unix epoch."""
+    return msgspec.json.encode(_Line(uri, size, False, written_at, 1, _BLOCK_SIZE, "add"))  # noqa: FBT003
+
+
+def encode_file(lines: Iterable[bytes]) -> bytes:
+    """Encode a file of the log."""
+    return b"\n".join([_VERSION, *lines])
+
+
+def decode_file(data: bytes) -> list[tuple[str, int, bytes]] | None:
+    """Return the URI, the time in milliseconds and the bytes of each line; None if damaged."""
+    version, *lines = data.split(b"\n")
+    try:
+        found = [(msgspec.json.decode(line, type=_Line), line) for line in lines]
+    except MALFORMED_JSON:
+        return None
+    if version != _VERSION or any(each.isDir for each, _ in found):
+        return None
+    return [(each.path, each.modificationTime, line) for each, line in found]
+
+
+def _quoted(path: str) -> str:
+    """Quote a path as Hadoop's `Path.toUri` does: what is not ASCII stays as it is."""
+    return "".join(c if c > "\x7f" and c.isprintable() else quote(c, safe=_PLAIN) for c in path)
+
 
 _DIRECTORY: Final = f"{SEGMENTS}/{SPARK_LOG}"
 # A reader may be busy with a list of files that is a while old. Spark's sink keeps as many.
@@ -46,12 +141,8 @@ class SparkLog:
     An entry is in the log when `write` returns, and a run that starts adds what is missing. A run
     that was overtaken may write one more file of the log, as it needs to own the next entry before
     it writes a second one. That file is older than what the newer run begins with, or it has the
-    same name, and the slower of the two is refused.
-
-    Args:
-        storage: The landing.
-        ownership: The claim of this run.
-        uri: What Spark calls the directory of the landing.
+    same name, and the slower of the two is refused. `uri` is what Spark calls the directory of the
+    landing.
     """
 
     def __init__(self, storage: Storage, ownership: Ownership, uri: str) -> None:
@@ -68,17 +159,8 @@ class SparkLog:
     ) -> Self | None:
         """Return the log of a landing, with all entries; None where Spark cannot read the landing.
 
-        Call it when this run has written an entry.
-
-        Args:
-            storage: The landing.
-            ownership: The claim of this run.
-            log: The entries.
-            wanted: Whether a landing gets a log that has none. One that is there goes on, as Spark
-                would not see the files that it lacks.
-
-        Raises:
-            CheckpointError: If the storage refused, or an entry is damaged.
+        Call it when this run has written an entry. A landing without a log gets one where it is
+        `wanted`. A log that is there goes on, as Spark would not see the files that it lacks.
         """
         uri = table_uri(storage.location)
         if uri is None or not (wanted or storage.list(_DIRECTORY)):
@@ -89,21 +171,11 @@ class SparkLog:
         return found
 
     def write(self, entry: BatchEntry, expired: Collection[str], written_at: int) -> bool:
-        """Add the files of an entry, and let those go that are too old.
+        """Add the files of an entry; say whether `expired` files have left, and may be deleted.
 
         Files leave the log when a file of the log is written that repeats all lines: every tenth,
-        or at once where they are many.
-
-        Args:
-            entry: The entry; one without files adds nothing.
-            expired: The names of files that are too old.
-            written_at: When it was written, in milliseconds since the Unix epoch.
-
-        Returns:
-            Whether those files have left the log, so that they may be deleted.
-
-        Raises:
-            CheckpointError: If the storage refused, or another run writes.
+        or at once where they are many. The time is in milliseconds since the Unix epoch. Another
+        run that writes is a CheckpointError.
         """
         lines = self._add(entry, written_at)
         gone = self._lines.keys() & expired

@@ -1,42 +1,138 @@
-"""Ownership of a checkpoint: one run at a time may write to it.
-
-Each run has a number. The newest run owns the checkpoint, and an older one fails at its next check.
-On a local checkpoint a run takes a file lock first, so that a new run waits for an old one to end.
-"""
+"""Claims: which run may write a checkpoint, and which one does."""
 
 from __future__ import annotations
 
 import fcntl
 import logging
 import os
+import platform
+import struct
+import sys
 import time
+import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, final
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self, final
 
 import msgspec
 
 from fanout.core.lifecycle_log import LogEvent, write
+from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import CheckpointError
-from fanout.landing.claims.owner import (
-    LOCK,
-    MAX_RUN_BYTES,
-    Holder,
-    describe_holder,
-    newest_run,
-    run_name,
-    run_numbers,
-)
-from fanout.landing.segments.segment_file import SEGMENTS
-from fanout.landing.segments.segments import run_of
-from fanout.landing.storage.local_storage import LocalStorage
+from fanout.landing.segments.segments import SEGMENTS, run_of
+from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import FileIO
     from pathlib import Path
 
-    from fanout.landing.storage.storage import Storage
+    from fanout.landing.storage.storage import Storage, StoredFiles
+
+LOCK: Final = "owner.lock"
+MAX_RUN_BYTES: Final = 4096
+_RUNS: Final = "runs"
+
+# `struct flock` of fcntl(2) in 64 bits: Linux begins with the type, macOS and BSD with the range.
+_FLOCK: Final = "hhqqi4x" if sys.platform == "linux" else "qqihh8x"
+_TYPE: Final = 0 if sys.platform == "linux" else 3
+
+
+class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The process of a run, for messages; the token differs between runs with the same number."""
+
+    version: int
+    token: str
+    application: str
+    host: str
+    pid: int
+
+    @classmethod
+    def of(cls, application: str, pid: int) -> Self:
+        """Describe a process of this machine."""
+        return cls(1, uuid.uuid4().hex, application, platform.node(), pid)
+
+    def __str__(self) -> str:
+        # It is read back from a file: nothing in it may forge a line of a log.
+        return f"application {self.application!r}, process {self.pid} on {self.host!r}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The run that claimed a checkpoint last."""
+
+    run: int
+    holder: Holder | None  # its process; None where the file of the run cannot be read
+    since: int  # when it claimed the checkpoint, in milliseconds since the Unix epoch
+    running: bool | None  # whether it still runs; None for a remote checkpoint, which has no lock
+
+
+def read_owner(files: StoredFiles) -> Owner | None:
+    """Return the run that claimed a checkpoint last; None if none has. Nothing is claimed."""
+    runs = {int(info.name): info for info in files.list(_RUNS) if _is_number(info.name)}
+    if not runs:
+        return None
+    run = max(runs)
+    running = is_claimed(files) if isinstance(files, LocalFiles) else None
+    return Owner(run, _read_holder(files, run), runs[run].written_at, running)
+
+
+def is_claimed(files: LocalFiles) -> bool:
+    """Say whether another process runs a query on a local checkpoint. The lock is not taken."""
+    path = files.root / LOCK
+    try:
+        return _is_locked(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise CheckpointError(f"cannot look at the lock {path}: {error.strerror}") from error
+
+
+def describe_holder(files: StoredFiles) -> str:
+    """Describe the newest run, which holds the checkpoint."""
+    holder = _read_holder(files, newest_run(files))
+    return "another run" if holder is None else str(holder)
+
+
+def newest_run(files: StoredFiles) -> int:
+    """Return the number of the newest run; 0 before the first."""
+    return max(run_numbers(files), default=0)
+
+
+def run_numbers(files: StoredFiles) -> list[int]:
+    """Return the numbers of the runs that are remembered."""
+    return [int(info.name) for info in files.list(_RUNS) if _is_number(info.name)]
+
+
+def run_name(run: int) -> str:
+    """Return the name of a run's file below the checkpoint."""
+    return f"{_RUNS}/{run}"
+
+
+def _read_holder(files: StoredFiles, run: int) -> Holder | None:
+    content = files.read(run_name(run), limit=MAX_RUN_BYTES)
+    try:
+        return msgspec.json.decode(content or b"", type=Holder)
+    except MALFORMED_JSON:
+        return None
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal()
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether another process holds a POSIX lock on a file, by F_GETLK, which takes none."""
+    asked: list[int] = [0] * 5
+    asked[_TYPE] = fcntl.F_WRLCK
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_FLOCK, *asked))
+    finally:
+        os.close(descriptor)
+    return bool(struct.unpack(_FLOCK, answer)[_TYPE] != fcntl.F_UNLCK)
+
 
 _KEPT_RUNS = 5
 _MAX_RACES = 100
@@ -56,15 +152,11 @@ class Lock(Protocol):
 
 @final
 class PosixLock:
-    """An exclusive lock on a file, held by this process until `release` or its death.
+    """An exclusive lock on a file, held by this process until `release`, its death or `close`.
 
-    A fork of the process does not hold it.
-
-    It is the record lock of POSIX that the JVM takes as well (`java.nio.channels.FileLock`), so
-    that it keeps a JVM away and is kept away by one. It does not keep this process away.
-
-    Args:
-        file: The open file; the lock ends when it is closed.
+    A fork of the process does not hold it. It is the record lock of POSIX that the JVM takes as
+    well (`java.nio.channels.FileLock`), so that it keeps a JVM away and is kept away by one. It
+    does not keep this process away.
     """
 
     def __init__(self, file: FileIO) -> None:
@@ -73,13 +165,9 @@ class PosixLock:
 
     @classmethod
     def try_acquire(cls, path: Path) -> Self | None:
-        """Take the lock, or return None if another process has it.
+        """Take the lock, or return None if another process has it; a missing file is made.
 
-        Args:
-            path: The lock file, made when it is missing; its directory exists.
-
-        Raises:
-            CheckpointError: The file cannot be opened, or its file system has no locks.
+        A file system without locks is a CheckpointError, and so is a file that cannot be opened.
         """
         try:
             file = path.open("ab", buffering=0)
@@ -110,21 +198,13 @@ class LockingProcess(Protocol):
     """The process that owns a checkpoint: it locks a local one, and its death frees the lock."""
 
     def try_lock(self, path: Path) -> Lock | None:
-        """Take the lock, or return None if this process or another one has it.
+        """Take the lock, or return None if this process or another one has it; make a missing file.
 
-        Args:
-            path: The lock file, made when it is missing; its directory exists.
-
-        Raises:
-            CheckpointError: The file cannot be opened, or its file system has no locks.
+        A file system without locks is a CheckpointError, and so is a file that cannot be opened.
         """
 
     def has_locked(self, path: Path) -> bool:
-        """Say whether this process has the lock, or is about to take it.
-
-        Args:
-            path: The lock file.
-        """
+        """Say whether this process has the lock, or is about to take it."""
 
     def describe(self) -> tuple[str, int]:
         """Return the name of the application, and the id of the process."""
@@ -132,11 +212,7 @@ class LockingProcess(Protocol):
 
 @final
 class ThisProcess:
-    """This process, without a JVM.
-
-    Args:
-        application: The name of this application, for the messages of other runs.
-    """
+    """This process, without a JVM; other runs name its application in their messages."""
 
     _locks: ClassVar[dict[Path, PosixLock]] = {}
 
@@ -144,14 +220,7 @@ class ThisProcess:
         self._application = application
 
     def try_lock(self, path: Path) -> PosixLock | None:
-        """Take the lock, or return None if this process or another one has it.
-
-        Args:
-            path: The lock file, made when it is missing; its directory exists.
-
-        Raises:
-            CheckpointError: The file cannot be opened, or its file system has no locks.
-        """
+        """Take the lock, or return None if this process or another one has it."""
         if self.has_locked(path):
             return None  # to open and close the file once more would free the lock
         if (left := self._locks.pop(path.resolve(), None)) is not None:
@@ -162,11 +231,7 @@ class ThisProcess:
         return lock
 
     def has_locked(self, path: Path) -> bool:
-        """Say whether this process has the lock.
-
-        Args:
-            path: The lock file.
-        """
+        """Say whether this process has the lock."""
         lock = self._locks.get(path.resolve())
         return lock is not None and lock.held
 
@@ -177,30 +242,21 @@ class ThisProcess:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """A claim on a checkpoint, good until a newer run makes one.
-
-    Args:
-        storage: The checkpoint.
-        run: The number of this run, larger than that of every run before; put it into what is
-            written, so that two runs never write the same bytes.
-        mark: What this run wrote into its run file.
-        lock: The lock of a local checkpoint; None for a remote one.
-    """
+    """A claim on a checkpoint, good until a newer run makes one."""
 
     storage: Storage
+    # The number of this run, larger than that of every run before. Put it into what is written, so
+    # that two runs never write the same bytes.
     run: int
-    mark: bytes
-    lock: Lock | None
+    mark: bytes  # what this run wrote into its run file
+    lock: Lock | None  # of a local checkpoint; None for a remote one
 
     def check(self) -> None:
         """Return if this run still owns the checkpoint; call it before every write.
 
-        A remote checkpoint costs two reads of small files, of which one is missing. A list would
-        cost more, and lags behind in some stores.
-
-        Raises:
-            CheckpointError: A newer run has taken over, or the checkpoint was removed or cannot
-                be read.
+        A newer run, a checkpoint that was removed, and one that cannot be read are a
+        CheckpointError. A remote checkpoint costs two reads of small files, of which one is
+        missing. A list would cost more, and lags behind in some stores.
         """
         if (loss := self.loss()) is not None:
             raise loss
@@ -208,8 +264,7 @@ class Ownership:
     def loss(self) -> CheckpointError | None:
         """Return why this run no longer owns the checkpoint; None while it does.
 
-        Raises:
-            CheckpointError: The checkpoint cannot be read, so that the owner is unknown.
+        A checkpoint that cannot be read, so that its owner is unknown, is a CheckpointError.
         """
         mark = self.storage.read(run_name(self.run), limit=MAX_RUN_BYTES)
         # Runs take one number after the other.
@@ -231,14 +286,7 @@ class Ownership:
 def create_owned(storage: Storage, ownership: Ownership, name: str, data: bytes) -> None:
     """Create a file of a checkpoint, as the run that owns it. It blocks.
 
-    Args:
-        storage: The checkpoint.
-        ownership: The claim of this run.
-        name: The file.
-        data: All of its bytes.
-
-    Raises:
-        CheckpointError: A newer run has taken over, or the file cannot be written.
+    A newer run that has taken over is a CheckpointError.
     """
     ownership.check()
     try:
@@ -250,13 +298,7 @@ def create_owned(storage: Storage, ownership: Ownership, name: str, data: bytes)
 def taken_error(storage: Storage, ownership: Ownership, name: str) -> CheckpointError:
     """Return why a run could not create a file, whose name is taken.
 
-    Args:
-        storage: The checkpoint.
-        ownership: The claim of the run.
-        name: The file.
-
-    Raises:
-        CheckpointError: The same, where it is known that a newer run has taken over.
+    Where it is known that a newer run has taken over, that is raised.
     """
     ownership.check()  # its error names the newer run
     return CheckpointError(
@@ -268,14 +310,9 @@ def taken_error(storage: Storage, ownership: Ownership, name: str) -> Checkpoint
 def claim(storage: Storage, process: LockingProcess, wait: float = 30.0) -> Iterator[Ownership]:
     """Own a checkpoint while the block runs; enter it before subscribing, deleting or aborting.
 
-    On a local checkpoint the process holds a file lock; a run in another process waits for it. On a
-    remote one nothing is waited for: the newest run owns the checkpoint, and the older one fails at
-    its next `check`.
-
-    Args:
-        storage: The checkpoint.
-        process: Holds the lock.
-        wait: Seconds to wait for another process's run that holds a local checkpoint.
+    On a local checkpoint the process holds a file lock; a run in another process waits for it, for
+    `wait` seconds. On a remote one nothing is waited for: the newest run owns the checkpoint, and
+    the older one fails at its next `check`.
 
     Raises:
         CheckpointError: Another run still holds a local checkpoint after `wait` seconds, or one of
@@ -304,14 +341,8 @@ def claim(storage: Storage, process: LockingProcess, wait: float = 30.0) -> Iter
 def claim_stopped(storage: LocalStorage, application: str) -> Iterator[Ownership]:
     """Own a local checkpoint without Spark while the block runs, if no query runs on it.
 
-    A query that starts meanwhile waits, as for another query.
-
-    Args:
-        storage: The checkpoint.
-        application: The name of this application, for the messages of other runs.
-
-    Raises:
-        CheckpointError: A query runs on the checkpoint, or it cannot be written.
+    A query that starts meanwhile waits, as for another query. A query that runs is a
+    CheckpointError.
     """
     lock = PosixLock.try_acquire(storage.root / LOCK)
     if lock is None:

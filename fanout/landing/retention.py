@@ -1,29 +1,175 @@
-"""How long a landing keeps its files: what is older is deleted, and orphans are swept."""
+"""Retention: what of a landing is deleted, and what its named readers still need."""
 
 from __future__ import annotations
 
 import math
+import re
 import time
+import uuid
 from bisect import bisect_left
 from collections import defaultdict, deque
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, final
 
-from fanout.errors import CheckpointError
+import msgspec
+
+from fanout.core.sentence import Option
+from fanout.core.stored_json import StoredFormat
+from fanout.errors import CheckpointError, OptionError
 from fanout.landing.log.entries import BATCHES, batch_ids, entry_name
-from fanout.landing.retention.named_readers import needed_by_readers
-from fanout.landing.segments.segment_file import SEGMENTS
-from fanout.landing.segments.segments import place_of, session_of
+from fanout.landing.segments.segments import (
+    SEGMENTS,
+    Count,
+    place_of,
+    session_of,
+)
+from fanout.landing.storage.storage import READERS
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from datetime import timedelta
 
-    from fanout.landing.claims.ownership import Ownership
-    from fanout.landing.log.entry_log import EntryLog
-    from fanout.landing.segments.segment_file import SegmentFile
-    from fanout.landing.storage.storage import Storage
+    from fanout.landing.claims import Ownership
+    from fanout.landing.log.entries import EntryLog
+    from fanout.landing.segments.segments import SegmentFile
+    from fanout.landing.storage.storage import FileInfo, Storage, StoredFiles
+
+_READER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_MARK: Final = re.compile(rf"({_READER.pattern})-([0-9]{{12}})\.json")
+_MAX_BYTES: Final = 4096
+_MAX_RACES: Final = 100
+# How often a reader shows that it is there while it is in one entry.
+_SHOW_SECONDS: Final = 60.0
+_VERSION: Final = 1
+
+
+class _MarkWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    token: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    entry: Count
+
+
+_FORMAT: Final = StoredFormat(
+    wire=_MarkWire,
+    max_size=_MAX_BYTES,
+    error=CheckpointError,
+    version=_VERSION,
+    hint="delete it; the reader writes it again",
+)
+
+
+def check_reader(name: str) -> str:
+    """Return the name of a reader, or raise OptionError."""
+    if not _READER.fullmatch(name):
+        raise OptionError(
+            Option("reader", name),
+            " must be 1 to 64 letters, digits, '_', '.' and '-', and begin with a letter or a "
+            "digit",
+        )
+    return name
+
+
+@final
+class NamedReader:
+    """Tell a landing which entries a reader still needs. Every call blocks.
+
+    It is said in a file with a number, which is created exclusively. So of two queries with one
+    name the one that started last goes on. The name has passed `check_reader`.
+    """
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage = storage
+        self._name = name
+        self._token = uuid.uuid4().hex
+        self._number = 0
+        self._entry = -1
+        self._shown = 0.0
+
+    def claim(self, entry: int) -> None:
+        """Take the name over from the query that had it before; `entry` is the first needed."""
+        for _ in range(_MAX_RACES):
+            newest = _newest_marks(self._storage).get(self._name)
+            before = 0 if newest is None else _number(newest)
+            if self._create(before + 1, entry):
+                if newest is not None:
+                    self._storage.delete(f"{READERS}/{newest.name}")
+                return
+        raise CheckpointError(
+            f"cannot register the reader {self._name!r} at {self._storage.location}: too many "
+            f"queries start with this name at once"
+        )
+
+    def commit(self, entry: int) -> None:
+        """Say that entries before one are no longer needed.
+
+        Another query that has taken the name over is a CheckpointError.
+        """
+        if entry == self._entry and time.monotonic() - self._shown < _SHOW_SECONDS:
+            return
+        number = self._number
+        mine = self._storage.read(_mark_name(self._name, number), limit=_MAX_BYTES)
+        if mine != self._content(self._entry) or not self._create(number + 1, entry):
+            raise CheckpointError(
+                f"another query took over the reader {self._name!r} of {self._storage.location}, "
+                f"or its file was deleted; give each query a reader of its own, and start this "
+                f"one again"
+            )
+        self._storage.delete(_mark_name(self._name, number))
+
+    def _create(self, number: int, entry: int) -> bool:
+        try:
+            self._storage.create(_mark_name(self._name, number), self._content(entry))
+        except FileExistsError:
+            return False
+        self._number, self._entry, self._shown = number, entry, time.monotonic()
+        return True
+
+    def _content(self, entry: int) -> bytes:
+        return msgspec.json.encode(_MarkWire(_VERSION, self._token, entry))
+
+
+def needed_by_readers(files: StoredFiles, since: int) -> int | None:
+    """Return the first entry that a named reader needs; None if none needs any. It blocks.
+
+    A reader counts that has committed since then, in milliseconds since the Unix epoch.
+    """
+    for _ in range(_MAX_RACES):
+        counted = [mark for mark in _newest_marks(files).values() if mark.written_at >= since]
+        entries = [_read_entry(files, mark) for mark in counted]
+        found = [entry for entry in entries if entry is not None]
+        if len(found) == len(entries):
+            return min(found, default=None)
+        # A reader has replaced its file after the list was made.
+    return 0
+
+
+def _read_entry(files: StoredFiles, mark: FileInfo) -> int | None:
+    name = f"{READERS}/{mark.name}"
+    data = files.read(name, limit=_MAX_BYTES)
+    return None if data is None else _FORMAT.read(data, f"{name} in {files.location}").entry
+
+
+def _newest_marks(files: StoredFiles) -> dict[str, FileInfo]:
+    """Return the newest file of each reader; its name sorts last."""
+    return dict(_marks(files.list(READERS)))
+
+
+def _marks(files: tuple[FileInfo, ...]) -> Iterator[tuple[str, FileInfo]]:
+    for file in files:
+        if match := _MARK.fullmatch(file.name):
+            yield match[1], file
+
+
+def _number(mark: FileInfo) -> int:
+    match = _MARK.fullmatch(mark.name)
+    assert match is not None, "it is a mark"
+    return int(match[2])
+
+
+def _mark_name(reader: str, number: int) -> str:
+    return f"{READERS}/{reader}-{number:012}.json"
+
 
 _Place: TypeAlias = tuple[int, int]
 _NOWHERE: Final = (0, 0)
@@ -40,13 +186,9 @@ _EXPIRED_SHARE: Final = 10
 class Retention:
     """Delete the oldest entries of a landing, with their files. Every call blocks.
 
-    The newest entry stays, as the next run continues after it.
-
-    Args:
-        storage: The landing.
-        log: Its entries.
-        keep: Delete what was written longer ago; None keeps all.
-        keep_for_readers: How long after its last commit a named reader keeps what it needs.
+    Deleted is what was written longer ago than `keep`; None keeps all. The newest entry stays, as
+    the next run continues after it. A named reader keeps what it needs so long after its last
+    commit.
     """
 
     def __init__(
@@ -75,17 +217,7 @@ class Retention:
         return time.time_ns() // 1_000_000
 
     def expire(self, number: int) -> set[str]:
-        """Find what is too old, after an entry was written.
-
-        Args:
-            number: The entry.
-
-        Returns:
-            The names of the files that `delete` is going to delete.
-
-        Raises:
-            CheckpointError: If the storage refused.
-        """
+        """Find what is too old, after an entry was written; return what `delete` will delete."""
         if self._keep is None:
             return set()
         now = self.now()
@@ -104,11 +236,8 @@ class Retention:
     def delete(self) -> None:
         """Delete what is too old, and what no named reader needs by now.
 
-        No other reader may be told of it any more. A named reader may have come after `expire`,
-        and needs what it found: that is kept until it does not.
-
-        Raises:
-            CheckpointError: If the storage refused.
+        No other reader may be told of it any more. A named reader may have come after `expire`, and
+        needs what it found: that is kept until it does not.
         """
         asked = -math.inf
         for number, files in [*self._expired.items()]:
@@ -156,14 +285,7 @@ def _millis(age: timedelta) -> int:
 
 
 def check_no_files(storage: Storage) -> None:
-    """Check that a landing without entries has no files: a first run takes a number before any.
-
-    Args:
-        storage: The landing.
-
-    Raises:
-        CheckpointError: It has files, or the storage refused.
-    """
+    """Check that a landing without entries has no files: a first run takes a number before any."""
     if file := next(filter(_place, storage.walk(SEGMENTS)), None):
         raise CheckpointError(
             f"{storage.location} has the file {file}, and no entry in {BATCHES}: the entries were "
@@ -176,17 +298,7 @@ def sweep_orphans(storage: Storage, log: EntryLog, ownership: Ownership) -> list
     """Delete the files that earlier runs left and no entry names. It blocks.
 
     Call it when this run has written an entry: only then no earlier run can name a file any more.
-
-    Args:
-        storage: The landing.
-        log: Its entries.
-        ownership: The claim of this run.
-
-    Returns:
-        The files of landers of earlier runs, for `sweep_files_of_landers`.
-
-    Raises:
-        CheckpointError: If the storage refused.
+    It returns the files of landers of earlier runs, for `sweep_files_of_landers`.
     """
     earlier: defaultdict[_Place, list[str]] = defaultdict(list)
     of_landers: list[str] = []
@@ -212,16 +324,7 @@ def sweep_files_of_landers(
 
     Several landers write at a time, so their files are not named in the order of their numbers:
     each entry of their runs is read. A run looks after the last ones before it, as those have
-    looked after others.
-
-    Args:
-        storage: The landing.
-        log: Its entries.
-        files: The files of landers of earlier runs.
-        ending: Set when it is to end before it is done.
-
-    Raises:
-        CheckpointError: If the storage refused.
+    looked after others. `ending` is set when it is to end before it is done.
     """
     of_run: defaultdict[int, set[str]] = defaultdict(set)
     for name in files:

@@ -1,1 +1,0 @@
-"""Which run may write to a checkpoint or a landing."""

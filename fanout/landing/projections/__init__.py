@@ -1,1 +1,0 @@
-"""A landing's log in the form in which other engines read it."""

@@ -1,1 +1,0 @@
-"""The deletion of what is old, and who must have read it before."""
