@@ -336,7 +336,7 @@ def test_without_the_jars_of_kafka_one_sentence_says_so(
     def refuse(*_: object) -> None:
         raise SetupError("Kafka 4.3.1 is not to be had: check version and network")
 
-    monkeypatch.setattr("fanout.testing.kafka.broker.kafka_jars", refuse)
+    monkeypatch.setattr("fanout.testing.kafka.cluster.kafka_jars", refuse)
     result = run.invoke(app, ["demo", "--source", "kafka"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
