@@ -10,7 +10,7 @@ from aiokafka.protocol.types import Array, Boolean, Float64, Int16, Int32, Schem
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.reading.consumer_options import ConsumerOptions
-from tests.kafka.brokers import HERE
+from tests.support.kafka.brokers import HERE
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

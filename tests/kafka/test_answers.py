@@ -56,7 +56,7 @@ from fanout.kafka.writing.producer_id import (
 )
 from fanout.kafka.writing.producer_options import ProducerOptions
 from fanout.kafka.writing.row_batches import COLUMNS, prepare_rows
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from fanout.kafka.reading.transport import KafkaTransport

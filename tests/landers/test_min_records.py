@@ -11,7 +11,7 @@ from fanout.landers.session import LanderSession
 from fanout.landing.segments.segment_file import SegmentFile
 from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from tests.landers.rig import MemoryChannel, Rig, until
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path

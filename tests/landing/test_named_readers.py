@@ -14,7 +14,7 @@ from fanout.landing.retention import named_readers, retention
 from fanout.landing.retention.named_readers import NamedReader, check_reader, needed_by_readers
 from fanout.landing.retention.retention import Retention
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path

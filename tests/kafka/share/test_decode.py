@@ -24,7 +24,7 @@ from fanout.kafka.share.dedup import Dedup
 from fanout.kafka.share.delivery import MemberDelivery
 from fanout.kafka.share.locks import ExpiredRecords
 from fanout.kafka.share.poll_columns import NO_RECORDS, SCHEMA, PolledRecords
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,7 +25,7 @@ from fanout.kafka.shuffle.frames import (
     decode_control,
     encode_control,
 )
-from tests.kafka.shuffle.decoding import read_values
+from tests.support.kafka.shuffle_decoding import read_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
