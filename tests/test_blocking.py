@@ -7,7 +7,7 @@ import pytest
 from blockbuster import BlockingError
 
 from fanout.core.backoff import Backoff, FullJitter
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 
 class Sleepy(Random):

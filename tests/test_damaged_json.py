@@ -38,8 +38,8 @@ from fanout.testing.faults import EndEarly, RefuseCall, Stall, fault_from_json, 
 from fanout.testing.kinesis.list_shards import ListShardsError, decode_token
 from fanout.testing.kinesis.polling import ShardIterator
 from fanout.testing.spark.driver_process import decode_message
-from tests.damage import damaged, documents
-from tests.memory import peak_memory
+from tests.support.damage import damaged, documents
+from tests.support.memory import peak_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

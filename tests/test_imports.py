@@ -89,6 +89,10 @@ ROWS_OF_ROOM = {
         {"sinks"},
     ),
 }
+# What every room of tests may import; the pages count the planted bugs, and a DataFrame is tested
+# with one.
+SHARED_BY_TESTS = {"support", "jars"}
+OTHER_ROOMS_OF_TESTS = {"docs": {"provers"}, "spark": {"provers"}}
 HEAVY = [
     "pyspark",
     "aioboto3",
@@ -168,6 +172,21 @@ def test_imports_within_a_room_point_one_way(room: str) -> None:
             or is_other_folder(room, name.split(".")[2], names[0])
         )
     }
+    assert wrong == set()
+
+
+def test_a_room_of_tests_imports_no_other_one() -> None:
+    tests = ROOT / "tests"
+    rooms = {path.name for path in tests.iterdir() if path.is_dir()}
+    wrong: set[str] = set()
+    for room in rooms:
+        others = rooms - {room} - SHARED_BY_TESTS - OTHER_ROOMS_OF_TESTS.get(room, set())
+        wrong |= {
+            f"{module_of(path)} imports {name}"
+            for path in (tests / room).rglob("*.py")
+            for name in imports_of(path)
+            if name.startswith("tests.") and part_of(name) in others
+        }
     assert wrong == set()
 
 

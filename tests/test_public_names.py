@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.pages import PAGES
 from tests.public_interface import MODULES
+from tests.support.pages import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -45,7 +45,7 @@ from fanout.testing.faults import (
 from fanout.testing.kinesis.frames import encode_event
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
-from tests.kinesis.reading import FIRST, Stream, seeded
+from tests.support.kinesis.reading import FIRST, Stream, seeded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import __main__ as cli
 from benchmarks import pictures
 from benchmarks.harness import Report, Row
-from tests.pages import page
+from tests.support.pages import page
 
 if TYPE_CHECKING:
     from pathlib import Path

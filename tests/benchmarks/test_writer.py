@@ -9,7 +9,7 @@ import pytest
 from benchmarks import writer
 from benchmarks.kafka_topic import PARTITIONS
 from benchmarks.shuffle import batches
-from tests.kafka.writing.writing import read
+from tests.support.kafka.writing import read
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.cli.command import ExitCode
-from tests.cli.processes import ENVIRONMENT, FANOUT, fanout
-from tests.kafka.topics import Topic
+from tests.support.commands import ENVIRONMENT, FANOUT, fanout
+from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.landing.claims import claim_stopped
 from fanout.landing.storage.local_storage import LocalStorage
-from tests.cli.test_status import at, stored
-from tests.kafka.brokers import connect, create, produce
+from tests.support.kafka.brokers import connect, create, produce
+from tests.support.stored_query import at, stored
 
 if TYPE_CHECKING:
     from pathlib import Path

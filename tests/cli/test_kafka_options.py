@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.cli.service_options import ClusterOptions
-from tests.cli.processes import fanout
+from tests.support.commands import fanout
 
 if TYPE_CHECKING:
     from pathlib import Path

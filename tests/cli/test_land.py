@@ -28,9 +28,9 @@ from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
-from tests.cli.processes import ENVIRONMENT, FANOUT
-from tests.landing.s3 import s3_client
-from tests.landing.s3_faults import after, faulty_s3, unanswered
+from tests.support.commands import ENVIRONMENT, FANOUT
+from tests.support.s3 import s3_client
+from tests.support.s3_faults import after, faulty_s3, unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from tests.cli.test_land import landed
-from tests.kafka.topics import Topic
+from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from pathlib import Path

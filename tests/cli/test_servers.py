@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.testing.ports import free_ports
-from tests.cli.processes import ENVIRONMENT, FANOUT, fanout
-from tests.process_list import running_with
+from tests.support.commands import ENVIRONMENT, FANOUT, fanout
+from tests.support.process_list import running_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
-from tests.kafka.share.sharing import Group, first, new_group
+from tests.support.kafka.sharing import Group, first, new_group
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -13,8 +13,8 @@ from fanout.kafka import open_shuffle_writer
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle.frames import HelloFrame, encode_control
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
-from tests.kafka.brokers import HERE
-from tests.kafka.topics import Topic
+from tests.support.kafka.brokers import HERE
+from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

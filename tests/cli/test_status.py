@@ -20,7 +20,6 @@ from fanout.core.events import Split
 from fanout.core.findings import Backlog
 from fanout.core.opening import resolve_start
 from fanout.core.positions import Cursor
-from fanout.kafka.partitions import Partition
 from fanout.kinesis import KinesisSource
 from fanout.landing.claims import claim_stopped
 from fanout.landing.log.entries import (
@@ -28,7 +27,6 @@ from fanout.landing.log.entries import (
     TakenSegments,
     decode_entry,
     encode_entry,
-    encode_origin,
     entry_name,
 )
 from fanout.landing.log.pending import Pending, encode_pending, pending_name
@@ -37,9 +35,10 @@ from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
-from tests.kafka.brokers import connect, create, produce
-from tests.landing.s3 import s3_options
-from tests.spark.manual import ManualSource
+from tests.support.kafka.brokers import connect, create, produce
+from tests.support.manual_source import ManualSource
+from tests.support.s3 import s3_options
+from tests.support.stored_query import at, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 
     from typer.testing import Result
 
+    from fanout.kafka.partitions import Partition
     from fanout.testing.kafka.broker import KafkaBroker
     from fanout.testing.kinesis.server import KinesisServer
 
@@ -58,25 +58,6 @@ def run(*arguments: str) -> Result:
 def answer(result: Result, code: int = 0) -> Any:
     assert result.exit_code == code, result.output
     return json.loads(result.stdout)
-
-
-def stored(location: Path, positions: Checkpoint, *, rows: int = 20) -> LocalStorage:
-    """Write the checkpoint of a query that has ended after its batch 7."""
-    storage = LocalStorage(location / "fanout")
-    with claim_stopped(storage, "job"):
-        storage.create("origin.json", encode_origin(positions.to_json()))
-        segment = SegmentFile("segments/7.parquet", rows, 100)
-        entry = BatchEntry(7, "query", (segment,), positions, 1_000)
-        storage.create(entry_name(7), encode_entry(entry, run=1))
-    return storage
-
-
-def at(source: str, **offsets: int) -> Checkpoint:
-    splits = {
-        id_: SplitPosition(Partition.of(id_).split, Cursor(offset - 1), newest=0)
-        for id_, offset in offsets.items()
-    }
-    return Checkpoint(source, splits)
 
 
 @pytest.fixture(autouse=True)

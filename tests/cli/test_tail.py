@@ -32,7 +32,7 @@ from fanout.errors import SetupError
 from fanout.kinesis.writing.kpl_format import encode_aggregate
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
-from tests.cli.processes import ENVIRONMENT, FANOUT
+from tests.support.commands import ENVIRONMENT, FANOUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

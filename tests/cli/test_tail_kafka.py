@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.cli.test_tail import ready, running, tail, values
-from tests.kafka.topics import Topic
+from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

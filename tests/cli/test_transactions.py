@@ -17,7 +17,7 @@ from fanout.kafka.transactions.transactions import Transactions
 from fanout.landing.claims import Ownership, PosixLock
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.sinks.kafka.stored_tokens import SinkState
-from tests.kafka.transactions.transacting import ended, new_sink, transactions
+from tests.support.kafka.transacting import ended, new_sink, transactions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

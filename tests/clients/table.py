@@ -7,7 +7,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from tests.pages import page
+from tests.support.pages import page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from fanout.kinesis.options import KinesisOptions
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from tests.clients.table import calls, calls_of
-from tests.kinesis.reading import Stream, session
-from tests.kinesis.writer.writers import numbered, read, writing
+from tests.support.kinesis.reading import Stream, session
+from tests.support.kinesis.writers import numbered, read, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

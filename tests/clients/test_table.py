@@ -7,7 +7,7 @@ from pathlib import Path
 import boto3
 
 from tests.clients.table import table
-from tests.pages import page
+from tests.support.pages import page
 
 
 def test_each_client_has_a_test() -> None:

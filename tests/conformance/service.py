@@ -20,7 +20,7 @@ from fanout.kinesis.reading.decode import ShardEvent, decode_event
 from fanout.kinesis.reading.event_stream import MAX_FRAME_BYTES, EventStreamFrame, FrameDecoder
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
-from tests.kinesis.reading import session
+from tests.support.kinesis.reading import session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

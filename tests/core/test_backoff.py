@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import OptionError
-from tests.core.scripted import seeded
+from tests.support.scripted_source import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,8 +16,8 @@ from fanout.core.statistics import SplitState
 from fanout.core.user_decode import BatchDecoder, PlaceColumns, UserDecode, check_on_bad_record
 from fanout.errors import DecodeFailedError, OptionError, RetryLaterError, SplitFailedError
 from fanout.testing.virtual_time.loop import simulate
-from tests.core.scripted import SCHEMA, Log, ScriptedSource, sequences
-from tests.virtual_time import in_virtual_time
+from tests.support.scripted_source import SCHEMA, Log, ScriptedSource, sequences
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

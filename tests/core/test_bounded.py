@@ -14,7 +14,7 @@ from fanout.core.positions import Cursor
 from fanout.core.statistics import SplitState
 from fanout.errors import SplitFailedError, StreamStateError
 from fanout.testing.virtual_time.loop import simulate
-from tests.core.scripted import (
+from tests.support.scripted_source import (
     PACING,
     BadClose,
     Break,
@@ -27,7 +27,7 @@ from tests.core.scripted import (
     check_delivery,
     sequences,
 )
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 A, B = Split("a"), Split("b")
 LEFT, RIGHT = Split("left", ("a",)), Split("right", ("a",))

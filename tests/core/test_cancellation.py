@@ -11,7 +11,7 @@ from fanout.core.cancellation import prefer_cancellation
 from fanout.core.events import Split
 from fanout.errors import MalformedEventError
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
-from tests.core.scripted import (
+from tests.support.scripted_source import (
     PACING,
     Break,
     FlakyError,
@@ -26,7 +26,7 @@ from tests.core.scripted import (
     seeded,
     sequences,
 )
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 A, B = Split("a"), Split("b")
 LEFT = Split("left", ("a",))

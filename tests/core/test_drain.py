@@ -12,7 +12,7 @@ from fanout.core.drain import Basket, Drained
 from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Range
 from fanout.errors import OptionError
-from tests.core.scripted import Log, ScriptedSource, record_batch, sequences
+from tests.support.scripted_source import Log, ScriptedSource, record_batch, sequences
 
 A = Split("a")
 CURSOR = ScriptedSource(logs=[]).cursor

@@ -17,7 +17,7 @@ from fanout.core.events import Batch, Split
 from fanout.core.positions import Cursor, Range
 from fanout.errors import EventTimeError, OptionError, SplitFailedError
 from fanout.testing.virtual_time.loop import simulate
-from tests.core.scripted import Log, ScriptedSource, sequences
+from tests.support.scripted_source import Log, ScriptedSource, sequences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

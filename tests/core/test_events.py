@@ -6,7 +6,7 @@ import pytest
 
 from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range
-from tests.core.scripted import Log, record_batch
+from tests.support.scripted_source import Log, record_batch
 
 A = Split("a")
 BATCH = Batch(A, record_batch(Log(split=A), [1, 2]), Range(Horizon(), Cursor(2)), lag=0.0)

@@ -24,7 +24,7 @@ from fanout.errors import (
     StreamStateError,
 )
 from fanout.testing.virtual_time.loop import simulate
-from tests.core.scripted import (
+from tests.support.scripted_source import (
     PACING,
     Break,
     FatalError,
@@ -41,7 +41,7 @@ from tests.core.scripted import (
     seeded,
     sequences,
 )
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from fanout.core.drain import Drained

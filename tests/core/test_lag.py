@@ -8,9 +8,9 @@ import threading
 import fanout
 from fanout.core.events import Split
 from fanout.core.statistics import SplitState
-from tests.core.scripted import FlakyError, Log, Refuse, ScriptedSource, Stop
-from tests.kafka.topics import eventually
-from tests.virtual_time import in_virtual_time
+from tests.support.kafka.topics import eventually
+from tests.support.scripted_source import FlakyError, Log, Refuse, ScriptedSource, Stop
+from tests.support.virtual_time import in_virtual_time
 
 A, B = Split("a"), Split("b")
 

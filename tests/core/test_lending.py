@@ -11,7 +11,7 @@ from fanout.core.positions import Cursor, Range
 from fanout.core.progress import Progress
 from fanout.core.statistics import LendingStatistics
 from fanout.errors import OptionError, StreamStateError
-from tests.core.scripted import Log, record_batch
+from tests.support.scripted_source import Log, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ from fanout.core.source import Terms
 from fanout.errors import SplitFailedError
 from fanout.kafka.reading import offsets as kafka
 from fanout.kinesis import starting_position as kinesis
-from tests.core.scripted import (
+from tests.support.scripted_source import (
     Break,
     FatalError,
     FlakyError,
@@ -28,7 +28,7 @@ from tests.core.scripted import (
     Stop,
     VerdictError,
 )
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import pytest
 import fanout
 from fanout.core.events import Split
 from fanout.testing.virtual_time.loop import simulate
-from tests.core.scripted import (
+from tests.support.scripted_source import (
     PACING,
     Log,
     NoAnswer,

@@ -7,7 +7,7 @@ import pytest
 from fanout.core.limits import MemoryLimit
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import DeadlockError, simulate
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 
 @in_virtual_time

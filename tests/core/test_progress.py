@@ -20,7 +20,7 @@ from fanout.core.events import Batch, End, Gap, Split
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Range, Timestamp, reaches
 from fanout.core.progress import ABSENCES, Moved, Progress
 from fanout.errors import StreamStateError
-from tests.core.scripted import Log, ScriptedSource, record_batch
+from tests.support.scripted_source import Log, ScriptedSource, record_batch
 
 if TYPE_CHECKING:
     from fanout.core.positions import Position

@@ -21,7 +21,7 @@ from fanout.core.progress import ABSENCES, Progress
 from fanout.core.source import Capabilities
 from fanout.core.subscribers import Subscribers
 from fanout.testing.virtual_time.loop import SimLoop
-from tests.core.scripted import (
+from tests.support.scripted_source import (
     LISTED_EVERY,
     PACING,
     Log,

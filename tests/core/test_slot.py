@@ -15,8 +15,8 @@ from fanout.core.slot import Slot
 from fanout.errors import SplitFailedError
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import SimLoop
-from tests.core.scripted import Log, record_batch
-from tests.virtual_time import in_virtual_time
+from tests.support.scripted_source import Log, record_batch
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from fanout.core.events import Event

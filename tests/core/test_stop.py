@@ -8,8 +8,8 @@ import pytest
 
 import fanout
 from fanout.core.events import Split
-from tests.core.scripted import Log, ScriptedSource, sequences
-from tests.virtual_time import in_virtual_time
+from tests.support.scripted_source import Log, ScriptedSource, sequences
+from tests.support.virtual_time import in_virtual_time
 
 LOGS = (
     Log(split=Split("a"), entries=tuple(range(1, 9)), per_event=1),

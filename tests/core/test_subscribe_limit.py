@@ -6,7 +6,7 @@ import pytest
 
 from fanout.core.limits import SubscribeLimit
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 
 class Calls:

@@ -29,7 +29,7 @@ from fanout.errors import (
 )
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import SimLoop, simulate
-from tests.core.scripted import (
+from tests.support.scripted_source import (
     PACING,
     BadClose,
     Break,
@@ -47,7 +47,7 @@ from tests.core.scripted import (
     record_batch,
     sequences,
 )
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -12,8 +12,8 @@ from fanout.core.positions import Cursor, Horizon
 from fanout.core.subscription import Subscription
 from fanout.errors import SubscriptionEndedError, SubscriptionSilentError
 from fanout.testing.virtual_time.loop import simulate
-from tests.core.scripted import PACING
-from tests.virtual_time import in_virtual_time
+from tests.support.scripted_source import PACING
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable

@@ -19,7 +19,7 @@ from fanout.core.source import Capabilities
 from fanout.core.subscribers import Subscribers
 from fanout.errors import MalformedEventError, ServiceError, SplitFailedError
 from fanout.testing.virtual_time.loop import simulate
-from tests.core.scripted import (
+from tests.support.scripted_source import (
     LISTED_EVERY,
     PACING,
     BadClose,

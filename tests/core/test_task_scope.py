@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from fanout.core.cancellation import TaskScope
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 
 async def _until_cancelled(seen: list[str], name: str) -> None:

@@ -29,9 +29,9 @@ from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.writing.partitioner import checked
 from fanout.kinesis import KinesisSource
 from fanout.testing.virtual_time.loop import simulate
-from tests.core.scripted import Break, FlakyError, Log, ScriptedSource
 from tests.core.test_batch_decoder import EMPTY, PLACES, A, source
-from tests.virtual_time import in_virtual_time
+from tests.support.scripted_source import Break, FlakyError, Log, ScriptedSource
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator

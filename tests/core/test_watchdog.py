@@ -7,7 +7,7 @@ import pytest
 from fanout.core.subscription import Watchdog
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import SimLoop
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 
 def block(seconds: float) -> None:

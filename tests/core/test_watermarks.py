@@ -14,8 +14,8 @@ from fanout.core.event_time import EventTime, Watermarks
 from fanout.core.events import Batch, End, Split
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.progress import Progress
-from tests.core.scripted import Log, ScriptedSource, record_batch
-from tests.virtual_time import in_virtual_time
+from tests.support.scripted_source import Log, ScriptedSource, record_batch
+from tests.support.virtual_time import in_virtual_time
 
 A, B, C = Split("a"), Split("b"), Split("c")
 LEFT, RIGHT = Split("left", ("a",)), Split("right", ("a",))

@@ -18,7 +18,7 @@ import pytest
 
 from fanout.errors import SetupError
 from tests.jars.fetch import s3a_set
-from tests.process_list import running_with
+from tests.support.process_list import running_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

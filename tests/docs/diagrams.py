@@ -12,7 +12,7 @@ import re
 import sys
 from typing import Any, Final
 
-from tests.pages import DOCS, PAGES
+from tests.support.pages import DOCS, PAGES
 
 __all__ = ("DIAGRAMS", "DIRECTORY", "digest", "fence")
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from tests.pages import DOCS, ROOT
+from tests.support.pages import DOCS, ROOT
 
 __all__ = ("BEGIN", "END", "section")
 

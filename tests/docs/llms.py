@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tests.docs.command_line import command_line_page
-from tests.pages import DOCS, ROOT
+from tests.support.pages import DOCS, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

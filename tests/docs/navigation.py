@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

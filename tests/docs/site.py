@@ -17,8 +17,8 @@ from tests.docs import llms
 from tests.docs.command_line import command_line_page
 from tests.docs.navigation import navigation
 from tests.docs.versions import write_versions
-from tests.pages import DOCS, PAGES, ROOT
 from tests.public_interface import public_names
+from tests.support.pages import DOCS, PAGES, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

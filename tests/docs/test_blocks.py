@@ -11,7 +11,7 @@ import typer.main
 
 from fanout.cli.app import app
 from tests.docs.examples import RUN_BY
-from tests.pages import DOCS, PAGES, ROOT
+from tests.support.pages import DOCS, PAGES, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

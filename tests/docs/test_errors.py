@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fanout import errors
-from tests.pages import page
+from tests.support.pages import page
 
 ROWS = dict(
     re.findall(

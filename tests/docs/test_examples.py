@@ -22,9 +22,17 @@ from fanout.kafka import Cluster, KafkaSource
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.options import KinesisOptions
 from fanout.spark import foreach_batch
-from tests.cli.test_status import stored
-from tests.kafka.topics import PLAINTEXT
-from tests.pages import PAGES, ROOT, commands, defined_by, page, python_blocks, session_block
+from tests.support.kafka.topics import PLAINTEXT
+from tests.support.pages import (
+    PAGES,
+    ROOT,
+    commands,
+    defined_by,
+    page,
+    python_blocks,
+    session_block,
+)
+from tests.support.stored_query import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.pages import DOCS, PAGES, ROOT
+from tests.support.pages import DOCS, PAGES, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

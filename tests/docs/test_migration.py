@@ -17,7 +17,7 @@ import fanout
 from fanout.core.events import Split
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.starts import PerSplit
-from tests.pages import defined_by, python_blocks
+from tests.support.pages import defined_by, python_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

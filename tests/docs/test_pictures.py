@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.docs.diagrams import DIAGRAMS, DIRECTORY, digest, fence
-from tests.pages import DOCS
+from tests.support.pages import DOCS
 
 NAMES = [f"{page}-{digest(code)}" for page, code in DIAGRAMS]
 

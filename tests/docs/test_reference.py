@@ -11,7 +11,7 @@ from fanout.kafka.reading.columns import SCHEMA as KAFKA
 from fanout.kafka.share.poll_columns import SCHEMA as SHARE
 from fanout.kafka.shuffle.frames import SCHEMA as SHUFFLE
 from fanout.kinesis.reading.decode import SCHEMA as KINESIS
-from tests.pages import DOCS, PAGES, page
+from tests.support.pages import DOCS, PAGES, page
 
 TEXT: Final = page("reference.md")
 ROWS: Final = re.findall(r"^\| `(\w+)` \| (\w+) \|(.*)\|$", TEXT, re.MULTILINE)

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from tests.docs.counts import COUNTS
 from tests.docs.last_run import BEGIN, END, section
-from tests.pages import ROOT, page
 from tests.provers.__main__ import app
+from tests.support.pages import ROOT, page
 
 TEXT = page("reliability.md")
 # The confidence of a bound.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.pages import PAGES, ROOT
+from tests.support.pages import PAGES, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

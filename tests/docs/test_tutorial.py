@@ -14,7 +14,7 @@ import boto3
 import pytest
 
 from fanout.testing.kinesis.process import KinesisProcess
-from tests.pages import ROOT, python_blocks
+from tests.support.pages import ROOT, python_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from fanout.testing.spark.session import small_settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tests.examples.doomed import Kill
+    from tests.support.doomed import Kill
 
 __all__ = ("AFTER_HANDLER", "EXAMPLES", "IN_HANDLER", "Example")
 
@@ -75,7 +75,7 @@ class Example:
     def run_and_kill(self, kill: Kill) -> None:
         """Run it until the moment of a kill, which has to come."""
         argument = msgspec.json.encode(kill).decode()
-        process = self._start("-m", "tests.examples.doomed", argument, str(self._path))
+        process = self._start("-m", "tests.support.doomed", argument, str(self._path))
         try:
             code = process.wait(PATIENCE)
         finally:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.testing.spark.session import short_lived_session
-from tests.examples.doomed import Kill
 from tests.examples.harness import Example
 from tests.examples.waves import put_wave, sent
 from tests.jars.fetch import iceberg_set, spark_jars
-from tests.spark.sinks.tables.formats import format_settings, require
+from tests.support.doomed import Kill
+from tests.support.spark.table_formats import format_settings, require
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,10 +11,10 @@ import pytest
 
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
-from tests.examples.doomed import Kill
 from tests.examples.harness import AFTER_HANDLER, IN_HANDLER, Example
 from tests.examples.waves import committed, last_of_each_key, put_wave, sent
 from tests.jars.fetch import s3a_set, spark_jars
+from tests.support.doomed import Kill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

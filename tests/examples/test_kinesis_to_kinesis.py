@@ -13,10 +13,10 @@ import pytest
 
 import fanout
 from fanout.kinesis import KinesisSource, read_deduplication_ids
-from tests.examples.doomed import Kill
 from tests.examples.harness import Example
 from tests.examples.waves import last_of_each_key, put_wave, sent
-from tests.kinesis.reading import session
+from tests.support.doomed import Kill
+from tests.support.kinesis.reading import session
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from tests.examples.doomed import Kill
 from tests.examples.harness import Example
 from tests.examples.waves import last_of_each_key, put_wave, sent
+from tests.support.doomed import Kill
 
 if TYPE_CHECKING:
     from pathlib import Path

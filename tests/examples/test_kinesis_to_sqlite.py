@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.examples.doomed import Kill
 from tests.examples.harness import Example
 from tests.examples.waves import last_of_each_key, put_wave, sent
+from tests.support.doomed import Kill
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 KILLS = (
     # With rows in the open transaction, and without the positions after them.
-    Kill("tests.examples.doomed:SqliteConnection.executemany", "after"),
-    Kill("tests.examples.doomed:SqliteConnection.commit_or_roll_back", "before"),
+    Kill("tests.support.doomed:SqliteConnection.executemany", "after"),
+    Kill("tests.support.doomed:SqliteConnection.commit_or_roll_back", "before"),
     Kill("fanout.core.fan_out:FanOut.acknowledge", "before"),
     Kill("fanout.core.fan_out:FanOut.acknowledge", "after"),
 )

@@ -63,7 +63,7 @@ from fanout.kafka.writing.producer_id import (
 from fanout.kafka.writing.row_batches import COLUMNS, prepare_rows
 from fanout.kafka.writing.write_options import ProducerOptions
 from fanout.spark.sinks.kafka.job import AttemptFailedError, _raise_failure
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from fanout.kafka.reading.transport import KafkaTransport

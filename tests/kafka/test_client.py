@@ -16,7 +16,7 @@ from fanout.errors import OptionError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
-from tests.kafka.brokers import (
+from tests.support.kafka.brokers import (
     HERE,
     connect,
     create,

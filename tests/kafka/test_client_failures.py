@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutErr
 
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.reading.transport import OffsetSpec
-from tests.kafka.brokers import HERE, connect, create, fetch, open_client, persist, produce
+from tests.support.kafka.brokers import HERE, connect, create, fetch, open_client, persist, produce
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

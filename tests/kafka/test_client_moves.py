@@ -23,7 +23,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.client import _Client
 from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.transport import FetchRefused, OffsetSpec, PartitionFetch
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 FIRST = Partition("orders", 0)
 WANTED = {FIRST: PartitionFetch(5, 1000)}

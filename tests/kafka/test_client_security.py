@@ -20,9 +20,9 @@ from aiokafka.errors import (
 
 from fanout.kafka.cluster import Cluster, Server
 from fanout.kafka.security import Security
-from tests.kafka.brokers import create, fetch, open_client, produce
 from tests.kafka.certificates import KEY_PASSWORD, make_certificates
 from tests.kafka.secured import PASSWORD, WRONG, token
+from tests.support.kafka.brokers import create, fetch, open_client, produce
 
 if TYPE_CHECKING:
     from tests.kafka.secured import Secured

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.processes import fanout
 from tests.kafka.certificates import KEY_PASSWORD
 from tests.kafka.msk import KEYS, REGION, run_msk
 from tests.kafka.secured import PASSWORD, WRONG, token
-from tests.kafka.topics import new_topic
+from tests.support.commands import fanout
+from tests.support.kafka.topics import new_topic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.commits import STORED_AGAIN, open_committer
 from fanout.testing.virtual_time.loop import simulate
-from tests.kafka.scripted import ScriptedCluster
-from tests.virtual_time import in_virtual_time
+from tests.support.kafka.scripted_cluster import ScriptedCluster
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

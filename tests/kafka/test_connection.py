@@ -11,9 +11,9 @@ from fanout.core.positions import Cursor
 from fanout.kafka import KafkaSource, Partition
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.reading.kafka_source import open_kafka_connection
-from tests.kafka.scripted import Log, ScriptedCluster
-from tests.kafka.topics import PLAINTEXT
-from tests.virtual_time import in_virtual_time
+from tests.support.kafka.scripted_cluster import Log, ScriptedCluster
+from tests.support.kafka.topics import PLAINTEXT
+from tests.support.virtual_time import in_virtual_time
 
 
 @in_virtual_time

@@ -15,8 +15,8 @@ from fanout.core.positions import Cursor, Horizon
 from fanout.kafka.reading.data_loss import DataLossCheck
 from fanout.kafka.reading.policy import Remedy
 from fanout.testing.virtual_time.loop import running_loop
-from tests.kafka.scripted import ScriptedCluster
-from tests.virtual_time import in_virtual_time
+from tests.support.kafka.scripted_cluster import ScriptedCluster
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

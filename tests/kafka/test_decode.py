@@ -17,8 +17,8 @@ from fanout.errors import (
 from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.kafka.reading.columns import SCHEMA
 from fanout.testing.virtual_time.loop import running_loop
-from tests.kafka.scripted import ScriptedCluster, ScriptedSource
-from tests.virtual_time import in_virtual_time
+from tests.support.kafka.scripted_cluster import ScriptedCluster, ScriptedSource
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     import pyarrow as pa

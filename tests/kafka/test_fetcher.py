@@ -25,8 +25,8 @@ from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
 from fanout.kafka.reading.transport import Fetched
 from fanout.testing.virtual_time.loop import running_loop, simulate
-from tests.kafka.scripted import ScriptedCluster, ScriptedSource
-from tests.virtual_time import in_virtual_time
+from tests.support.kafka.scripted_cluster import ScriptedCluster, ScriptedSource
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.kafka import open_writer
-from tests.kafka.topics import eventually, new_topic
-from tests.metrics.collected import Collected, attributes
+from tests.support.collected_metrics import Collected, attributes
+from tests.support.kafka.topics import eventually, new_topic
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -6,8 +6,8 @@ from random import Random
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.offsets import OffsetResolver
-from tests.kafka.scripted import ScriptedCluster
-from tests.virtual_time import in_virtual_time
+from tests.support.kafka.scripted_cluster import ScriptedCluster
+from tests.support.virtual_time import in_virtual_time
 
 FAR = datetime(2100, 1, 1, tzinfo=UTC)
 

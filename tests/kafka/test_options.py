@@ -15,7 +15,7 @@ from fanout.errors import OptionError
 from fanout.kafka import KafkaSource, Partition, Security
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.reading.kafka_options import KafkaOptions
-from tests.kafka.topics import PLAINTEXT
+from tests.support.kafka.topics import PLAINTEXT
 
 
 def options(**given: Any) -> KafkaOptions:

@@ -16,8 +16,8 @@ from fanout.kafka.reading.consumer_options import _NUMBERS, ConsumerOptions
 from fanout.kafka.reading.kafka_options import KafkaOptions
 from fanout.kafka.security import Security
 from tests.kafka.msk import KEYS, REGION, is_signed, run_msk
-from tests.kafka.topics import Topic, committed, new_topic
-from tests.pages import defined_by, on_this_machine, page, python_blocks
+from tests.support.kafka.topics import Topic, committed, new_topic
+from tests.support.pages import defined_by, on_this_machine, page, python_blocks
 
 if TYPE_CHECKING:
     import pytest

@@ -16,8 +16,8 @@ from fanout.errors import OptionError
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from fanout.spark import KafkaSink
-from tests.kafka.scripted import ScriptedCluster, ScriptedSource
-from tests.provers.record_batches import BatchRow, batch, sealed
+from tests.support.kafka.record_batches import BatchRow, batch, sealed
+from tests.support.kafka.scripted_cluster import ScriptedCluster, ScriptedSource
 from tests.test_secrets import DATA, KEY, SECRET_KEY, TOKEN, Output, drive, output
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import fanout
-from tests.kafka.topics import Topic, committed, eventually, transactional
+from tests.support.kafka.topics import Topic, committed, eventually, transactional
 
 if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.testing.kafka.broker import KafkaBroker
-    from tests.kafka.topics import Reader
+    from tests.support.kafka.topics import Reader
 
 
 @pytest.fixture

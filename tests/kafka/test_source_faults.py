@@ -12,14 +12,14 @@ from fanout.errors import ServiceError
 from fanout.kafka import KafkaSource
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
-from tests.kafka.brokers import connect, fetch
-from tests.kafka.topics import PLAINTEXT, eventually, new_topic
+from tests.support.kafka.brokers import connect, fetch
+from tests.support.kafka.topics import PLAINTEXT, eventually, new_topic
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from fanout.testing.kafka.broker import KafkaBroker
-    from tests.kafka.topics import Topic
+    from tests.support.kafka.topics import Topic
 
 
 async def test_a_broker_that_is_killed_and_leads_again_loses_and_repeats_nothing(

@@ -10,7 +10,7 @@ import pytest
 from fanout.core.event_time import EventTime
 from fanout.errors import SplitFailedError
 from fanout.kafka.reading.columns import SCHEMA
-from tests.kafka.topics import Topic, new_topic, transactional
+from tests.support.kafka.topics import Topic, new_topic, transactional
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

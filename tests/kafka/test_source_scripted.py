@@ -15,8 +15,8 @@ import fanout
 from fanout.core.backoff import Backoff
 from fanout.testing.virtual_time.cancellation import sweep
 from fanout.testing.virtual_time.loop import simulate
-from tests.kafka.scripted import ScriptedCluster, ScriptedSource
-from tests.virtual_time import in_virtual_time
+from tests.support.kafka.scripted_cluster import ScriptedCluster, ScriptedSource
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping

@@ -7,7 +7,7 @@ import pytest
 
 import fanout
 from fanout.errors import OptionError, ServiceError, SplitFailedError
-from tests.kafka.topics import Topic, new_topic
+from tests.support.kafka.topics import Topic, new_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

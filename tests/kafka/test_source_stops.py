@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import OptionError, ServiceError
-from tests.kafka.topics import Reader, Topic, new_topic, transactional
+from tests.support.kafka.topics import Reader, Topic, new_topic, transactional
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

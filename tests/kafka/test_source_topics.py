@@ -10,7 +10,7 @@ import pytest
 import fanout
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import PositionError, ServiceError, SplitFailedError
-from tests.kafka.topics import Topic, eventually, new_topic
+from tests.support.kafka.topics import Topic, eventually, new_topic
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -14,9 +14,9 @@ from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
 from fanout.kafka.reading.transport import AbortedTransaction
 from fanout.testing.virtual_time.loop import running_loop
-from tests.kafka.scripted import ScriptedCluster
-from tests.provers.record_batches import ABORT, COMMIT
-from tests.virtual_time import in_virtual_time
+from tests.support.kafka.record_batches import ABORT, COMMIT
+from tests.support.kafka.scripted_cluster import ScriptedCluster
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -24,12 +24,12 @@ from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.transport import Fetched, PartitionFetch, Throttled
 from fanout.testing.virtual_time.loop import running_loop, simulate
-from tests.kafka.brokers import HERE
 from tests.kafka.protocol.listeners import listening
 from tests.kafka.protocol.peer import frame
-from tests.kafka.scripted import ScriptedCluster, ScriptedSource
-from tests.kafka.topics import new_topic
-from tests.virtual_time import in_virtual_time
+from tests.support.kafka.brokers import HERE
+from tests.support.kafka.scripted_cluster import ScriptedCluster, ScriptedSource
+from tests.support.kafka.topics import new_topic
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

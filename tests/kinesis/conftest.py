@@ -9,7 +9,7 @@ import pytest
 from fanout.testing.fast_mode import fast
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
-from tests.kinesis.reading import Stream
+from tests.support.kinesis.reading import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from fanout.errors import DamagedFrameError, MalformedEventError, SplitFailedErr
 from fanout.kinesis.reading.subscription import DamagedFrames
 from fanout.testing.faults import CorruptFrame, EndEarly, IgnoreSubscribe
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.kinesis.reading import FIRST, Stream, eventually
+from tests.support.kinesis.reading import FIRST, Stream, eventually
 
 if TYPE_CHECKING:
     from fanout.core.positions import Position

@@ -15,11 +15,11 @@ from fanout.errors import OptionError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.chosen_shards import ShardChoice
 from fanout.spark.dataframe.source_options import source_from_options
-from tests.kinesis.reading import Stream, eventually
 from tests.kinesis.test_resharding import Storm
+from tests.support.kinesis.reading import Stream, eventually
 
 if TYPE_CHECKING:
-    from tests.kinesis.reading import Reader
+    from tests.support.kinesis.reading import Reader
 
 IDS = [f"shardId-{number:012}" for number in range(8)]
 

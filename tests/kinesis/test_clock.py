@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from fanout.testing.kinesis import server_state
-from tests.kinesis.reading import FIRST, next_second
+from tests.support.kinesis.reading import FIRST, next_second
 
 if TYPE_CHECKING:
-    from tests.kinesis.reading import Stream
+    from tests.support.kinesis.reading import Stream
 
 SKEWS = [timedelta(minutes=-5), timedelta(minutes=5)]
 

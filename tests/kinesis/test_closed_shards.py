@@ -23,7 +23,7 @@ from fanout.kinesis.aws.api import (
 )
 from fanout.kinesis.source import open_kinesis_connection
 from fanout.testing.kinesis.frames import encode_event, encode_record
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -25,7 +25,7 @@ from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.policy import KinesisRemedy, judge
 from fanout.testing.faults import EndEarly, RevokeKey
 from fanout.testing.kinesis.credentials import REGION
-from tests.kinesis.reading import Reader, Stream, client, eventually
+from tests.support.kinesis.reading import Reader, Stream, client, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

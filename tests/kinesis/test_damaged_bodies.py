@@ -22,9 +22,9 @@ from fanout.kinesis.reading.event_stream import FrameDecoder
 from fanout.kinesis.reading.subscription import read_events
 from fanout.kinesis.writing.kpl_format import encode_aggregate, seal_aggregate
 from fanout.testing.kinesis.frames import encode_event, encode_exception, encode_frame
-from tests.damage import cuts, damaged, documents
 from tests.kinesis.framing import header, sealed
-from tests.memory import peak_memory
+from tests.support.damage import cuts, damaged, documents
+from tests.support.memory import peak_memory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable

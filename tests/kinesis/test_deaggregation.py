@@ -21,13 +21,13 @@ from fanout.kinesis.reading.deaggregation import MAGIC, Deaggregator
 from fanout.kinesis.reading.decode import FEW_ROWS, SCHEMA
 from fanout.kinesis.shards import ShardCatalog
 from fanout.kinesis.writing.kpl_format import encode_aggregate, seal_aggregate
-from tests.kinesis.reading import FIRST
+from tests.support.kinesis.reading import FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from fanout.core.source import Connection
-    from tests.kinesis.reading import Stream
+    from tests.support.kinesis.reading import Stream
 
 PAIRS = [("a", b"1"), ("b", b""), ("a", b"\x00\xff")]
 # One key, and a sub-record that points to the second one.

@@ -19,8 +19,8 @@ from fanout.errors import (
 )
 from fanout.kinesis.reading.decode import SCHEMA
 from fanout.kinesis.writing.kpl_format import encode_aggregate
-from tests.kinesis.reading import FIRST, Stream
 from tests.kinesis.test_options import source
+from tests.support.kinesis.reading import FIRST, Stream
 
 if TYPE_CHECKING:
     from fanout import BadRecords

@@ -19,7 +19,7 @@ from fanout.kinesis import diagnose
 from fanout.testing.faults import RaiseInStream, RefuseCall, RefuseSubscribe, Stall
 from fanout.testing.kinesis.credentials import REGION
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.kinesis.reading import FIRST, Stream, client, eventually
+from tests.support.kinesis.reading import FIRST, Stream, client, eventually
 
 if TYPE_CHECKING:
     from fanout.core.findings import Finding

@@ -24,7 +24,7 @@ from fanout.errors import FanOutError, SetupError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.session import open_session
-from tests.kinesis.reading import Stream, session
+from tests.support.kinesis.reading import Stream, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

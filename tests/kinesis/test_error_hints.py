@@ -30,7 +30,7 @@ from fanout.kinesis.aws.error_hints import ACCESS_DENIED, explain, hint_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from tests.kinesis.reading import Stream
+    from tests.support.kinesis.reading import Stream
 
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
 KEYS = MappingProxyType(

@@ -10,7 +10,7 @@ import pytest
 
 from fanout.core.statistics import SplitState
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.kinesis.reading import FIRST, Stream, eventually
+from tests.support.kinesis.reading import FIRST, Stream, eventually
 
 if TYPE_CHECKING:
     import fanout

@@ -29,7 +29,7 @@ from fanout.testing.faults import (
     SubscribeFault,
 )
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.kinesis.reading import FIRST, Stream
+from tests.support.kinesis.reading import FIRST, Stream
 
 RECOVERABLE: list[tuple[StreamFault, str]] = [
     (CutConnection(), "ClientPayloadError"),

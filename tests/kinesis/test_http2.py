@@ -39,7 +39,7 @@ from fanout.testing.faults import (
 )
 from fanout.testing.kinesis.server import KinesisServer
 from tests.kinesis.http2_server import Http2Server, ServerSide
-from tests.kinesis.reading import FIRST, Stream, session
+from tests.support.kinesis.reading import FIRST, Stream, session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -15,7 +15,7 @@ from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.testing.kinesis.credentials import REGION
 
 if TYPE_CHECKING:
-    from tests.kinesis.reading import Stream
+    from tests.support.kinesis.reading import Stream
 
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
 CONSUMER_ARN = f"{STREAM_ARN}/consumer/etl:1700000000"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.kinesis.network import Carrier
-    from tests.kinesis.reading import Reader, Stream
+    from tests.support.kinesis.reading import Reader, Stream
 
 # More than the head of an answer takes, and less than the event of `large`.
 HEAD = 1000

@@ -13,7 +13,7 @@ from fanout.kinesis.open_files import check_open_files
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.kinesis.reading import Stream
+    from tests.support.kinesis.reading import Stream
 
 SHARDS = 1000  # more than earlier tests of this process may have left open
 

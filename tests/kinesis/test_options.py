@@ -17,7 +17,7 @@ from fanout.core.starts import PerSplit, parse_start
 from fanout.errors import OptionError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.starting_position import DIALECT
-from tests.pages import page
+from tests.support.pages import page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

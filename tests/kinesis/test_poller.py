@@ -22,7 +22,7 @@ from fanout.kinesis.reading.deaggregation import Deaggregator
 from fanout.kinesis.reading.polling import Poller
 from fanout.kinesis.writing.kpl_format import encode_aggregate
 from fanout.testing.virtual_time.loop import simulate
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

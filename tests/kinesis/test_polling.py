@@ -15,7 +15,7 @@ from fanout.errors import SplitFailedError, SubscribeTimeoutError, SubscriptionS
 from fanout.kinesis.writing.kpl_format import encode_aggregate
 from fanout.testing.faults import CutPoll, EmptyPoll, Fault, IgnoreCall, RefuseCall
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.kinesis.reading import FIRST, Reader, Stream, client, eventually
+from tests.support.kinesis.reading import FIRST, Reader, Stream, client, eventually
 
 if TYPE_CHECKING:
     from fanout.core.positions import Position

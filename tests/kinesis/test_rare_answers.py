@@ -41,8 +41,8 @@ from fanout.kinesis.consumers import open_consumers
 from fanout.kinesis.policy import judge
 from fanout.kinesis.writer import open_writer
 from fanout.testing.faults import RefuseCall
-from tests.kinesis.reading import Stream, session
 from tests.kinesis.test_policy import PHASES, refused
+from tests.support.kinesis.reading import Stream, session
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

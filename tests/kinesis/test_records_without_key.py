@@ -13,7 +13,7 @@ import pytest
 import fanout
 from fanout.kinesis.reading.decode import FEW_ROWS
 from fanout.kinesis.writing.kpl_format import encode_aggregate
-from tests.kinesis.reading import FIRST, Stream
+from tests.support.kinesis.reading import FIRST, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

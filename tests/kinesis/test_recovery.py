@@ -18,7 +18,7 @@ from fanout.core.positions import Cursor
 from fanout.errors import SplitFailedError
 from fanout.testing.faults import CutConnection, EndEarly, HalfAnEnd, RaiseInStream, RefuseSubscribe
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.kinesis.reading import FIRST, Stream, client, eventually
+from tests.support.kinesis.reading import FIRST, Stream, client, eventually
 
 if TYPE_CHECKING:
     from typing import Literal

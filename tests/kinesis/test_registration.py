@@ -17,7 +17,7 @@ from fanout.kinesis.registration import ConsumerRegistration
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.virtual_time.loop import simulate
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

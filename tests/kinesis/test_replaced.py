@@ -14,7 +14,7 @@ from fanout.kinesis import KinesisSource
 from fanout.kinesis.aws.api import ConsumerDescription, StreamDescription
 from fanout.kinesis.source import open_kinesis_connection
 from fanout.testing.virtual_time.loop import simulate
-from tests.provers.simulation.kinesis.service.client_errors import client_error
+from tests.support.kinesis.client_errors import client_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

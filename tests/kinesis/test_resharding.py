@@ -14,7 +14,7 @@ import pytest
 from fanout.core.checkpoint import Checkpoint
 from fanout.testing.faults import RefuseSubscribe
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.kinesis.reading import FIRST, Stream, client
+from tests.support.kinesis.reading import FIRST, Stream, client
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

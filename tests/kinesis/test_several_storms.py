@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.testing.faults import CutConnection, RefuseSubscribe
-from tests.kinesis.reading import Stream
 from tests.kinesis.test_resharding import Storm, check_order, small_events, take
+from tests.support.kinesis.reading import Stream
 
 if TYPE_CHECKING:
     import fanout

@@ -21,7 +21,7 @@ from fanout.errors import (
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.stream_positions import of_one_stream
 from fanout.kinesis.streams_connection import ListingError
-from tests.kinesis.reading import FIRST, Stream, client, next_second
+from tests.support.kinesis.reading import FIRST, Stream, client, next_second
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,7 +32,7 @@ from fanout.testing.faults import (
     RefuseSubscribe,
 )
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.kinesis.reading import FIRST, Stream, client, eventually, next_second, session
+from tests.support.kinesis.reading import FIRST, Stream, client, eventually, next_second, session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

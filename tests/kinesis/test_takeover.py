@@ -9,7 +9,7 @@ import pytest
 
 from fanout.testing.faults import RefuseSubscribe
 from fanout.testing.kinesis.rules import KinesisRules
-from tests.kinesis.reading import FIRST, Stream
+from tests.support.kinesis.reading import FIRST, Stream
 
 SECOND = "shardId-000000000001"
 # The service's figure is 5 seconds.

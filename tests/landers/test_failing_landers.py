@@ -24,7 +24,7 @@ from fanout.landers.messages import (
     from_coordinator,
 )
 from tests.landers.rig import MemoryChannel, Rig, until
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path

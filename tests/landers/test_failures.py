@@ -17,7 +17,7 @@ from fanout.errors import (
 from fanout.landers.messages import Failed, encode, from_lander
 from fanout.landers.task import LanderTask
 from fanout.landing.log.reading import BatchLimits
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 
 def sent(error: Exception) -> FanOutError:

@@ -11,7 +11,7 @@ from fanout.landers.messages import Hello, encode
 from fanout.landers.task import LanderTask
 from fanout.landing.log.reading import BatchLimits
 from tests.landers.rig import MemoryChannel, Rig, until
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,7 +16,7 @@ from fanout.landers.messages import Hello, Landed, Piece, Release, SplitWire, en
 from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import publish
 from tests.landers.rig import MemoryChannel, Rig, until
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from fanout.landers.session import OrphanSweeper
 from fanout.landing.segments.segments import publish
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landers.rig import Rig
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path

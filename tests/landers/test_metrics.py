@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from fanout.core.positions import Cursor
 from tests.landers.rig import Rig, until
-from tests.metrics.collected import Collected
-from tests.spark.manual import ManualSource
+from tests.support.collected_metrics import Collected
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path

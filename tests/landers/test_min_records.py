@@ -10,7 +10,7 @@ from fanout.landers.session import BatchMinimum, LanderSession
 from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import SegmentFile
 from tests.landers.rig import MemoryChannel, Rig, until
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,7 +29,7 @@ from fanout.landers.messages import (
 )
 from fanout.testing.virtual_time.loop import simulate
 from tests.landers.rig import MemoryChannel
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,7 +15,7 @@ from fanout.core.statistics import CommitStatistics, SplitState
 from fanout.errors import RemoteError, RetryLaterError, ServiceError, SplitFailedError
 from fanout.landers.messages import Hello, Release, Report, SplitReport, Wanted, encode
 from tests.landers.rig import MemoryChannel, Rig, until
-from tests.spark.manual import ManualConnection, ManualSource
+from tests.support.manual_source import ManualConnection, ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path

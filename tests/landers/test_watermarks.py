@@ -13,7 +13,7 @@ from fanout.core.positions import Cursor, Horizon
 from fanout.landers.messages import Release
 from fanout.landing.segments.segments import LandedBatch
 from tests.landers.rig import Rig, until
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,18 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.testing.s3_server import serve_s3
-from tests.landing.s3 import S3_SERVERS
+from tests.support.s3 import S3_SERVERS
+from tests.support.s3 import moto as moto  # noqa: PLC0414 - a fixture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
-    with serve_s3() as endpoint:
-        yield endpoint
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The command that the environment names, for `tests.examples.doomed` to kill."""
+"""The command that the environment names, for `tests.support.doomed` to kill."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from fanout.errors import FanOutError
 from fanout.landing.claims import ThisProcess
 from fanout.landing.storage.opening import open_object_storage
-from tests.landing.s3 import s3_options
+from tests.support.s3 import s3_options
 
 Step = Callable[[], object]
 

@@ -17,8 +17,8 @@ from fanout.landing.lander import land
 from fanout.landing.log.columns import IDENTITY, landed_schema
 from fanout.landing.log.followed import followed
 from fanout.landing.storage.local_storage import LocalStorage
-from tests.landing.shaped_source import ShapedSource
-from tests.spark.manual import SCHEMA
+from tests.support.manual_source import SCHEMA
+from tests.support.shaped_source import ShapedSource
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,10 +24,10 @@ from fanout.landing.storage.opening import open_storage
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.s3_clients import BUCKET
-from tests.cli.processes import ENVIRONMENT, FANOUT
-from tests.examples.doomed import Kill
-from tests.landing.s3 import s3_options
 from tests.landing.spark_reader import read_log
+from tests.support.commands import ENVIRONMENT, FANOUT
+from tests.support.doomed import Kill
+from tests.support.s3 import s3_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,7 +78,7 @@ class Lander:
 
     def is_killed(self, kill: Kill) -> bool:
         """Land what is there; return whether the moment of the kill has come."""
-        doomed = ["-m", "tests.examples.doomed", msgspec.json.encode(kill).decode(), str(COMMAND)]
+        doomed = ["-m", "tests.support.doomed", msgspec.json.encode(kill).decode(), str(COMMAND)]
         done = subprocess.run(  # noqa: S603 - our own code
             [sys.executable, *doomed],
             env=self._environment

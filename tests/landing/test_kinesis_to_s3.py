@@ -21,7 +21,7 @@ from fanout.landing.log.followed import followed
 from fanout.landing.retention import Retention
 from fanout.landing.storage.opening import open_storage
 from fanout.testing.s3_clients import BUCKET
-from tests.landing.s3 import s3_options
+from tests.support.s3 import s3_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -13,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.core.checkpoint import Checkpoint
-from fanout.core.events import Batch, End
 from fanout.errors import CheckpointError, OptionError, SplitFailedError
 from fanout.landing import lander
 from fanout.landing.lander import land
@@ -22,16 +20,15 @@ from fanout.landing.log.followed import followed
 from fanout.landing.retention import Retention
 from fanout.landing.storage.opening import open_storage
 from fanout.testing.s3_clients import BUCKET
-from tests.landing.s3 import S3_SERVERS, s3_options
-from tests.spark.manual import SCHEMA, Acknowledged, ManualSource, Subscribed
+from tests.support.manual_source import Acknowledged, ManualSource, Subscribed
+from tests.support.s3 import S3_SERVERS, s3_options
+from tests.support.timed_source import DAY, TimedSource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from fanout.core.events import Split
-    from fanout.core.positions import Position
     from fanout.landing.lander import Landing
     from fanout.landing.log.followed import LandedEntry
     from fanout.landing.segments.segments import SegmentFile
@@ -513,25 +510,6 @@ async def test_a_directory_that_is_not_utf_8_is_refused(
         async with land(source, "orders"):
             pass
     assert not os.listdir(directory)  # noqa: PTH208 - it is quick
-
-
-class TimedSource(ManualSource):
-    """Records whose data is their time, in milliseconds since the Unix epoch."""
-
-    schema = pa.schema([*SCHEMA, ("time", pa.timestamp("ms", "UTC"))])
-
-    async def events(self, split: Split, position: Position) -> AsyncGenerator[Batch | End]:
-        async for event in super().events(split, position):
-            if isinstance(event, Batch):
-                times = pa.array(map(int, event.records.column("data").to_pylist()), pa.int64())
-                timed = [*event.records.columns, times.cast(pa.timestamp("ms", "UTC"))]
-                records = pa.record_batch(timed, schema=self.schema)
-                yield replace(event, records=records)
-            else:
-                yield event
-
-
-DAY = 86_400_000
 
 
 @pytest.mark.long

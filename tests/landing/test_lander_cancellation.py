@@ -16,7 +16,7 @@ from fanout.landing.lander import land
 from fanout.landing.log.followed import followed
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import running_loop
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

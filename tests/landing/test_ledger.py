@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -14,6 +14,7 @@ from fanout.landing.log.entries import BatchEntry, TakenSegments, entry_name
 from fanout.landing.log.ledger import BatchLedger, LedgerBatch
 from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
+from tests.support.owner import Owner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,22 +22,6 @@ if TYPE_CHECKING:
     from fanout.landing.claims import Ownership
 
 QUERY = "3f6e3a0c-7b1d-4a35-9d5f-000000000001"
-
-
-@dataclass
-class Owner:
-    """A claim without a JVM: it is lost when a test says so."""
-
-    run: int = 1
-    lost: bool = False
-    good_for: int | None = None
-
-    def check(self) -> None:
-        if self.good_for is not None:
-            self.good_for -= 1
-            self.lost = self.good_for < 0
-        if self.lost:
-            raise CheckpointError("taken over")
 
 
 @pytest.fixture

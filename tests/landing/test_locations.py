@@ -18,14 +18,14 @@ from fanout.landing.storage.object_location import (
     parse_location,
 )
 from fanout.landing.storage.opening import open_object_storage
-from tests.landing.s3 import s3_options
-from tests.landing.s3_faults import FaultyS3, faulty_s3
+from tests.support.s3 import s3_options
+from tests.support.s3_faults import FaultyS3, faulty_s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.landing.s3_faults import _Request
+    from tests.support.s3_faults import _Request
 
 pytestmark = pytest.mark.usefixtures("aws", "no_other_cloud")
 ACCOUNT = "container@account.dfs.core.windows.net"

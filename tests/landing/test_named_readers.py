@@ -18,7 +18,7 @@ from fanout.landing.retention import (
     needed_by_readers,
 )
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path

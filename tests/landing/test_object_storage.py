@@ -15,7 +15,7 @@ from fanout.landing.storage import object_storage
 from fanout.landing.storage.opening import check_conditional_create, open_object_storage
 from fanout.landing.storage.storage import FileInfo
 from fanout.testing.s3_clients import BUCKET
-from tests.landing.s3 import s3_client, s3_options
+from tests.support.s3 import s3_client, s3_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

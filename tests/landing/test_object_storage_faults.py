@@ -15,8 +15,8 @@ from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.storage import object_clients, object_storage
 from fanout.landing.storage.opening import check_conditional_create, open_object_storage
 from fanout.testing.s3_clients import BUCKET
-from tests.landing.s3 import s3_client, s3_options
-from tests.landing.s3_faults import (
+from tests.support.s3 import s3_client, s3_options
+from tests.support.s3_faults import (
     FaultyS3,
     after,
     answer_half_sent,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fanout.landing.storage.object_storage import ObjectStorage
-    from tests.landing.s3_faults import Fault
+    from tests.support.s3_faults import Fault
 
     Write = Callable[[ObjectStorage, bytes], None]
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import fanout
 from fanout.landing import lander
 from fanout.testing.s3_clients import BUCKET
-from tests.landing.s3 import s3_options
-from tests.landing.s3_faults import faulty_s3
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
+from tests.support.s3 import s3_options
+from tests.support.s3_faults import faulty_s3
 
 if TYPE_CHECKING:
     import pytest

@@ -15,8 +15,8 @@ from fanout.landing.log.ledger import BatchLedger
 from fanout.landing.log.pending import PendingSegments
 from fanout.landing.segments.segments import Filled, SegmentLog
 from fanout.landing.storage.local_storage import LocalStorage
-from tests.landing.test_ledger import Owner
-from tests.spark.manual import SCHEMA, records_of
+from tests.support.manual_source import SCHEMA, records_of
+from tests.support.owner import Owner
 
 if TYPE_CHECKING:
     from pathlib import Path

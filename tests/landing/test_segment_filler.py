@@ -16,7 +16,7 @@ from fanout.errors import CheckpointError, ServiceError, SplitFailedError, Strea
 from fanout.landing.segments import segment_filler
 from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller, Stopped
 from fanout.landing.segments.segments import Filled, OpenSegment, SegmentLog
-from tests.spark.manual import SCHEMA, ManualSource
+from tests.support.manual_source import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

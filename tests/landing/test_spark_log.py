@@ -32,10 +32,10 @@ from fanout.landing.spark_log import (
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 from fanout.landing.storage.opening import open_files, open_storage
 from fanout.testing.s3_clients import BUCKET
-from tests.landing.s3 import s3_options
 from tests.landing.spark_reader import LOG, read_log
-from tests.landing.test_lander import DAY, TimedSource
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
+from tests.support.s3 import s3_options
+from tests.support.timed_source import DAY, TimedSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

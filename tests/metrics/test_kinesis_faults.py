@@ -18,8 +18,8 @@ from fanout.testing.fast_mode import fast
 from fanout.testing.faults import CutConnection, EndEarly, RaiseInStream, RefuseSubscribe
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
-from tests.kinesis.reading import FIRST, Stream, eventually, seeded
-from tests.metrics.collected import Collected, attributes
+from tests.support.collected_metrics import Collected, attributes
+from tests.support.kinesis.reading import FIRST, Stream, eventually, seeded
 from tests.test_secrets import DATA, KEY, leaked, secret_session
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import fanout
 from fanout.core.event_time import EventTime
 from fanout.core.events import Split
-from tests.core.scripted import Log, ScriptedSource
-from tests.metrics.collected import Collected
+from tests.support.collected_metrics import Collected
+from tests.support.scripted_source import Log, ScriptedSource
 
 A, B = Split("a"), Split("b")
 DELAY = 20

@@ -23,7 +23,7 @@ from fanout.metrics import Metrics, instruments
 from fanout.metrics.instruments import GAUGES
 from fanout.metrics.metrics import SUMS
 from fanout.metrics.write_instruments import WRITE_LEVELS
-from tests.pages import defined_by
+from tests.support.pages import defined_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

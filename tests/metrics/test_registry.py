@@ -27,8 +27,8 @@ from fanout.core.statistics import (
 )
 from fanout.errors import OptionError
 from fanout.metrics import Metrics
-from tests.metrics.collected import Collected, attributes
 from tests.metrics.given import ORDERS, Given, GivenBatch, GivenQuery, split, statistics
+from tests.support.collected_metrics import Collected, attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.packaging.changelog import ChangelogError, check_changelog
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.packaging.changelog import ChangelogError, check_changelog
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 RELEASED = """# Changelog
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import yaml
 
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

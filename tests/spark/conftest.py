@@ -14,9 +14,9 @@ from fanout.kinesis import KinesisSource
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.spark.session import small_settings
-from tests.spark.cluster import standalone_cluster as standalone_cluster  # noqa: PLC0414 - a fixture
-from tests.spark.harness import fanout_threads
-from tests.spark.sinks.tables.formats import format_settings
+from tests.support.spark.cluster import standalone_cluster as standalone_cluster  # noqa: PLC0414 - a fixture
+from tests.support.spark.harness import fanout_threads
+from tests.support.spark.table_formats import format_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

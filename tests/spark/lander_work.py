@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from tests.spark.harness import eventually
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

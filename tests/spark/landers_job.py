@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 import pyarrow.parquet as pq
 
-from tests.spark.cluster import SPARK_ON_THIS_MACHINE
-from tests.spark.harness import eventually
-from tests.spark.hosts import HERE
 from tests.spark.lander_work import Attempt
 from tests.spark.landers_query_driver import CREDENTIALS, SETTINGS
 from tests.spark.landers_traffic import RECORDS
+from tests.support.spark.cluster import SPARK_ON_THIS_MACHINE
+from tests.support.spark.harness import eventually
+from tests.support.spark.hosts import HERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.spark.hosts import Host
     from tests.spark.landers_traffic import Traffic
+    from tests.support.spark.hosts import Host
 
 _CONNECTED: Final = re.compile(r"lander (\d+) \(process (\d+) on \S+\) is connected")
 

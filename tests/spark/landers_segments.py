@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import pyarrow.parquet as pq
 
-from tests.spark.harness import eventually
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from tests.kafka.topics import Topic
 from tests.spark.landers_query_driver import NAME
+from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.source import Capabilities
 from fanout.core.statistics import LendingStatistics
 from fanout.errors import AcknowledgementError
-from tests.spark.manual import PACING, SCHEMA
+from tests.support.manual_source import PACING, SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import (

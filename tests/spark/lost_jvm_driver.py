@@ -18,8 +18,8 @@ from fanout.errors import FanOutError
 from fanout.spark import foreach_batch
 from fanout.spark.hadoop.jvm import jvm
 from fanout.testing.spark.class_archive import java_options
-from tests.spark.harness import PATIENCE, Gate, Recorder, eventually
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import PATIENCE, Gate, Recorder, eventually
 
 if TYPE_CHECKING:
     from typing import Any

@@ -30,8 +30,8 @@ from fanout.spark.query.failed_batches import FailedBatches
 from fanout.spark.workers.arrow_schema import check_spark_reads, spark_schema
 from fanout.spark.workers.loop_thread import LoopThread
 from tests.spark.arrow_columns import columns, in_arrow, in_spark
-from tests.spark.harness import Recorder, fail
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import Recorder, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.harness import Recorder, fanout_threads
+from tests.support.spark.harness import Recorder, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,8 +26,8 @@ from fanout.errors import (
     SetupError,
 )
 from fanout.spark import foreach_batch
-from tests.spark.harness import Recorder, fail, fanout_threads
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import Recorder, fail, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ import pytest
 
 from fanout.errors import OptionError, StreamStateError
 from fanout.spark.query.batch_context import BatchContext, batch_of_sink, current_batch, handling
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,8 +38,8 @@ from fanout.spark.query.batch_runner import BatchResult, BatchRunner
 from fanout.spark.query.failed_batches import FailedBatches
 from fanout.spark.query.query_stream import PendingBatch
 from fanout.spark.workers.loop_thread import LoopThread
-from tests.spark.harness import Recorder, fail
-from tests.spark.manual import SCHEMA, records_of
+from tests.support.manual_source import SCHEMA, records_of
+from tests.support.spark.harness import Recorder, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

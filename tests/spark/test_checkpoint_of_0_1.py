@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.landing.log.checkpoint_status import read_positions
-from tests.spark.harness import Recorder
 from tests.spark.lending import LendingSource
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,8 +25,9 @@ from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
 from tests.jars.fetch import s3a_set
-from tests.landing.s3 import s3_client
-from tests.landing.s3_faults import (
+from tests.spark.driver_on_s3 import MAX_RECORDS, checkpoint
+from tests.support.s3 import s3_client
+from tests.support.s3_faults import (
     after,
     answer_lost,
     answered,
@@ -35,14 +36,13 @@ from tests.landing.s3_faults import (
     faulty_s3,
     passed,
 )
-from tests.spark.driver_on_s3 import MAX_RECORDS, checkpoint
-from tests.spark.harness import eventually
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from http.server import BaseHTTPRequestHandler
 
-    from tests.landing.s3_faults import Fault, Rule
+    from tests.support.s3_faults import Fault, Rule
 
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
 pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]

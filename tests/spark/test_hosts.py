@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.hosts import network
+from tests.support.spark.hosts import network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.spark.hosts import Host, Network
+    from tests.support.spark.hosts import Host, Network
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kafka.topics import Topic, committed
+from tests.support.kafka.topics import Topic, committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.testing.kafka.jars import kafka_jars
-from tests.kafka.topics import Topic
+from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

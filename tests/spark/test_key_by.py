@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.kafka import Activity
-from tests.kafka.shuffle.reading import drain
-from tests.kafka.topics import Topic
-from tests.spark.harness import eventually
+from tests.support.kafka.shuffle_reading import drain
+from tests.support.kafka.topics import Topic
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ import pytest
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from tests.spark.doomed_driver import MOMENTS, from_kinesis, run_and_kill
-from tests.spark.harness import Recorder
+from tests.support.spark.harness import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

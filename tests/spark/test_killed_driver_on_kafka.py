@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow.parquet as pq
 import pytest
 
-from tests.kafka.topics import Topic, transactional
 from tests.spark.doomed_driver import MOMENTS, from_kafka, run_and_kill
-from tests.spark.harness import Recorder
+from tests.support.kafka.topics import Topic, transactional
+from tests.support.spark.harness import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -26,13 +26,13 @@ from fanout.landing.lander import land
 from fanout.landing.retention import Retention
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
-from tests.cli.processes import ENVIRONMENT, FANOUT
 from tests.jars.fetch import s3a_set
-from tests.landing.s3 import s3_options
-from tests.landing.shaped_source import ShapedSource
-from tests.landing.test_lander import DAY, TimedSource
-from tests.spark.manual import SCHEMA as COLUMNS
-from tests.spark.manual import ManualSource
+from tests.support.commands import ENVIRONMENT, FANOUT
+from tests.support.manual_source import SCHEMA as COLUMNS
+from tests.support.manual_source import ManualSource
+from tests.support.s3 import s3_options
+from tests.support.shaped_source import ShapedSource
+from tests.support.timed_source import DAY, TimedSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,8 +16,8 @@ from pyspark.serializers import CPickleSerializer
 
 from fanout.errors import LanderCancelledError
 from fanout.spark.landers.jobs import LanderFailedError, LanderJobs, _run_task
-from tests.spark.harness import eventually, fanout_threads
 from tests.spark.lander_work import Ends, LanderWork
+from tests.support.spark.harness import eventually, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, final
 
 import pytest
 
-from tests.spark.cluster import SPARK_ON_THIS_MACHINE, start_cluster
-from tests.spark.harness import eventually
 from tests.spark.lander_driver import LANDERS
 from tests.spark.lander_work import Attempt, LanderWork
+from tests.support.spark.cluster import SPARK_ON_THIS_MACHINE, start_cluster
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.spark.cluster import StandaloneCluster
+    from tests.support.spark.cluster import StandaloneCluster
 
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
 pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]

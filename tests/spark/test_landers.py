@@ -30,8 +30,8 @@ from fanout.spark import OnExecutors
 from fanout.spark.landers.jobs import LanderFailedError
 from fanout.spark.landers.stream import LandersStream, _addresses, _check_travels
 from fanout.testing.faults import CutConnection
-from tests.pages import defined_by, python_blocks
-from tests.spark.harness import Recorder, eventually
+from tests.support.pages import defined_by, python_blocks
+from tests.support.spark.harness import Recorder, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from fanout.testing.kinesis.process import KinesisProcess
-from tests.process_list import running_with
-from tests.spark.cluster import start_cluster
-from tests.spark.harness import eventually
 from tests.spark.landers_job import Job, finish, read_all, running
 from tests.spark.landers_segments import Segments
 from tests.spark.landers_traffic import RECORDS, KinesisTraffic, writing
+from tests.support.process_list import running_with
+from tests.support.spark.cluster import start_cluster
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

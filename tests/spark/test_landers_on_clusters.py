@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pytest
 
 from fanout.testing.kinesis.process import KinesisProcess
-from tests.spark.cluster import start_cluster
-from tests.spark.harness import eventually
 from tests.spark.landers_job import Job, finish, output, running
 from tests.spark.landers_segments import Segments
 from tests.spark.landers_traffic import SPLITS, KafkaTraffic, KinesisTraffic, Traffic, writing
+from tests.support.spark.cluster import start_cluster
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from fanout.testing.kafka.broker import KafkaBroker
-    from tests.spark.cluster import StandaloneCluster
+    from tests.support.spark.cluster import StandaloneCluster
 
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
 pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from fanout.testing.kinesis.process import KinesisProcess
-from tests.spark.cluster import start_cluster
-from tests.spark.harness import PATIENCE, eventually
-from tests.spark.hosts import network
 from tests.spark.landers_job import Job, read_all, running
 from tests.spark.landers_segments import Segments
 from tests.spark.landers_traffic import KinesisTraffic, writing
+from tests.support.spark.cluster import start_cluster
+from tests.support.spark.harness import PATIENCE, eventually
+from tests.support.spark.hosts import network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from tests.spark.hosts import Network
     from tests.spark.lander_work import Attempt
+    from tests.support.spark.hosts import Network
 
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
 pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.landing.s3_faults import cut_in_the_middle, faulty_s3, passed
 from tests.spark.driver_on_s3 import MAX_RECORDS
-from tests.spark.harness import eventually
 from tests.spark.test_driver_on_s3 import Job, Moment, at
 from tests.spark.test_driver_on_s3 import kinesis as kinesis  # noqa: PLC0414 - a fixture
 from tests.spark.test_driver_on_s3 import store as store  # noqa: PLC0414 - a fixture
+from tests.support.s3_faults import cut_in_the_middle, faulty_s3, passed
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from fanout.testing.kinesis.server import KinesisServer

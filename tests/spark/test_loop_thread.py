@@ -11,7 +11,7 @@ import pytest
 
 from fanout.errors import StreamStateError
 from fanout.spark.workers.loop_thread import LoopThread
-from tests.spark.harness import PATIENCE, fanout_threads
+from tests.support.spark.harness import PATIENCE, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

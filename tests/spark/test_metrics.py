@@ -12,9 +12,9 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 
 from fanout.errors import BatchFailedError
-from tests.metrics.collected import Collected, attributes
-from tests.spark.harness import Recorder, eventually, fail
-from tests.spark.manual import ManualSource
+from tests.support.collected_metrics import Collected, attributes
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import Recorder, eventually, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

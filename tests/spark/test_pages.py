@@ -8,10 +8,10 @@ import pytest
 
 from fanout.errors import BatchFailedError
 from fanout.spark import foreach_batch
-from tests.kafka.topics import Topic
-from tests.pages import defined_by, on_this_machine, python_blocks
-from tests.spark.harness import Recorder
-from tests.spark.manual import ManualSource
+from tests.support.kafka.topics import Topic
+from tests.support.manual_source import ManualSource
+from tests.support.pages import defined_by, on_this_machine, python_blocks
+from tests.support.spark.harness import Recorder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from fanout.landing.segments.segments import SegmentLog
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.query.query_stream import PendingBatch, PendingQueue
 from tests.spark.lending import LendingSource
-from tests.spark.manual import SCHEMA
+from tests.support.manual_source import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

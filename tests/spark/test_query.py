@@ -27,8 +27,8 @@ from fanout.errors import (
 from fanout.landing.segments.segments import OpenSegment
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.query.batch_runner import BatchRunner
-from tests.spark.harness import PATIENCE, Gate, Recorder, eventually, fail, fanout_threads
-from tests.spark.manual import Acknowledged, ManualSource, Subscribed
+from tests.support.manual_source import Acknowledged, ManualSource, Subscribed
+from tests.support.spark.harness import PATIENCE, Gate, Recorder, eventually, fail, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

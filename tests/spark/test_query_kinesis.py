@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 from fanout.errors import BatchFailedError, FanOutError, SplitFailedError
 from fanout.kinesis import KinesisSource
 from fanout.testing.faults import CutConnection
-from tests.spark.harness import Recorder, eventually, fail
+from tests.support.spark.harness import Recorder, eventually, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable

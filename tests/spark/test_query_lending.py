@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import BatchFailedError
-from tests.spark.harness import PATIENCE, Gate, Recorder, eventually, fail
 from tests.spark.lending import LendingSource
+from tests.support.spark.harness import PATIENCE, Gate, Recorder, eventually, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from fanout.errors import BatchFailedError, CheckpointError
 from fanout.landing.claims import Ownership, claim
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
-from tests.spark.harness import Gate, Recorder, eventually, fail, fanout_threads
-from tests.spark.manual import Acknowledged, ManualSource, Subscribed
+from tests.support.manual_source import Acknowledged, ManualSource, Subscribed
+from tests.support.spark.harness import Gate, Recorder, eventually, fail, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,10 +20,10 @@ from fanout.landing.segments.segments import Filled, OpenSegment, SegmentLog
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.query.query_stream import PendingBatch, PendingQueue, QueryStream
 from fanout.spark.workers.loop_thread import LoopThread
-from tests.landing.test_ledger import Owner
-from tests.spark.harness import PATIENCE, eventually
 from tests.spark.lending import LendingConnection, LendingSource
-from tests.spark.manual import SCHEMA, ManualSource
+from tests.support.manual_source import SCHEMA, ManualSource
+from tests.support.owner import Owner
+from tests.support.spark.harness import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.landing.claims import Ownership
-    from tests.spark.manual import ManualConnection
+    from tests.support.manual_source import ManualConnection
 
 
 class BreakingSource(ManualSource):

@@ -9,10 +9,10 @@ import pytest
 
 from fanout.errors import OptionError
 from fanout.spark import OnExecutors
-from tests.kafka.topics import Topic
 from tests.spark.doomed_driver import run_and_kill
 from tests.spark.doomed_share_driver import MOMENTS, share
-from tests.spark.harness import Gate, Recorder, eventually
+from tests.support.kafka.topics import Topic
+from tests.support.spark.harness import Gate, Recorder, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

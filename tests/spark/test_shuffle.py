@@ -9,9 +9,9 @@ import pytest
 from fanout.kafka import ShuffleSource
 from fanout.kafka.shuffle.frames import HelloFrame, WatermarkFrame, encode_control
 from fanout.spark import OnExecutors
-from tests.kafka.shuffle.scripted import framed
-from tests.kafka.topics import Topic
-from tests.spark.harness import eventually
+from tests.support.kafka.shuffle_scripted import framed
+from tests.support.kafka.topics import Topic
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,9 +24,9 @@ from fanout.spark.sinks.kafka.shuffle_frames import announce
 from fanout.spark.sinks.kafka.transaction import ExactlyOnce
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
-from tests.kafka.shuffle.reading import drain
-from tests.kafka.topics import PLAINTEXT, Topic
-from tests.spark.harness import PATIENCE, eventually
+from tests.support.kafka.shuffle_reading import drain
+from tests.support.kafka.topics import PLAINTEXT, Topic
+from tests.support.spark.harness import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,8 +18,8 @@ from pyspark.find_spark_home import _find_spark_home
 
 from fanout.kafka import Cluster
 from fanout.kafka.share.group_admin import describe_group
-from tests.kafka.topics import PLAINTEXT, Topic
 from tests.spark.sinks.kafka.harness import Output
+from tests.support.kafka.topics import PLAINTEXT, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from fanout.errors import OptionError, StreamStateError
 from fanout.landing.claims import claim
 from fanout.spark import stop_on_signal
 from fanout.spark.query.signals import _SignalWatch
-from tests.spark.harness import PATIENCE, Gate, Recorder, eventually, fanout_threads
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import PATIENCE, Gate, Recorder, eventually, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,8 @@ from fanout.errors import BatchFailedError, OptionError
 from fanout.landing.log.ledger import LedgerBatch
 from fanout.spark import traced
 from fanout.spark.query.batch_context import BatchContext, RecoveringHandler, handling
-from tests.spark.harness import Recorder
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,8 +18,8 @@ from fanout.errors import BatchFailedError, BatchNotWrittenError, OptionError, S
 from fanout.landing.log.checkpoint_status import read_status
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark import BatchReport, ParquetSink, traced
-from tests.spark.harness import PATIENCE, Gate, Recorder, fail, fanout_threads
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import PATIENCE, Gate, Recorder, fail, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

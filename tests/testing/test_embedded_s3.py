@@ -10,7 +10,7 @@ from moto.s3.models import S3Backend
 
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
-from tests.landing.s3 import s3_client
+from tests.support.s3 import s3_client
 
 if TYPE_CHECKING:
     import pytest

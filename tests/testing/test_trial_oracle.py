@@ -4,7 +4,6 @@ import pytest
 
 from fanout.testing.trials.oracle import OutputOracle, OutputVerdict
 from fanout.testing.trials.records import value_of
-from tests.provers.crash.final_comparison import worse_of
 
 STREAM, SUFFIX = "orders", b"!"
 # The records by key and number.
@@ -135,8 +134,3 @@ def test_records_are_counted_once_where_the_backlog_is_counted() -> None:
     oracle = judged(*WHOLE, *WHOLE)
     oracle.read(b"a", b"?")
     assert oracle.distinct == 8
-
-
-def test_the_worse_of_two_verdicts_has_the_larger_of_each_count() -> None:
-    worse = worse_of(verdict(lost=1, duplicated=5), verdict(lost=4, read=9))
-    assert worse == verdict(lost=4, duplicated=5, read=9)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from aiokafka.errors import RequestTimedOutError
+from aiokafka.errors import KafkaError, RequestTimedOutError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from fanout.core.cancellation import prefer_cancellation
 from fanout.kafka.cluster import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fanout.core.cancellation import TaskScope
-    from fanout.kafka.protocol.connections import Connections
 
 SUSPICIOUS: Final = 3.0
 """The seconds after which a broker may hang. It answers in milliseconds, but for a fetch that waits
@@ -27,6 +26,24 @@ _PAUSE: Final = 1.0  # seconds
 # For how many seconds a broker that hung comes after others where any broker can be asked.
 _AVOIDED: Final = 60.0
 _NO_TOPICS: Final = MetadataRequest([])
+
+
+class Watched(Protocol):
+    """The connections of a client."""
+
+    @property
+    def servers(self) -> Iterable[Server]:
+        """The first brokers to connect to."""
+
+    @property
+    def advertised(self) -> Iterable[Server]:
+        """The addresses that brokers have told of themselves."""
+
+    async def send_to(self, server: Server, request: Any) -> Any:
+        """Send a request to a server by its address, and return its answer."""
+
+    def break_off(self, server: Server, error: KafkaError) -> None:
+        """Close the connections to a server; requests that wait for it fail with an error."""
 
 
 @final
@@ -42,7 +59,7 @@ class HangWatch:
         scope: Runs the look-ups, one for each broker that is suspected.
     """
 
-    def __init__(self, connections: Connections, scope: TaskScope) -> None:
+    def __init__(self, connections: Watched, scope: TaskScope) -> None:
         self._connections = connections
         self._scope = scope
         self._late: Counter[Server] = Counter()

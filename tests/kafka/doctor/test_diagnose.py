@@ -21,8 +21,8 @@ from fanout.kafka.doctor.resources import examine_share_group
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.security import Security
-from tests.kafka.brokers import HERE, connect, create, persist, produce
-from tests.kafka.permissions import grant, permission
+from tests.support.kafka.brokers import HERE, connect, create, persist, produce
+from tests.support.kafka.permissions import grant, permission
 
 if TYPE_CHECKING:
     from pathlib import Path

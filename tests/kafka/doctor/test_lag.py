@@ -15,8 +15,8 @@ from fanout.kafka.cluster import Cluster
 from fanout.kafka.doctor.diagnose import read_lag
 from fanout.kafka.doctor.lag import BEYOND_END, examine_partitions, read_partition_backlogs
 from fanout.kafka.partitions import Partition
-from tests.kafka.brokers import HERE
-from tests.kafka.scripted import ScriptedCluster
+from tests.support.kafka.brokers import HERE
+from tests.support.kafka.scripted_cluster import ScriptedCluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,9 +15,9 @@ from fanout.kafka.cluster import Cluster, Server
 from fanout.kafka.protocol import connections as connections_module
 from fanout.kafka.protocol import hang_watch
 from fanout.kafka.protocol.connections import CallTimeouts, Connections, Lane, open_connections
-from tests.kafka.brokers import HERE
 from tests.kafka.protocol.listeners import listening
 from tests.kafka.protocol.peer import frame
+from tests.support.kafka.brokers import HERE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fanout.errors import MalformedEventError
 from fanout.kafka.reading.record_batches import decompress_records
-from tests.damage import damaged
-from tests.provers.record_batches import CODECS, compress, xerial
+from tests.support.damage import damaged
+from tests.support.kafka.record_batches import CODECS, compress, xerial
 
 TEXT = b"to be or not to be, that is the question. " * 100
 bodies = st.binary(max_size=100).map(lambda piece: piece * 30)

@@ -17,8 +17,15 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.record_fields import find_records
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import Fetched
-from tests.damage import damaged
-from tests.provers.record_batches import CODECS, HEADER_SIZE, BatchRow, batch, compress, sealed
+from tests.support.damage import damaged
+from tests.support.kafka.record_batches import (
+    CODECS,
+    HEADER_SIZE,
+    BatchRow,
+    batch,
+    compress,
+    sealed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

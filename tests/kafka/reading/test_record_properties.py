@@ -17,8 +17,8 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.columns import SCHEMA
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched
-from tests.damage import damaged
-from tests.provers.record_batches import (
+from tests.support.damage import damaged
+from tests.support.kafka.record_batches import (
     ABORT,
     CODECS,
     COMMIT,

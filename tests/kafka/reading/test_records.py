@@ -18,8 +18,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.columns import SCHEMA
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched
-from tests.memory import peak_memory
-from tests.provers.record_batches import (
+from tests.support.kafka.record_batches import (
     ABORT,
     CODECS,
     COMMIT,
@@ -31,6 +30,7 @@ from tests.provers.record_batches import (
     rows,
     sealed,
 )
+from tests.support.memory import peak_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.columns import NO_RECORDS, PLACES
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import Fetched
-from tests.provers.record_batches import batch, rows
+from tests.support.kafka.record_batches import batch, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

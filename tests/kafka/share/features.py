@@ -19,7 +19,7 @@ from aiokafka.protocol.types import (
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.share.client_options import ClientOptions
-from tests.kafka.topics import PLAINTEXT
+from tests.support.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -11,7 +11,7 @@ from confluent_kafka import AcknowledgeType
 from fanout.kafka.share.acknowledgements import Acknowledgements, SharedState
 from fanout.kafka.share.dedup import Dedup
 from tests.kafka.share.test_acquired import acquired_records
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,7 +21,7 @@ from fanout.kafka.cluster import Cluster
 from fanout.kafka.share.dead_letters import DeadLetters
 from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.writer import open_writer
-from tests.kafka.share.sharing import (
+from tests.support.kafka.sharing import (
     BRIEF,
     LONG,
     deliveries,
@@ -33,14 +33,14 @@ from tests.kafka.share.sharing import (
     offsets,
     until,
 )
-from tests.kafka.topics import PLAINTEXT, new_topic
+from tests.support.kafka.topics import PLAINTEXT, new_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanout.testing.kafka.broker import KafkaBroker
-    from tests.kafka.share.sharing import Group
-    from tests.kafka.topics import Topic
+    from tests.support.kafka.sharing import Group
+    from tests.support.kafka.topics import Topic
 
 
 async def letters(topic: Topic) -> list[tuple[int, dict[str, Any]]]:

@@ -23,7 +23,7 @@ from fanout.kafka.share.decode import decode
 from fanout.kafka.share.dedup import Dedup
 from fanout.kafka.share.delivery import MemberDelivery
 from fanout.kafka.share.poll_columns import NO_RECORDS, SCHEMA, PolledRecords
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import AcknowledgementError, FanOutError, ServiceError
-from tests.kafka.share.sharing import (
+from tests.support.kafka.sharing import (
     BRIEF,
     LONG,
     deliveries,
@@ -25,14 +25,14 @@ from tests.kafka.share.sharing import (
     until,
     where,
 )
-from tests.kafka.topics import transactional
+from tests.support.kafka.topics import transactional
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import fanout
     from fanout.testing.kafka.broker import KafkaBroker
-    from tests.kafka.share.sharing import Group
+    from tests.support.kafka.sharing import Group
 
 
 async def test_two_groups_get_every_record_of_one_topic(kafka_broker: KafkaBroker) -> None:

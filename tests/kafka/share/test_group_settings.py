@@ -13,8 +13,8 @@ from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.share.client_options import ClientOptions
 from fanout.kafka.share.group_admin import ShareGroupAdmin
 from tests.kafka.share.features import switch_off
-from tests.kafka.share.sharing import LONG, first, locks, new_group, take
-from tests.kafka.topics import PLAINTEXT
+from tests.support.kafka.sharing import LONG, first, locks, new_group, take
+from tests.support.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

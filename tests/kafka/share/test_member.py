@@ -22,8 +22,8 @@ from confluent_kafka import (
 from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.share.member import open_member
-from tests.kafka.share.sharing import BRIEF, LONG, first, new_group, offsets
-from tests.kafka.topics import PLAINTEXT
+from tests.support.kafka.sharing import BRIEF, LONG, first, new_group, offsets
+from tests.support.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fanout.kafka.share.offset_ranges import OffsetRange
     from fanout.kafka.share.poll_columns import PolledRecords
     from fanout.testing.kafka.broker import KafkaBroker
-    from tests.kafka.share.sharing import Group
+    from tests.support.kafka.sharing import Group
 
     Word = tuple[int, int, KafkaException | None]
 

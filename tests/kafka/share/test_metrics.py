@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import AcknowledgementError
-from tests.kafka.share.sharing import BRIEF, deliveries, first, lent, new_group, offsets, until
-from tests.metrics.collected import Collected, attributes
+from tests.support.collected_metrics import Collected, attributes
+from tests.support.kafka.sharing import BRIEF, deliveries, first, lent, new_group, offsets, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fanout.core.backoff import Backoff
 from fanout.kafka.share.client_options import ClientOptions
 from fanout.kafka.share.options import SETTINGS, ShareOptions
-from tests.kafka.topics import Topic
+from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
     import pytest

@@ -9,8 +9,8 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from fanout.errors import ServiceError
 from fanout.kafka.cluster import Cluster
-from tests.kafka.permissions import grant, permission
-from tests.kafka.share.sharing import new_group, take
+from tests.support.kafka.permissions import grant, permission
+from tests.support.kafka.sharing import new_group, take
 
 if TYPE_CHECKING:
     from tests.kafka.secured import Secured

@@ -10,7 +10,7 @@ import pytest
 import fanout
 from fanout.errors import AcknowledgementError
 from fanout.kafka.cluster import Cluster
-from tests.kafka.share.sharing import (
+from tests.support.kafka.sharing import (
     BRIEF,
     LONG,
     deliveries,
@@ -23,7 +23,7 @@ from tests.kafka.share.sharing import (
     take,
     until,
 )
-from tests.kafka.topics import PLAINTEXT
+from tests.support.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
     from fanout.kafka.security import Security

@@ -13,8 +13,8 @@ from fanout.errors import FanOutError, ServiceError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.security import Security
 from tests.kafka.secured import token
-from tests.kafka.share.sharing import Group, first, new_group, offsets
-from tests.kafka.topics import eventually
+from tests.support.kafka.sharing import Group, first, new_group, offsets
+from tests.support.kafka.topics import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

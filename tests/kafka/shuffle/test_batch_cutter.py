@@ -22,9 +22,9 @@ from fanout.kafka.shuffle.frames import (
 )
 from fanout.kafka.shuffle.producers import Producers
 from fanout.kafka.shuffle.reader import BatchCutter
-from tests.kafka.shuffle.decoding import read_answer
-from tests.provers.record_batches import BatchRow
-from tests.provers.record_batches import batch as sent
+from tests.support.kafka.record_batches import BatchRow
+from tests.support.kafka.record_batches import batch as sent
+from tests.support.kafka.shuffle_decoding import read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ from fanout.kafka.shuffle.frames import (
     encode,
     encode_control,
 )
-from tests.kafka.topics import Topic, new_topic, seeded
+from tests.support.kafka.topics import Topic, new_topic, seeded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

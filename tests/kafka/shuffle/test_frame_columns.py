@@ -19,7 +19,7 @@ from fanout.kafka.shuffle.frames import (
     encode,
     encode_control,
 )
-from tests.kafka.shuffle.decoding import read_values
+from tests.support.kafka.shuffle_decoding import read_values
 
 MS = pa.timestamp("ms", "UTC")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

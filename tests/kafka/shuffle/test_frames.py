@@ -26,7 +26,7 @@ from fanout.kafka.shuffle.frames import (
     encode,
     encode_control,
 )
-from tests.kafka.shuffle.decoding import read_values
+from tests.support.kafka.shuffle_decoding import read_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.kafka.shuffle.reading import drain
-from tests.kafka.topics import Topic
-from tests.kafka.transactions.transacting import reported
+from tests.support.kafka.shuffle_reading import drain
+from tests.support.kafka.topics import Topic
+from tests.support.kafka.transacting import reported
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -37,10 +37,10 @@ from fanout.kafka.shuffle.frames import (
 )
 from fanout.testing.virtual_time.cancellation import sweep
 from fanout.testing.virtual_time.loop import simulate
-from tests.kafka.scripted import ScriptedCluster
-from tests.kafka.shuffle.scripted import ScriptedShuffle, write
-from tests.provers.record_batches import ABORT, COMMIT
-from tests.virtual_time import in_virtual_time
+from tests.support.kafka.record_batches import ABORT, COMMIT
+from tests.support.kafka.scripted_cluster import ScriptedCluster
+from tests.support.kafka.shuffle_scripted import ScriptedShuffle, write
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,7 +9,7 @@ import pytest
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle.topic import ShuffleTopic, ensure_topic
-from tests.kafka.brokers import HERE
+from tests.support.kafka.brokers import HERE
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -26,11 +26,11 @@ from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.transactions.outcome import TransactionOutcome, TransactionState
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.kafka.writing.partitioner import partitions_of
-from tests.kafka.brokers import HERE
-from tests.kafka.shuffle.reading import Drained
-from tests.kafka.shuffle.reading import drain as drain_now
-from tests.kafka.topics import Topic, new_topic
-from tests.kafka.transactions.transacting import reported, transactions
+from tests.support.kafka.brokers import HERE
+from tests.support.kafka.shuffle_reading import Drained
+from tests.support.kafka.shuffle_reading import drain as drain_now
+from tests.support.kafka.topics import Topic, new_topic
+from tests.support.kafka.transacting import reported, transactions
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

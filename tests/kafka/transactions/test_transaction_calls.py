@@ -34,7 +34,7 @@ from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.testing.virtual_time.loop import simulate
-from tests.kafka.transactions.transacting import Sink
+from tests.support.kafka.transacting import Sink
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

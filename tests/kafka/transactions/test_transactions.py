@@ -12,8 +12,8 @@ from fanout.errors import OptionError, ServiceError
 from fanout.kafka.transactions.calls import Markers
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
 from fanout.kafka.transactions.outcome import TransactionOutcome, TransactionState
-from tests.kafka.brokers import produce
-from tests.kafka.transactions.transacting import LONG, ended, gone, new_sink, transactions
+from tests.support.kafka.brokers import produce
+from tests.support.kafka.transacting import LONG, ended, gone, new_sink, transactions
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -14,10 +14,10 @@ from fanout.errors import ServiceError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.protocol.broker_connection import BrokerConnection
 from fanout.kafka.transactions.outcome import TransactionOutcome
-from tests.kafka.brokers import create
-from tests.kafka.permissions import grant, permission
-from tests.kafka.topics import eventually
-from tests.kafka.transactions.transacting import LONG, Sink, new_sink, reported, transactions
+from tests.support.kafka.brokers import create
+from tests.support.kafka.permissions import grant, permission
+from tests.support.kafka.topics import eventually
+from tests.support.kafka.transacting import LONG, Sink, new_sink, reported, transactions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

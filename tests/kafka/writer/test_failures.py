@@ -22,12 +22,12 @@ from fanout.errors import (
 )
 from fanout.kafka import Cluster, KafkaSource, open_writer
 from fanout.testing.virtual_time.cancellation import Cancellation, Moment
-from tests.kafka.brokers import create
-from tests.kafka.permissions import grant, permission
-from tests.kafka.topics import PLAINTEXT, Topic, eventually, new_topic
-from tests.kafka.transactions.transacting import reported, transactions
 from tests.kafka.writer import read_process_write
 from tests.kafka.writer.writers import rows, values, writing
+from tests.support.kafka.brokers import create
+from tests.support.kafka.permissions import grant, permission
+from tests.support.kafka.topics import PLAINTEXT, Topic, eventually, new_topic
+from tests.support.kafka.transacting import reported, transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.kafka import open_writer
-from tests.kafka.topics import new_topic
 from tests.kafka.writer.writers import rows, values, writing
-from tests.kafka.writing.writing import read
-from tests.pages import defined_by, on_this_machine
+from tests.support.kafka.topics import new_topic
+from tests.support.kafka.writing import read
+from tests.support.pages import defined_by, on_this_machine
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -11,9 +11,9 @@ from aiokafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionE
 from fanout.kafka.protocol import cluster_metadata
 from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.protocol.connections import Connections, Lane
-from tests.kafka.topics import new_topic
 from tests.kafka.writer.writers import writing
-from tests.kafka.writing.writing import read
+from tests.support.kafka.topics import new_topic
+from tests.support.kafka.writing import read
 
 if TYPE_CHECKING:
     import pytest

@@ -10,7 +10,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.commits import STORED_AGAIN
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.writing.own_transactions import OwnTransactions
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,8 @@ from fanout.errors import BatchNotWrittenError
 from fanout.kafka.protocol.connections import Connections, Lane
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.transactions.transactions import Transactions
-from tests.kafka.topics import new_topic
 from tests.kafka.writer.writers import rows, writing
+from tests.support.kafka.topics import new_topic
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -14,11 +14,11 @@ import fanout
 from fanout.errors import OptionError, PositionError, StreamStateError
 from fanout.kafka import Cluster, Partition, ShuffleSource, open_writer
 from fanout.kafka.writing.delivery import Delivery, Part, cut_parts
-from tests.kafka.brokers import HERE
-from tests.kafka.topics import new_topic, producer
 from tests.kafka.writer.read_process_write import AT_ONCE, run
 from tests.kafka.writer.writers import rows, values, writing
-from tests.kafka.writing.writing import HEADERS, read, records
+from tests.support.kafka.brokers import HERE
+from tests.support.kafka.topics import new_topic, producer
+from tests.support.kafka.writing import HEADERS, read, records
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fanout.kafka import Cluster, open_writer
-from tests.kafka.brokers import HERE
-from tests.kafka.writing.writing import read
+from tests.support.kafka.brokers import HERE
+from tests.support.kafka.writing import read
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

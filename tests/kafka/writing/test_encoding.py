@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fanout.kafka.writing.encoding import CODECS, encode_record_batch, record_sizes
 from fanout.kafka.writing.producer_id import NO_PRODUCER_ID, ProducerId
 from fanout.kafka.writing.row_batches import cut_batches, split_by_partition
-from tests.kafka.writing.writing import HEADERS
+from tests.support.kafka.writing import HEADERS
 
 BYTES = st.none() | st.binary(max_size=300)
 RECORDS = st.tuples(

@@ -15,7 +15,7 @@ from fanout.kafka.writing.produce_requests import (
     WriteBuffers,
 )
 from fanout.kafka.writing.row_batches import prepare_rows
-from tests.kafka.writing.writing import records
+from tests.support.kafka.writing import records
 
 RECORD = 39
 """About what a record takes whose value has three bytes."""

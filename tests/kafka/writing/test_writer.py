@@ -12,10 +12,10 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.writing.encoding import CODECS
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
-from tests.kafka.brokers import create
-from tests.kafka.transactions.transacting import LONG, Sink, transactions
-from tests.kafka.writing.writing import read, records, values, writing
-from tests.provers.record_batches import HEADER_SIZE
+from tests.support.kafka.brokers import create
+from tests.support.kafka.record_batches import HEADER_SIZE
+from tests.support.kafka.transacting import LONG, Sink, transactions
+from tests.support.kafka.writing import read, records, values, writing
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

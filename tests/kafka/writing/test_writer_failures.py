@@ -19,9 +19,9 @@ from fanout.kafka.cluster import Cluster
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
 from fanout.kafka.writing.write_options import ProducerOptions
 from fanout.kafka.writing.writer import open_writer
-from tests.kafka.brokers import HERE, create
-from tests.kafka.transactions.transacting import LONG, Sink, transactions
-from tests.kafka.writing.writing import HEADERS, STAMP, read, records, values, writing
+from tests.support.kafka.brokers import HERE, create
+from tests.support.kafka.transacting import LONG, Sink, transactions
+from tests.support.kafka.writing import HEADERS, STAMP, read, records, values, writing
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -11,9 +11,9 @@ import pytest
 
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
 from fanout.kafka.writing.writer import KafkaWriter
-from tests.kafka.brokers import create
-from tests.kafka.transactions.transacting import LONG, Sink, transactions
-from tests.kafka.writing.writing import read, records, values, writing
+from tests.support.kafka.brokers import create
+from tests.support.kafka.transacting import LONG, Sink, transactions
+from tests.support.kafka.writing import read, records, values, writing
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -11,8 +11,8 @@ from aiokafka.errors import KafkaConnectionError
 
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.produce_requests import ProduceRequests
-from tests.kafka.brokers import create
-from tests.kafka.writing.writing import read, records, writing
+from tests.support.kafka.brokers import create
+from tests.support.kafka.writing import read, records, writing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

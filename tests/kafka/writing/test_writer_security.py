@@ -17,11 +17,11 @@ from fanout.kafka.security import Security
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
 from fanout.kafka.writing.writer import open_writer
-from tests.kafka.brokers import create
 from tests.kafka.certificates import KEY_PASSWORD
-from tests.kafka.permissions import grant, permission
 from tests.kafka.secured import PASSWORD, WRONG, token
-from tests.kafka.writing.writing import records, values
+from tests.support.kafka.brokers import create
+from tests.support.kafka.permissions import grant, permission
+from tests.support.kafka.writing import records, values
 
 if TYPE_CHECKING:
     from tests.kafka.secured import Secured

@@ -16,7 +16,7 @@ from fanout.kinesis.writer import KinesisWriter
 from fanout.kinesis.writing.sender import PutSender
 from fanout.kinesis.writing.shard_queues import OpenShards, ShardQueues
 from fanout.kinesis.writing.write_options import KinesisWriteOptions
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence

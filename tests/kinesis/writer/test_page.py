@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from fanout.kinesis import KinesisSource, open_writer, read_deduplication_ids
 from fanout.kinesis.deduplication import MAGIC
-from tests.kinesis.writer.writers import read
-from tests.pages import defined_by
+from tests.support.kinesis.writers import read
+from tests.support.pages import defined_by
 
 if TYPE_CHECKING:
     import pytest
 
-    from tests.kinesis.reading import Stream
+    from tests.support.kinesis.reading import Stream
 
 TEXT = (Path(__file__).parents[3] / "docs" / "kinesis-writer.md").read_text()
 WRITE, DECODE = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)

@@ -8,11 +8,11 @@ import pytest
 
 from fanout import Origin, WriterStatistics
 from fanout.testing.faults import RefuseCall, RefuseRecords
-from tests.kinesis.writer.writers import rows, writing
+from tests.support.kinesis.writers import rows, writing
 
 if TYPE_CHECKING:
     from fanout.testing.faults import Fault
-    from tests.kinesis.reading import Stream
+    from tests.support.kinesis.reading import Stream
 
 ORDERS = Origin("aws_kinesis", "orders")
 

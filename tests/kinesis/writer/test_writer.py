@@ -23,11 +23,11 @@ from fanout.kinesis.writing.shard_queues import MAX_RECORDS
 from fanout.testing.faults import CutPut, Fault, IgnoreCall, RefuseCall, RefuseRecords
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.virtual_time.cancellation import Cancellation, Moment
-from tests.kinesis.reading import FIRST, eventually
-from tests.kinesis.writer.writers import first_occurrences, numbered, read, rows, writing
+from tests.support.kinesis.reading import FIRST, eventually
+from tests.support.kinesis.writers import first_occurrences, numbered, read, rows, writing
 
 if TYPE_CHECKING:
-    from tests.kinesis.reading import Stream
+    from tests.support.kinesis.reading import Stream
 
 BIG = bytes((1 << 20) - 5)  # with its key the most that a stream takes
 

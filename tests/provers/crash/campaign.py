@@ -35,7 +35,7 @@ from tests.provers.crash.reader import open_reader
 from tests.provers.crash.report import CrashReport
 from tests.provers.crash.rounds import Rounds, Services
 from tests.provers.crash.sinks.opening import open_destination
-from tests.spark.cluster import start_cluster
+from tests.support.spark.cluster import start_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tests.provers.crash.plan import CrashOptions, Round
     from tests.provers.crash.report import RoundResult
     from tests.provers.crash.sinks.destination import Destination
-    from tests.spark.cluster import StandaloneCluster
+    from tests.support.spark.cluster import StandaloneCluster
 
 __all__ = ("LOG", "run_campaign")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.provers.crash.kinesis_proxy import KinesisProxy
     from tests.provers.crash.moments import Pipeline, Strike
     from tests.provers.crash.plan import Round
-    from tests.spark.cluster import StandaloneCluster
+    from tests.support.spark.cluster import StandaloneCluster
 
 __all__ = ("Rounds", "Services")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pyspark
 
 from fanout.testing.spark.session import small_settings
-from tests.process_list import running_with
+from tests.support.process_list import running_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.process_list import running_with
+from tests.support.process_list import running_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

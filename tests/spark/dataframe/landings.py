@@ -13,7 +13,7 @@ from fanout.landing.log.columns import give_identity
 from fanout.landing.log.entries import BatchEntry, encode_entry, entry_name
 from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from fanout.errors import OptionError
 from fanout.spark.dataframe.data_source import LandingDataSource
 from tests.spark.arrow_columns import columns, in_arrow, in_spark
 from tests.spark.dataframe.landings import write_landing
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from pathlib import Path

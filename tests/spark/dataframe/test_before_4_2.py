@@ -8,8 +8,8 @@ import pytest
 
 from fanout.spark import read_stream as read_source
 from tests.spark.dataframe.killed_query import counts, expected
-from tests.spark.harness import eventually
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

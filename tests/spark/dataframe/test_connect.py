@@ -17,10 +17,10 @@ import pytest
 
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
-from tests.process_list import running_with
 from tests.spark.dataframe.connect_query import DELAY, WINDOW
 from tests.spark.dataframe.connect_server import ROOT, ConnectServer
-from tests.spark.harness import eventually
+from tests.support.process_list import running_with
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kafka.topics import Topic
-from tests.process_list import running_with
 from tests.spark.dataframe.driver_process import (
     kill,
     running,
@@ -19,7 +17,9 @@ from tests.spark.dataframe.driver_process import (
     wait_until_running,
 )
 from tests.spark.dataframe.joined_query import DELAY, WITHIN, expected
-from tests.spark.harness import eventually
+from tests.support.kafka.topics import Topic
+from tests.support.process_list import running_with
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.delta_table import files_of, submit_with_delta
 from tests.spark.dataframe.driver_process import (
     VICTIMS,
     kill,
@@ -22,6 +21,7 @@ from tests.spark.dataframe.driver_process import (
     wait_until_running,
 )
 from tests.spark.dataframe.killed_query import expected
+from tests.support.delta_table import files_of, submit_with_delta
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, final
 
 import pytest
 
-from tests.process_list import running_with
 from tests.spark.dataframe.driver_process import (
     kill,
     running,
     wait_for_end,
     wait_until_running,
 )
-from tests.spark.harness import eventually
+from tests.support.process_list import running_with
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     import subprocess

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.process_list import running_with
 from tests.spark.dataframe.driver_process import VICTIMS, kill, wait_for_end, wait_until_running
 from tests.spark.dataframe.test_killed_landers import Difference, Job
-from tests.spark.harness import eventually
+from tests.support.process_list import running_with
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

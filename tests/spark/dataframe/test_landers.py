@@ -14,7 +14,7 @@ from fanout.spark import read_stream
 from fanout.spark.dataframe import driver_landings
 from tests.spark.dataframe.test_read_stream import filled
 from tests.spark.dataframe.triggers import needs_trigger
-from tests.spark.harness import eventually
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.spark.dataframe.conftest import Runs
-    from tests.spark.manual import ManualSource
+    from tests.support.manual_source import ManualSource
 
 pytestmark = pytest.mark.spark
 

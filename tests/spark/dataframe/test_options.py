@@ -11,7 +11,7 @@ from fanout.landing.log.landed_log import Limits
 from fanout.landing.storage.object_errors import object_errors
 from fanout.spark.dataframe.data_source import LandingDataSource
 from fanout.spark.dataframe.options import ReadOptions, in_words_of_options
-from tests.spark.manual import SCHEMA
+from tests.support.manual_source import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,11 +19,11 @@ from fanout.kinesis.reading.decode import SCHEMA as KINESIS
 from fanout.landing.log.columns import read_identity
 from fanout.landing.log.entries import entry_name
 from fanout.landing.storage.local_storage import LocalStorage
-from tests.landing.shaped_source import ShapedSource
 from tests.spark.dataframe.killed_query import counts, expected
 from tests.spark.dataframe.landings import write_landing
 from tests.spark.dataframe.triggers import needs_trigger
-from tests.spark.manual import SCHEMA
+from tests.support.manual_source import SCHEMA
+from tests.support.shaped_source import ShapedSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

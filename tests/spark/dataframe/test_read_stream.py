@@ -15,8 +15,8 @@ from fanout.kinesis import KinesisSource
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark import read_stream
 from tests.spark.dataframe.triggers import needs_trigger
-from tests.spark.harness import eventually
-from tests.spark.manual import ManualSource
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

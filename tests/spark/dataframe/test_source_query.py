@@ -8,9 +8,9 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from fanout.kafka.shuffle.frames import HelloFrame, encode_control
-from tests.kafka.shuffle.scripted import framed
-from tests.kafka.topics import Topic, committed
 from tests.spark.dataframe.triggers import needs_trigger
+from tests.support.kafka.shuffle_scripted import framed
+from tests.support.kafka.topics import Topic, committed
 
 if TYPE_CHECKING:
     from pathlib import Path

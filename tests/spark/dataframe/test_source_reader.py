@@ -34,8 +34,8 @@ from fanout.spark.dataframe.landing_thread import LandingOptions, LandingThread
 from fanout.spark.dataframe.options import ReadOptions
 from fanout.spark.dataframe.source_options import LandedSource
 from fanout.spark.dataframe.source_reader import SourceStreamReader
-from tests.spark.harness import eventually, fanout_threads
-from tests.spark.manual import SCHEMA, ManualSource
+from tests.support.manual_source import SCHEMA, ManualSource
+from tests.support.spark.harness import eventually, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator

@@ -25,10 +25,10 @@ from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 from fanout.landing.storage.opening import open_files, open_known_storage
 from fanout.spark.dataframe.data_source import LandingDataSource
 from fanout.testing.s3_clients import BUCKET
-from tests.landing.conftest import moto as moto  # noqa: PLC0414 - a fixture
-from tests.landing.s3 import s3_options
 from tests.spark.dataframe.landings import write_landing
-from tests.spark.manual import SCHEMA, ManualSource
+from tests.support.manual_source import SCHEMA, ManualSource
+from tests.support.s3 import moto as moto  # noqa: PLC0414 - a fixture
+from tests.support.s3 import s3_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from tests.delta_table import DELTA_SETTINGS, files_of
 from tests.jars.fetch import delta_set, spark_jars
 from tests.provers.crash.sinks.destination import NEWEST, ROWS, Row
 from tests.provers.crash.sinks.parquet import read_files
 from tests.provers.crash.sinks.submit_settings import submit_settings
+from tests.support.delta_table import DELTA_SETTINGS, files_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from tests.provers.crash.sinks.avro_file import read_avro
 from tests.provers.crash.sinks.destination import NEWEST, ROWS, Row
 from tests.provers.crash.sinks.parquet import read_files
 from tests.provers.crash.sinks.submit_settings import submit_settings
-from tests.spark.sinks.tables.formats import CATALOG, ICEBERG_SETTINGS
+from tests.support.spark.table_formats import CATALOG, ICEBERG_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

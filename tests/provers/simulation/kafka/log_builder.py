@@ -6,16 +6,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, final
 
-from tests.provers.record_batches import ABORT, CODECS, COMMIT, batch, empty, marker
 from tests.provers.simulation.kafka.partition_log import LogEra, LoggedTransaction, StoredBatch
 from tests.provers.simulation.randomness import happens
+from tests.support.kafka.record_batches import ABORT, CODECS, COMMIT, batch, empty, marker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from tests.provers.record_batches import BatchRow
     from tests.provers.simulation.kafka.partition_log import KafkaRecord, ProducerFrames
+    from tests.support.kafka.record_batches import BatchRow
 
 __all__ = ("BatchContent", "LogBuilder", "PartitionWriter")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from tests.provers.record_batches import BatchRow
 from tests.provers.simulation.kafka.log_builder import BatchContent
 from tests.provers.simulation.kafka.partition_log import KafkaRecord
 from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.service_clock import millis
+from tests.support.kafka.record_batches import BatchRow
 
 if TYPE_CHECKING:
     from random import Random

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.process_list import running_with
 from tests.provers.crash.campaign import LOG, run_campaign
 from tests.provers.crash.moments import CrashMoment, Pipeline, Strike, StrikeKind
 from tests.provers.crash.plan import CampaignFailedError, CrashOptions, Round
 from tests.provers.planted.crash_bugs import CRASH_BUGS
+from tests.support.process_list import running_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

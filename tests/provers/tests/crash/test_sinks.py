@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.process_list import running_with
 from tests.provers.crash.campaign import run_campaign
 from tests.provers.crash.moments import CrashMoment, Pipeline, Sink, Strike, StrikeKind
 from tests.provers.crash.plan import CrashOptions, Round
 from tests.provers.planted.crash_bugs import CRASH_BUGS
-from tests.spark.sinks.tables.formats import require
+from tests.support.process_list import running_with
+from tests.support.spark.table_formats import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from fanout.spark import KafkaSink, ShuffleSink
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.query.batch_context import BatchContext, handling
 from fanout.spark.workers.loop_thread import LoopThread
-from tests.kafka.topics import PLAINTEXT
+from tests.support.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

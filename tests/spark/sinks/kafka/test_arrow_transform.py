@@ -17,9 +17,9 @@ from fanout.kafka import Cluster
 from fanout.spark import KafkaSink
 from fanout.spark.query.batch_context import handling
 from fanout.spark.sinks.kafka import job
-from tests.kafka.topics import PLAINTEXT
-from tests.spark.manual import ManualSource
 from tests.spark.sinks.kafka.harness import Output, Run, run
+from tests.support.kafka.topics import PLAINTEXT
+from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

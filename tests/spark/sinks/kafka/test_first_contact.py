@@ -12,7 +12,7 @@ from fanout.kafka import Cluster
 from fanout.spark import KafkaSink, ShuffleSink, create_shuffle_topic
 from fanout.spark.sinks.kafka.connection import connect
 from fanout.spark.workers.loop_thread import LoopThread
-from tests.kafka.topics import PLAINTEXT
+from tests.support.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,10 +25,10 @@ from fanout.errors import (
 )
 from fanout.kafka import Cluster, Security
 from fanout.spark import KafkaSink
-from tests.kafka.topics import PLAINTEXT
-from tests.spark.harness import eventually
-from tests.spark.manual import ManualSource
 from tests.spark.sinks.kafka.harness import CONTENT, OTHER, Output, Record, run
+from tests.support.kafka.topics import PLAINTEXT
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -26,11 +26,11 @@ from fanout.kafka.writing.write_options import _OPTIONS, DeliveryGuarantee, Prod
 from fanout.kafka.writing.writer import open_writer
 from fanout.spark import KafkaSink
 from fanout.spark.sinks.kafka.partitioned_rows import _TYPES
-from tests.kafka.brokers import create
-from tests.kafka.permissions import grant, permission, revoke
-from tests.kafka.topics import Topic
-from tests.kafka.transactions.transacting import Sink
 from tests.spark.sinks.kafka.harness import Output, run
+from tests.support.kafka.brokers import create
+from tests.support.kafka.permissions import grant, permission, revoke
+from tests.support.kafka.topics import Topic
+from tests.support.kafka.transacting import Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,10 +15,10 @@ from fanout.spark import ShuffleSink
 from fanout.spark.sinks.kafka import job, shuffle_frames
 from fanout.spark.sinks.kafka.stored_tokens import SinkState
 from fanout.spark.sinks.kafka.transaction import ExactlyOnce
-from tests.kafka.shuffle.reading import Drained, drain
-from tests.kafka.topics import PLAINTEXT, Topic
-from tests.kafka.transactions.transacting import reported
 from tests.spark.sinks.kafka.harness import Run, run
+from tests.support.kafka.shuffle_reading import Drained, drain
+from tests.support.kafka.topics import PLAINTEXT, Topic
+from tests.support.kafka.transacting import reported
 
 if TYPE_CHECKING:
     from collections.abc import Callable

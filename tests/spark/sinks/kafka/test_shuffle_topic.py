@@ -9,7 +9,7 @@ import pytest
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka import Cluster
 from fanout.spark import ShuffleSink, create_shuffle_topic
-from tests.kafka.brokers import HERE
+from tests.support.kafka.brokers import HERE
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -31,8 +31,8 @@ from fanout.spark.sinks.kafka.connection import connect
 from fanout.spark.sinks.kafka.job import AttemptFailedError, JobResult
 from fanout.spark.sinks.kafka.stored_tokens import SinkState
 from fanout.spark.sinks.kafka.transaction import ExactlyOnce
-from tests.kafka.topics import PLAINTEXT
 from tests.spark.sinks.kafka.harness import Output, Run, run
+from tests.support.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

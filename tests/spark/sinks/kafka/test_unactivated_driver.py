@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kafka.topics import Topic
 from tests.spark.sinks.kafka.harness import Output
+from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker

@@ -16,10 +16,10 @@ from fanout.kafka import Cluster, Security
 from fanout.spark import KafkaSink, ShuffleSink
 from fanout.spark.workers import worker_check
 from fanout.spark.workers.worker_check import check_workers
-from tests.kafka.topics import PLAINTEXT
-from tests.spark.harness import eventually
-from tests.spark.manual import ManualSource
 from tests.spark.sinks.kafka.harness import Output, run
+from tests.support.kafka.topics import PLAINTEXT
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.writing.producer_id import Idempotent, Transactional
 from fanout.kafka.writing.write_options import ProducerOptions
 from fanout.spark.sinks.kafka.worker_task import TaskOptions, TaskReport, read_report, task
-from tests.kafka.topics import PLAINTEXT
+from tests.support.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
     from fanout.kafka.security import Security

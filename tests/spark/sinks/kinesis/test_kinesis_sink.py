@@ -22,8 +22,8 @@ from fanout.kinesis import KinesisSource, read_deduplication_ids
 from fanout.spark import KinesisSink
 from fanout.spark.sinks.kinesis.task import RowIds
 from fanout.testing.faults import CutPut, RefuseCall, RefuseRecords
-from tests.spark.harness import eventually
 from tests.spark.sinks.kafka.harness import run
+from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

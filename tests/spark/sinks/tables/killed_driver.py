@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from fanout.spark import DeltaSink, IcebergSink, ParquetSink, PostgresSink, foreach_batch
 from fanout.testing.spark.session import small_settings
-from tests.spark.manual import ManualSource
-from tests.spark.sinks.tables.formats import CATALOG, format_settings
+from tests.support.manual_source import ManualSource
+from tests.support.spark.table_formats import CATALOG, format_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

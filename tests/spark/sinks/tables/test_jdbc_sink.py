@@ -22,10 +22,10 @@ from fanout.spark import JdbcSink
 from fanout.spark.sinks.tables.jdbc_connection import sql_errors
 from fanout.spark.sinks.tables.jdbc_table import JdbcTable, columns_of, qualifier
 from fanout.spark.sinks.tables.jdbc_values import JdbcColumn
-from tests.spark.harness import PATIENCE
-from tests.spark.manual import ManualSource
 from tests.spark.sinks.kafka.harness import CONTENT, OTHER, run
 from tests.spark.sinks.tables.jdbc_databases import PASSWORD, Database, database
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,10 +26,10 @@ from fanout.errors import (
 from fanout.landing.claims import run_name
 from fanout.spark import DeltaSink, IcebergSink
 from fanout.spark.sinks.tables.merge import _run, in_attempts
-from tests.spark.harness import PATIENCE, eventually
-from tests.spark.manual import ManualSource
 from tests.spark.sinks.kafka.harness import CONTENT, OTHER, run
-from tests.spark.sinks.tables.formats import CATALOG, require
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import PATIENCE, eventually
+from tests.support.spark.table_formats import CATALOG, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

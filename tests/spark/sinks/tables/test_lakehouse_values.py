@@ -14,9 +14,9 @@ import pytest
 
 from fanout.errors import SetupError
 from fanout.spark import DeltaSink, IcebergSink
-from tests.delta_table import files_of
 from tests.spark.sinks.kafka.harness import run
-from tests.spark.sinks.tables.formats import CATALOG, require
+from tests.support.delta_table import files_of
+from tests.support.spark.table_formats import CATALOG, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 
 from fanout.spark import DeltaSink, IcebergSink, JdbcSink, ParquetSink, PostgresSink
-from tests.pages import page, python_blocks
-from tests.spark.harness import eventually
 from tests.spark.sinks.kafka.harness import run
-from tests.spark.sinks.tables.formats import require
 from tests.spark.sinks.tables.jdbc_databases import PASSWORD, database
+from tests.support.pages import page, python_blocks
+from tests.support.spark.harness import eventually
+from tests.support.spark.table_formats import require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,9 +23,9 @@ from fanout.errors import (
 from fanout.landing.claims import run_name
 from fanout.spark import ParquetSink
 from fanout.spark.sinks.tables.parquet_sink import _later
-from tests.spark.harness import PATIENCE
-from tests.spark.manual import ManualSource
 from tests.spark.sinks.kafka.harness import CONTENT, OTHER, run
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

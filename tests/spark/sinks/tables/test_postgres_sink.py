@@ -32,9 +32,9 @@ from fanout.spark import PostgresSink
 from fanout.spark.sinks.tables import postgres_sink
 from fanout.spark.sinks.tables.postgres_connection import CopyTask, transaction
 from fanout.spark.sinks.tables.postgres_table import TargetTable, column_types, find_table
-from tests.spark.harness import PATIENCE, eventually
-from tests.spark.manual import ManualSource
 from tests.spark.sinks.kafka.harness import CONTENT, OTHER, run
+from tests.support.manual_source import ManualSource
+from tests.support.spark.harness import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,12 +17,12 @@ from fanout.kafka.shuffle.frames import (
     WatermarkFrame,
     encode_control,
 )
-from tests.provers.record_batches import BatchRow
 from tests.provers.simulation.kafka.log_builder import BatchContent
 from tests.provers.simulation.kafka.partition_log import KafkaRecord, ProducerFrames
 from tests.provers.simulation.kafka.topic_writer import HELD
 from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.service_clock import millis
+from tests.support.kafka.record_batches import BatchRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,9 @@ from fanout.kinesis.aws.api import NO_TAGS, UnreadRecords
 from fanout.kinesis.aws.error_hints import code_of
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.kinesis.faults import WAITED_FOR, KinesisFaultKind, KinesisFaultSite
-from tests.provers.simulation.kinesis.service.client_errors import client_error, no_answer
 from tests.provers.simulation.kinesis.service.polling import KinesisPolling, SimShardIterator
 from tests.provers.simulation.kinesis.service.subscription_body import SubscriptionBody
+from tests.support.kinesis.client_errors import client_error, no_answer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping

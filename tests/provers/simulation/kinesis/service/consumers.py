@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, final
 
 from fanout.kinesis.aws.api import ConsumerDescription
-from tests.provers.simulation.kinesis.service.client_errors import client_error
+from tests.support.kinesis.client_errors import client_error
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from tests.provers.simulation.kinesis.service.client_errors import client_error, no_answer
+from tests.support.kinesis.client_errors import client_error, no_answer
 
 if TYPE_CHECKING:
     from tests.provers.simulation.job.process_run import ProcessRun

@@ -12,10 +12,10 @@ import aiohttp
 from fanout.errors import MalformedEventError, UnconfirmedEndError
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind
-from tests.provers.simulation.kinesis.service.client_errors import client_error
 from tests.provers.simulation.kinesis.service.event_faults import UNKNOWN_CHILD
 from tests.provers.simulation.kinesis.service.pages import ShardPage, answer_of, pieces_of
 from tests.provers.simulation.randomness import happens
+from tests.support.kinesis.client_errors import client_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final, final
 
-from tests.provers.simulation.kinesis.service.client_errors import client_error
+from tests.support.kinesis.client_errors import client_error
 
 if TYPE_CHECKING:
     from tests.provers.simulation.job.process_run import ProcessRun

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, final
 
-from tests.provers.simulation.kinesis.service.client_errors import client_error
+from tests.support.kinesis.client_errors import client_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 from fanout.kinesis.aws.api import ShardDescription, StreamDescription
 from fanout.testing.kinesis.rules import KinesisRules
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind
-from tests.provers.simulation.kinesis.service.client_errors import client_error
 from tests.provers.simulation.kinesis.service.consumers import KinesisConsumers
 from tests.provers.simulation.kinesis.service.damaged_records import DamagedRecords
 from tests.provers.simulation.kinesis.service.outages import Outages
@@ -19,6 +18,7 @@ from tests.provers.simulation.kinesis.service.retention import Retention
 from tests.provers.simulation.kinesis.service.service_state import EPOCH, ServiceState
 from tests.provers.simulation.randomness import happens
 from tests.provers.simulation.service_clock import millis
+from tests.support.kinesis.client_errors import client_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,6 @@ from fanout.core.positions import Cursor, Range
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.columns import SCHEMA
 from fanout.testing.virtual_time.loop import simulate
-from tests.provers.record_batches import ABORT, COMMIT, batch, marker, rows
 from tests.provers.simulation.armed_faults import ArmedFaults
 from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.job.process_run import ProcessRun
@@ -30,6 +29,7 @@ from tests.provers.simulation.kafka.partition_log import (
 from tests.provers.simulation.kafka.sent_responses import SentResponses
 from tests.provers.simulation.kafka.service import KafkaSimService
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
+from tests.support.kafka.record_batches import ABORT, COMMIT, batch, marker, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,11 +20,11 @@ from fanout.kafka.shuffle.frames import (
     WatermarkFrame,
     decode_control,
 )
-from tests.kafka.shuffle.decoding import read_answer
 from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.kafka.partition_log import KafkaRecord, ProducerFrames, StoredBatch
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kafka.shuffle.expected_watermark import ExpectedWatermark
+from tests.support.kafka.shuffle_decoding import read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from tests.provers.simulation.kafka.faults import KafkaFault, KafkaFaultKind
 from tests.provers.simulation.kafka.plan_draws import draw_kafka_plan
 from tests.provers.simulation.kafka.world import KafkaWorld
 from tests.provers.simulation.kinesis.oracle.held_events import HeldEvents
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
     from fanout.kafka.reading.transport import FetchAnswer, KafkaTransport

@@ -9,12 +9,12 @@ from fanout.errors import (
     SubscriptionEndedError,
 )
 from tests.provers.simulation.kinesis.faults import UNKNOWN_ERROR
-from tests.provers.simulation.kinesis.service.client_errors import client_error
 from tests.provers.tests.simulation.kinesis.oracle.notified_process import (
     DAMAGE,
     SHARD,
     NotifiedProcess,
 )
+from tests.support.kinesis.client_errors import client_error
 
 THREE = "length (the same error came 3 times at one position)"
 

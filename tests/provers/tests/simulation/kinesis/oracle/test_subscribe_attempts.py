@@ -12,12 +12,12 @@ from fanout.errors import (
     UnconfirmedEndError,
 )
 from fanout.kinesis import KinesisSource
-from tests.provers.simulation.kinesis.service.client_errors import client_error
 from tests.provers.tests.simulation.kinesis.oracle.notified_process import (
     DAMAGE,
     SHARD,
     NotifiedProcess,
 )
+from tests.support.kinesis.client_errors import client_error
 
 
 def test_each_end_is_told_once_with_what_the_service_did() -> None:

@@ -18,7 +18,7 @@ from tests.provers.tests.simulation.kinesis.oracle.notified_process import (
     SOURCE,
     NotifiedProcess,
 )
-from tests.virtual_time import in_virtual_time
+from tests.support.virtual_time import in_virtual_time
 
 SILENT = SubscriptionSilentError("nothing came")
 

@@ -15,7 +15,7 @@ from fanout.kafka.cluster import Cluster
 from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.write_options import ProducerOptions
 from fanout.kafka.writing.writer import open_writer
-from tests.kafka.brokers import HERE
+from tests.support.kafka.brokers import HERE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping

@@ -20,7 +20,7 @@ from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.kafka_source import open_kafka_connection
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, Throttled
-from tests.provers.record_batches import batch, marker, rows
+from tests.support.kafka.record_batches import batch, marker, rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence

@@ -18,7 +18,7 @@ __all__ = (
     "session_block",
 )
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 PAGES: Final = (
     ROOT / "README.md",

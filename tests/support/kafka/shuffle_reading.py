@@ -10,10 +10,10 @@ import pyarrow as pa
 
 import fanout
 from fanout.kafka import Producers, ShuffleSource, producers_at
-from tests.kafka.topics import seeded
+from tests.support.kafka.topics import seeded
 
 if TYPE_CHECKING:
-    from tests.kafka.topics import Topic
+    from tests.support.kafka.topics import Topic
 
 MS = pa.timestamp("ms", "UTC")
 

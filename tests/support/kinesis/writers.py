@@ -6,14 +6,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from fanout.kinesis import open_writer
-from tests.kinesis.reading import session
+from tests.support.kinesis.reading import session
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     import fanout
     from fanout.kinesis import KinesisWriter
-    from tests.kinesis.reading import Stream
+    from tests.support.kinesis.reading import Stream
 
 
 def writing(stream: Stream, /, **options: Any) -> AbstractAsyncContextManager[KinesisWriter]:

@@ -10,13 +10,13 @@ from fanout.kafka import KafkaSource, Security, ShuffleSource
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle.frames import ControlFrame, encode_control
 from fanout.kafka.shuffle.source import open_shuffle
-from tests.provers.record_batches import BatchRow, batch
+from tests.support.kafka.record_batches import BatchRow, batch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from fanout.kafka.shuffle.source import ShuffleConnection
-    from tests.kafka.scripted import Log, ScriptedCluster
+    from tests.support.kafka.scripted_cluster import Log, ScriptedCluster
 
 __all__ = ("ScriptedShuffle", "framed", "write")
 

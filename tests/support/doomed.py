@@ -127,6 +127,6 @@ def _kill_after_rows(group: int, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 if __name__ == "__main__":
     # So that wrapped classes are those that other modules import.
-    from tests.examples.doomed import main as run
+    from tests.support.doomed import main as run
 
     run()

@@ -8,7 +8,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import Fetched
 from fanout.kafka.shuffle.frames import FRAMED
-from tests.provers.record_batches import BatchRow, batch
+from tests.support.kafka.record_batches import BatchRow, batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

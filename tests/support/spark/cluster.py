@@ -23,18 +23,18 @@ import pyspark
 import pytest
 
 from fanout.testing.spark.class_archive import java_options
-from tests.process_list import running_with
-from tests.spark.harness import eventually
-from tests.spark.hosts import HERE
+from tests.support.process_list import running_with
+from tests.support.spark.harness import eventually
+from tests.support.spark.hosts import HERE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from tests.spark.hosts import Host
+    from tests.support.spark.hosts import Host
 
 __all__ = ("SPARK_ON_THIS_MACHINE", "StandaloneCluster", "standalone_cluster", "start_cluster")
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 
 SPARK_ON_THIS_MACHINE: Final[Mapping[str, str]] = {
     "PYSPARK_PYTHON": sys.executable,

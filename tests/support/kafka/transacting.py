@@ -19,7 +19,7 @@ from fanout.kafka.transactions.calls import Markers
 from fanout.kafka.transactions.commit_token import CommitToken
 from fanout.kafka.transactions.outcome import TransactionState
 from fanout.kafka.transactions.transactions import open_transactions
-from tests.kafka.brokers import HERE, create
+from tests.support.kafka.brokers import HERE, create
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from fanout.errors import SetupError
-from tests.delta_table import DELTA_SETTINGS
 from tests.jars.fetch import delta_set, iceberg_set, spark_jars
+from tests.support.delta_table import DELTA_SETTINGS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fanout.core.events import Batch, End
-from tests.spark.manual import SCHEMA, ManualSource
+from tests.support.manual_source import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

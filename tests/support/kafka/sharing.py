@@ -11,7 +11,7 @@ import fanout
 from fanout.core.backoff import Backoff
 from fanout.kafka import KafkaShareSource
 from fanout.kafka.cluster import Cluster
-from tests.kafka.topics import PLAINTEXT, new_topic, seeded
+from tests.support.kafka.topics import PLAINTEXT, new_topic, seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fanout.core.source import RecordLocks
     from fanout.core.statistics import LendingStatistics
     from fanout.testing.kafka.broker import KafkaBroker
-    from tests.kafka.topics import Topic
+    from tests.support.kafka.topics import Topic
 
 _NAMES = itertools.count(1)
 

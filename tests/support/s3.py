@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 import pytest
 
+from fanout.testing.s3_server import serve_s3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 # Fixtures that yield an endpoint. S3Mock takes seconds to start.
 S3_SERVERS: Final = ("moto", pytest.param("s3mock", marks=pytest.mark.prove))
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    with serve_s3() as endpoint:
+        yield endpoint
 
 
 def s3_client(endpoint: str) -> Any:
