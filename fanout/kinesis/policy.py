@@ -150,6 +150,8 @@ _CODES: Final[Mapping[str, _Kind]] = {
         _Kind.BLOCKED,
     ),
     "ValidationException": _Kind.REFUSED,
+    # No call of ours asks for a dry run.
+    "DryRunOperationException": _Kind.REFUSED,
 }
 
 # The first match counts.

@@ -440,7 +440,7 @@ def test_a_stream_that_is_deleted_ends_it_with_one_sentence(stream: Stream) -> N
         stream.put(b"1")
         assert values(process, 1) == ["1"]
         client = boto3.client("kinesis", **stream.server.client_options)
-        client.delete_stream(StreamName=stream.name)
+        client.delete_stream(StreamName=stream.name, EnforceConsumerDeletion=True)
         client.close()
         _, stderr = process.communicate(timeout=20)
     assert process.returncode == 2

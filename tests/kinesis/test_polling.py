@@ -360,7 +360,9 @@ async def test_a_stream_that_is_deleted_ends_the_polling_with_its_name(stream: S
     with client(stream) as kinesis:
         async with stream.reading(mode="polling", discovery_interval=60) as reader:
             await reader.has(3)
-            await asyncio.to_thread(kinesis.delete_stream, StreamName="orders")
+            await asyncio.to_thread(
+                kinesis.delete_stream, StreamName="orders", EnforceConsumerDeletion=True
+            )
             failure = await reader.failed()
     assert "the stream 'orders' is gone: it was deleted" in str(failure)
 

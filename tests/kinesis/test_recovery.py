@@ -151,7 +151,9 @@ async def test_a_stream_that_was_deleted_ends_the_reading_with_its_name(stream: 
     with client(stream) as kinesis:
         async with stream.reading(discovery_interval=60) as reader:
             await reader.has(3)
-            await asyncio.to_thread(kinesis.delete_stream, StreamName="orders")
+            await asyncio.to_thread(
+                kinesis.delete_stream, StreamName="orders", EnforceConsumerDeletion=True
+            )
             failure = await reader.failed()
     assert "the stream 'orders' is gone: it was deleted" in str(failure)
 
@@ -164,7 +166,7 @@ async def test_a_stream_that_replaces_the_one_that_is_read_is_not_read(
     with client(stream) as kinesis:
         async with stream.reading(discovery_interval=discovery) as reader:
             await reader.has(3)
-            kinesis.delete_stream(StreamName="orders")
+            kinesis.delete_stream(StreamName="orders", EnforceConsumerDeletion=True)
             stream.server.create_stream("orders")
             stream.server.put_records("orders", [("new", b"new")])
             failure = await reader.failed()

@@ -313,7 +313,7 @@ async def test_positions_of_a_stream_that_was_deleted_and_created_again_are_refu
         await opened.acknowledge(await anext(opened))
         saved = opened.positions
     with client(stream) as kinesis:
-        kinesis.delete_stream(StreamName="orders")
+        kinesis.delete_stream(StreamName="orders", EnforceConsumerDeletion=True)
     assert stream.server.create_stream("orders") == stream.arn
     stream.put(3)
     with pytest.raises(fanout.PositionError, match=r"that was deleted: .* start anew with"):

@@ -212,7 +212,7 @@ def test_a_query_outlives_its_consumer_but_not_its_stream(
         client.deregister_stream_consumer(StreamARN=arn["StreamARN"], ConsumerName="etl")
         kinesis.put_records("orders", [("a", b"x")])
         recorder.wait_for_rows(2)
-        client.delete_stream(StreamName="orders")
+        client.delete_stream(StreamName="orders", EnforceConsumerDeletion=True)
     with pytest.raises(FanOutError, match=r"it was deleted|may have been deleted"):
         query.await_termination(20)
     assert query.exception() is not None

@@ -314,7 +314,7 @@ def test_what_has_expired_is_listed_and_served_no_more(kinesis: Any) -> None:
 
 def test_the_numbers_of_a_stream_that_is_created_again_are_new(kinesis: Any) -> None:
     (old,) = kinesis.put(b"a")
-    kinesis.client.delete_stream(StreamName="orders")
+    kinesis.client.delete_stream(StreamName="orders", EnforceConsumerDeletion=True)
     kinesis.server.create_stream("orders")
     kinesis.register("etl")
     kinesis.put(b"b")

@@ -132,7 +132,7 @@ def test_deregistering_ends_live_subscriptions(kinesis: Any) -> None:
 
 def test_deleting_the_stream_ends_live_subscriptions(kinesis: Any) -> None:
     events = kinesis.subscribe()
-    kinesis.client.delete_stream(StreamName="orders")
+    kinesis.client.delete_stream(StreamName="orders", EnforceConsumerDeletion=True)
     with pytest.raises(EventStreamError) as error:
         list(events)
     assert code(error) == "ResourceNotFoundException"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -50,13 +51,15 @@ def filter_shards(shards: Iterable[Shard], shard_filter: dict[str, Any] | None) 
 
 def encode_token(stream: str, after: str, shard_filter: dict[str, Any] | None) -> str:
     """Return the NextToken of a page that ends with a shard."""
-    return base64.b64encode(json.dumps([stream, after, shard_filter]).encode()).decode()
+    return base64.b64encode(
+        json.dumps([stream, after, shard_filter, time.monotonic()]).encode()
+    ).decode()
 
 
-def decode_token(token: str) -> tuple[str, str, dict[str, Any] | None]:
-    """Take a NextToken apart: stream name, last shard id, filter."""
+def decode_token(token: str) -> tuple[str, str, dict[str, Any] | None, float]:
+    """Take a NextToken apart: stream, last shard id, filter, and when it was issued."""
     try:
         fields = base64.b64decode(token, validate=True)
-        return msgspec.json.decode(fields, type=tuple[str, str, dict[str, Any] | None])
+        return msgspec.json.decode(fields, type=tuple[str, str, dict[str, Any] | None, float])
     except (*MALFORMED_JSON, ValueError) as error:
         raise ListShardsError(f"NextToken {token} is invalid.") from error

@@ -19,7 +19,13 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from fanout.errors import OptionError
 from fanout.testing.kinesis.consumers import Consumer, Refusal
 from fanout.testing.kinesis.moto_responses import Response
-from fanout.testing.kinesis.moto_stream import HASH_KEYS, EmbeddedStream, PutEntry, invalid_argument
+from fanout.testing.kinesis.moto_stream import (
+    HASH_KEYS,
+    EmbeddedStream,
+    PutEntry,
+    invalid_argument,
+    refuse_dry_run,
+)
 from fanout.testing.kinesis.request_checks import serialization_error, validation_error
 
 if TYPE_CHECKING:
@@ -34,11 +40,12 @@ _exceptions: Any = moto.kinesis.exceptions
 
 # Limits of the API reference: PutRecords, RegisterStreamConsumer.
 _MAX_RECORDS = 500
-_MAX_REQUEST_BYTES = 5 << 20
-_MAX_RECORD_BYTES = 1 << 20
+_MAX_REQUEST_BYTES = 10 << 20
 _MAX_KEY_CHARACTERS = 256
 _HASH_KEY = re.compile(r"0|[1-9][0-9]{0,38}")
 _MAX_CONSUMERS = 20
+# Of an on-demand stream, where the account has committed itself to a minimal throughput.
+_MAX_CONSUMERS_COMMITTED = 50
 _MAX_CREATING = 5
 
 
@@ -77,6 +84,7 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         self._lock = threading.Lock()
         self._streams_ever = 0
         self._newest_consumer = datetime.fromtimestamp(0, UTC)
+        self.commitment: dict[str, Any] = {"Status": "DISABLED"}
 
     @property
     def flask_paths(self) -> dict[str, Any]:
@@ -137,9 +145,28 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         """Return the streams in order of creation."""
         return list(self.streams.values())
 
-    def delete_stream(self, stream_arn: str | None, stream_name: str | None) -> EmbeddedStream:
+    def describe_limits(self) -> dict[str, int]:
+        """Count what the account has; moto counts nothing."""
+        streams = self.list_streams()
+        limits: dict[str, int] = super().describe_limits()
+        return limits | {
+            "OpenShardCount": sum(
+                len(stream.open_shards) for stream in streams if not stream.is_on_demand
+            ),
+            "OnDemandStreamCount": sum(stream.is_on_demand for stream in streams),
+        }
+
+    def delete_stream(
+        self, stream_arn: str | None, stream_name: str | None, *, with_consumers: bool = False
+    ) -> EmbeddedStream:
         """Delete a stream; its subscriptions end with ResourceNotFoundException."""
         stream = self.describe_stream(stream_arn, stream_name)
+        if stream.consumers and not with_consumers:
+            raise JsonRESTError(
+                "ResourceInUseException",
+                f"Stream {stream.stream_name} under account {self.account_id} has registered "
+                "consumers: deregister them, or set EnforceConsumerDeletion.",
+            )
         del self.streams[stream.stream_name]
         message = f"Stream {stream.stream_name} under account {self.account_id} not found."
         stream.end_subscriptions(Refusal("ResourceNotFoundException", message))
@@ -149,7 +176,9 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         """Store one record: partition key, explicit hash key, data in base64."""
         stream = self.describe_stream(stream_arn, stream_name)
         names = ("PartitionKey", "ExplicitHashKey", "Data")
-        ((shard_id, number),) = stream.append([_entry(dict(zip(names, record, strict=True)), 1)])
+        ((shard_id, number),) = stream.append(
+            [_entry(dict(zip(names, record, strict=True)), 1, stream)]
+        )
         return str(number), shard_id
 
     def put_records(
@@ -158,14 +187,18 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         stream_name: str | None,
         records: list[dict[str, Any]],
         refusal: RefuseRecords | None = None,
+        *,
+        dry_run: bool = False,
     ) -> dict[str, Any]:
         """Store up to 500 records; each is refused by itself where its shard has had too much."""
         stream = self.describe_stream(stream_arn, stream_name)
         if len(records) > _MAX_RECORDS:
             raise _exceptions.TooManyRecords
-        entries = [_entry(record, position) for position, record in enumerate(records, 1)]
+        entries = [_entry(record, number, stream) for number, record in enumerate(records, 1)]
         if sum(entry.size for entry in entries) > _MAX_REQUEST_BYTES:
-            raise _exceptions.TotalRecordsSizeExceedsLimit
+            raise invalid_argument("Records size exceeds 10 MB limit")
+        if dry_run:
+            raise refuse_dry_run()
         results = stream.put(entries, self.state.rules, refusal)
         failed = sum("ErrorCode" in result for result in results)
         return {
@@ -186,7 +219,9 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
                     f"Consumer {consumer_name} under stream {stream_arn} already exists.",
                 )
             creating = [each for each in stream.consumers if each.status == "CREATING"]
-            if len(stream.consumers) >= _MAX_CONSUMERS or len(creating) >= _MAX_CREATING:
+            committed = stream.is_on_demand and self.commitment["Status"] != "DISABLED"
+            most = _MAX_CONSUMERS_COMMITTED if committed else _MAX_CONSUMERS
+            if len(stream.consumers) >= most or len(creating) >= _MAX_CREATING:
                 raise JsonRESTError(
                     "LimitExceededException", f"Too many consumers of stream {stream_arn}."
                 )
@@ -236,24 +271,31 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
         raise _exceptions.ConsumerNotFound(consumer_arn or consumer_name, self.account_id)
 
 
-def _entry(record: Any, position: int) -> PutEntry:
+def _entry(record: Any, position: int, stream: EmbeddedStream) -> PutEntry:
+    partition_key: str | None
     match record:
         case {"PartitionKey": str(partition_key), "Data": str(data)}:
             hash_key = _hash_key(record.get("ExplicitHashKey"))
+        case {"Data": str(data)} if stream.is_automatic and record.get("PartitionKey") is None:
+            partition_key, hash_key = None, None
         case dict():
             raise validation_error("a record needs a PartitionKey and Data, which are strings.")
         case _:
             raise serialization_error("A record must be a structure.")
-    if not 0 < len(partition_key) <= _MAX_KEY_CHARACTERS:
+    if partition_key is not None and not 0 < len(partition_key) <= _MAX_KEY_CHARACTERS:
         raise validation_error("a partition key must have 1 to 256 characters.")
     try:
         encoded = data.encode()
         length = len(binascii.a2b_base64(encoded, strict_mode=True))
     except (binascii.Error, UnicodeEncodeError) as error:
         raise serialization_error("Data is not base64.") from error
-    if length > _MAX_RECORD_BYTES:
-        raise _exceptions.RecordSizeExceedsLimit(position)
-    return PutEntry(partition_key, hash_key, encoded, length + len(partition_key.encode()))
+    size = length + len((partition_key or "").encode())
+    if size > stream.max_record_bytes:
+        raise validation_error(
+            f"Value at 'records.{position}.member.data' failed to satisfy constraint: Member must "
+            f"have length less than or equal to {stream.max_record_bytes} with its partition key"
+        )
+    return PutEntry(partition_key, hash_key, encoded, size)
 
 
 def _hash_key(explicit: object) -> int | None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import time
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Never
 
+import moto.kinesis.models
 import moto.kinesis.responses
 from moto.core.exceptions import JsonRESTError
 from moto.core.responses import ActionResult, EmptyResult
@@ -25,6 +29,7 @@ from fanout.testing.faults import (
     RefuseRecords,
     RefuseSubscribe,
 )
+from fanout.testing.kinesis.api_model import extend_model
 from fanout.testing.kinesis.cbor import CBOR, JSON, json_to_cbor, speaks_cbor
 from fanout.testing.kinesis.consumers import Refusal, RefusedError
 from fanout.testing.kinesis.list_shards import (
@@ -33,9 +38,14 @@ from fanout.testing.kinesis.list_shards import (
     encode_token,
     filter_shards,
 )
-from fanout.testing.kinesis.moto_stream import invalid_argument
+from fanout.testing.kinesis.moto_stream import MAX_TAGS, invalid_argument, refuse_dry_run
 from fanout.testing.kinesis.polling import ShardIterator, encode_answer, read_page
-from fanout.testing.kinesis.request_checks import read_request, serialization_error
+from fanout.testing.kinesis.request_checks import (
+    read_request,
+    serialization_error,
+    validation_error,
+)
+from fanout.testing.kinesis.resource_policy import allows, read_policy
 from fanout.testing.kinesis.server_state import now_in_millis
 from fanout.testing.kinesis.shard import Page, PositionRefusedError
 from fanout.testing.kinesis.subscribe import open_subscription, stream_frames
@@ -54,10 +64,27 @@ _logger = logging.getLogger(__name__)
 # moto's types stay outside: they describe the backend that ours replaces.
 _responses: Any = moto.kinesis.responses
 
+_backends: Any = moto.kinesis.models.kinesis_backends
+_ACCOUNT = re.compile(r"[0-9]{12}")
+# The members that name a resource, the most exact one first.
+_ARNS = ("ConsumerARN", "ResourceARN", "StreamARN")
+
+# moto reads requests and writes answers by it.
+extend_model(get_service_model("kinesis"))
+
 # The default pages of the API reference.
 _SHARDS = 1_000
 _POLL_RECORDS = 10_000
 _STREAMS = 100
+_CONSUMERS = 100
+# What the NextToken of ListShards holds already.
+_WITHOUT_TOKEN = (
+    "StreamName",
+    "StreamARN",
+    "ExclusiveStartShardId",
+    "StreamCreationTimestamp",
+    "ShardFilter",
+)
 
 
 class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is untyped here
@@ -101,7 +128,44 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             message = f"The embedded server has no operation {action}."
             raise JsonRESTError("UnknownOperationException", message)
         self.request = read_request(asked_for, self.raw_body)
+        self._check_owner(action)
         return super().call_action()
+
+    def get_current_account(self) -> str:
+        """Take an id of an access key that is an account's number for that account."""
+        key = self._access_key()
+        return key if _ACCOUNT.fullmatch(key) else str(super().get_current_account())
+
+    @property
+    def kinesis_backend(self) -> Any:
+        """The streams of the account that the request's ARN names, or else of the caller."""
+        return _backends[_owner(self._arn()) or self.current_account][self.region]
+
+    def _arn(self) -> str:
+        request = getattr(self, "request", {})
+        return str(next((request[name] for name in _ARNS if name in request), ""))
+
+    def _check_owner(self, action: str) -> None:
+        """Refuse another account what the policy of the resource does not allow."""
+        arn = self._arn()
+        if _owner(arn) in {None, self.current_account}:
+            return
+        policy = self.kinesis_backend.resource_policies.get(arn, "{}")
+        if not allows(policy, self.current_account, action, arn):
+            raise JsonRESTError(
+                "AccessDeniedException",
+                f"User: arn:aws:iam::{self.current_account}:root is not authorized to perform: "
+                f"kinesis:{action} on resource: {arn} because no resource-based policy allows the "
+                f"kinesis:{action} action",
+            )
+
+    def put_resource_policy(self) -> Any:
+        """Store a policy that can be read."""
+        try:
+            read_policy(self.request["Policy"])
+        except ValueError as error:
+            raise invalid_argument(str(error)) from error
+        return super().put_resource_policy()
 
     def _access_key(self) -> str:
         """Return the id of the key that signed the request: Credential=<id>/<date>/..."""
@@ -110,6 +174,10 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
 
     def put_record(self) -> Any:
         """Store a record as PutRecords does, under its limits and its faults."""
+        if "SequenceNumberForOrdering" in self.request and self._stream().is_automatic:
+            raise invalid_argument(
+                "SequenceNumberForOrdering cannot be used with the strategy AUTO."
+            )
         names = ("PartitionKey", "ExplicitHashKey", "Data")
         answer = self._put([{name: self.request.get(name) for name in names}])
         (result,) = answer["Records"]
@@ -132,6 +200,7 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             request.get("StreamName"),
             records,
             fault if isinstance(fault, RefuseRecords) else None,
+            dry_run=request.get("DryRun", False),
         )
         if isinstance(fault, CutPut):
             self._caller.cut()
@@ -170,14 +239,17 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         self, request: dict[str, Any]
     ) -> tuple[EmbeddedStream, str, dict[str, Any] | None]:
         if "NextToken" not in request:
+            if not {"StreamName", "StreamARN"} & request.keys():
+                raise ListShardsError("Either NextToken or StreamName should be provided.")
             stream = self.kinesis_backend.describe_stream(
                 request.get("StreamARN"), request.get("StreamName")
             )
             after = request.get("ExclusiveStartShardId", "")
             return stream, after, request.get("ShardFilter")
-        if "StreamName" in request:
-            raise ListShardsError("NextToken and StreamName cannot be provided together.")
-        name, after, shard_filter = decode_token(request["NextToken"])
+        for other in _WITHOUT_TOKEN:
+            if other in request:
+                raise ListShardsError(f"NextToken and {other} cannot be provided together.")
+        name, after, shard_filter = self._decode(request["NextToken"])
         return self.kinesis_backend.describe_stream(None, name), after, shard_filter
 
     def get_shard_iterator(self) -> Any:
@@ -200,6 +272,8 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
                 cursor = shard.cursor_at(position, now_in_millis())
             except PositionRefusedError as error:
                 raise invalid_argument(str(error)) from error
+        if request.get("DryRun"):
+            raise refuse_dry_run()
         token = ShardIterator.now(stream.stream_name, shard.shard_id, cursor).encode()
         return 200, {"Content-Type": JSON}, json.dumps({"ShardIterator": token})
 
@@ -218,6 +292,8 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         with self._counting_violations(), stream.lock:
             meter.note_call("GetRecords", shard.shard_id, state.rules)
             iterator.check_age(state.rules)
+        if request.get("DryRun"):
+            raise refuse_dry_run()
         fault = state.faults.at_poll(shard.shard_id)
         with stream.lock:
             if isinstance(fault, EmptyPoll):
@@ -266,9 +342,152 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             answer["NextToken"] = page[-1].stream_name
         return ActionResult(answer)
 
+    def _stream(self) -> EmbeddedStream:
+        stream: EmbeddedStream = self.kinesis_backend.describe_stream(
+            self.request.get("StreamARN"), self.request.get("StreamName")
+        )
+        return stream
+
+    def create_stream(self) -> Any:
+        """Create a stream with its settings, which moto leaves out."""
+        request = self.request
+        mode = request.get("StreamModeDetails")
+        on_demand = bool(mode and mode["StreamMode"] == "ON_DEMAND")
+        if not on_demand and "ShardCount" not in request:
+            raise validation_error("a stream in Provisioned mode needs a ShardCount.")
+        backend = self.kinesis_backend
+        name = request["StreamName"]
+        strategy = request.get("RecordDistributionStrategy", "USER_PARTITION_KEY")
+        if strategy == "AUTO" and not on_demand:
+            raise invalid_argument("RecordDistributionStrategy AUTO needs the On-Demand mode.")
+        if len(request.get("Tags", {})) > MAX_TAGS:
+            raise invalid_argument(f"A stream cannot have more than {MAX_TAGS} tags.")
+        stream = backend.create_stream(name, request.get("ShardCount"), mode)
+        stream.strategy = strategy
+        stream.tags.update(request.get("Tags", {}))
+        stream.max_record_bytes = request.get("MaxRecordSizeInKiB", 1024) * 1024
+        stream.warm_throughput = request.get("WarmThroughputMiBps")
+        return EmptyResult()
+
+    def add_tags_to_stream(self) -> Any:
+        """Add tags within their limit."""
+        self._stream().add_tags(self.request["Tags"])
+        return EmptyResult()
+
+    def delete_stream(self) -> Any:
+        """Delete a stream, and its consumers if that is asked for."""
+        request = self.request
+        self.kinesis_backend.delete_stream(
+            request.get("StreamARN"),
+            request.get("StreamName"),
+            with_consumers=request.get("EnforceConsumerDeletion", False),
+        )
+        return EmptyResult()
+
+    def split_shard(self) -> Any:
+        """Split a shard of a provisioned stream."""
+        stream = self._stream()
+        stream.check_provisioned()
+        stream.get_shard(self.request["ShardToSplit"])
+        return super().split_shard()
+
+    def merge_shards(self) -> Any:
+        """Merge shards of a provisioned stream."""
+        stream = self._stream()
+        stream.check_provisioned()
+        stream.get_shard(self.request["ShardToMerge"])
+        stream.get_shard(self.request["AdjacentShardToMerge"])
+        return super().merge_shards()
+
+    def update_shard_count(self) -> Any:
+        """Change the number of shards."""
+        stream, target = self._stream(), self.request["TargetShardCount"]
+        before = len(stream.open_shards)
+        stream.update_shard_count(target)
+        counts = {"CurrentShardCount": before, "TargetShardCount": target}
+        return ActionResult({"StreamName": stream.stream_name, "StreamARN": stream.arn} | counts)
+
+    def update_stream_mode(self) -> Any:
+        """Change the mode; a provisioned stream is distributed by partition key."""
+        stream = self._stream()
+        stream.stream_mode = self.request["StreamModeDetails"]
+        if not stream.is_on_demand:
+            stream.strategy, stream.warm_throughput = "USER_PARTITION_KEY", None
+        return EmptyResult()
+
+    def update_max_record_size(self) -> Any:
+        """Change how large a record may be."""
+        self._stream().max_record_bytes = self.request["MaxRecordSizeInKiB"] * 1024
+        return EmptyResult()
+
+    def update_stream_record_distribution_strategy(self) -> Any:
+        """Change who distributes the records, at once."""
+        self._stream().set_strategy(self.request["RecordDistributionStrategy"])
+        return EmptyResult()
+
+    def update_stream_warm_throughput(self) -> Any:
+        """Change the warm throughput of an on-demand stream."""
+        stream = self._stream()
+        if not stream.is_on_demand or self.kinesis_backend.commitment["Status"] == "DISABLED":
+            raise invalid_argument(
+                "Warm throughput needs the On-Demand mode, and an account with "
+                "MinimumThroughputBillingCommitment."
+            )
+        stream.warm_throughput = self.request["WarmThroughputMiBps"]
+        names = {"StreamName": stream.stream_name, "StreamARN": stream.arn}
+        return ActionResult(names | {"WarmThroughput": stream.warmth()})
+
+    def describe_account_settings(self) -> Any:
+        """Describe the commitment of the account."""
+        commitment = self.kinesis_backend.commitment
+        return ActionResult({"MinimumThroughputBillingCommitment": commitment})
+
+    def update_account_settings(self) -> Any:
+        """Begin a commitment, or end it after its first day."""
+        commitment = self.kinesis_backend.commitment
+        wanted = self.request["MinimumThroughputBillingCommitment"]["Status"]
+        if wanted == "DISABLED" and commitment["Status"] != "DISABLED":
+            commitment["Status"] = "ENABLED_UNTIL_EARLIEST_ALLOWED_END"
+        elif wanted == "ENABLED" and commitment["Status"] == "DISABLED":
+            now = datetime.now(UTC).replace(microsecond=0)
+            commitment |= {"StartedAt": now, "EarliestAllowedEndAt": now + timedelta(days=1)}
+            commitment["Status"] = wanted
+        elif wanted == "ENABLED":
+            commitment["Status"] = wanted
+        return self.describe_account_settings()
+
+    def list_stream_consumers(self) -> Any:
+        """Return a page of consumers, in the order of their registration."""
+        consumers = self._stream().consumers
+        begin = 0
+        if token := self.request.get("NextToken"):
+            try:
+                _, after, _ = self._decode(token)
+                begin = int(after)
+            except ValueError as error:
+                raise invalid_argument(str(error)) from error
+        stop = begin + self.request.get("MaxResults", _CONSUMERS)
+        answer: dict[str, Any] = {"Consumers": [each.to_json() for each in consumers[begin:stop]]}
+        if stop < len(consumers):
+            answer["NextToken"] = encode_token(self.request["StreamARN"], str(stop), None)
+        return ActionResult(answer)
+
+    def _decode(self, token: str) -> tuple[str, str, dict[str, Any] | None]:
+        """Read a NextToken that has not expired."""
+        stream, after, shard_filter, issued = decode_token(token)
+        life = self.kinesis_backend.state.rules.token_life
+        if time.monotonic() - issued >= life:
+            message = f"The NextToken has expired: it is older than {life:g} seconds."
+            raise JsonRESTError("ExpiredNextTokenException", message)
+        return stream, after, shard_filter
+
     def tag_resource(self) -> Any:
         """Tag a consumer or a stream."""
-        self._tags_of_resource().update(self.request["Tags"])
+        arn, tags = self.request["ResourceARN"], self.request["Tags"]
+        if "/consumer/" in arn:
+            self._tags_of_resource().update(tags)
+        else:
+            self.kinesis_backend.describe_stream(arn, None).add_tags(tags)
         return EmptyResult()
 
     def untag_resource(self) -> Any:
@@ -326,6 +545,8 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         if shard_id not in stream.shards:
             message = f"Shard {shard_id} in stream {stream.stream_name} does not exist."
             raise RefusedError("unknown_shard", Refusal("ResourceNotFoundException", message))
+        if request.get("DryRun"):
+            raise refuse_dry_run()
         position = request.get("StartingPosition") or {}
         subscription = open_subscription(
             state.rules, stream, consumer, stream.shards[shard_id], position, caller=self._caller
@@ -340,6 +561,11 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
             refusal = Refusal("ResourceNotFoundException", error.message)
             raise RefusedError("unknown_consumer", refusal) from error
         return stream, consumer
+
+
+def _owner(arn: str) -> str | None:
+    parts = arn.split(":")
+    return parts[4] if len(parts) > 4 and _ACCOUNT.fullmatch(parts[4]) else None  # noqa: PLR2004
 
 
 def _never_answer(caller: Caller) -> Never:

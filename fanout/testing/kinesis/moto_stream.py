@@ -13,6 +13,7 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import moto.kinesis.exceptions
 import moto.kinesis.models
 from moto.core.exceptions import JsonRESTError
 
@@ -21,17 +22,19 @@ from fanout.testing.kinesis.server_state import now_in_millis
 from fanout.testing.kinesis.shard import Shard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fanout.testing.faults import RefuseRecords
     from fanout.testing.kinesis.consumers import Consumer, Refusal
     from fanout.testing.kinesis.rules import KinesisRules
 
 HASH_KEYS = 2**128
+MAX_TAGS = 50
 # The largest page of DescribeStream in the API reference, which is also the default one.
 _MAX_DESCRIBED_SHARDS = 100
 # moto's types stay outside: they describe the stream that this one replaces.
 _models: Any = moto.kinesis.models
+_exceptions: Any = moto.kinesis.exceptions
 
 
 class PutEntry(NamedTuple):
@@ -49,6 +52,15 @@ def invalid_argument(message: str) -> Exception:
     return error
 
 
+def refuse_dry_run() -> Exception:
+    """Return the answer to a call that would have succeeded."""
+    error: Exception = JsonRESTError(
+        "DryRunOperationException",
+        "The request was rejected because the DryRun parameter was specified.",
+    )
+    return error
+
+
 class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped here
     """Keep shards, consumers, what was polled, and the one lock that guards all of them."""
 
@@ -61,6 +73,10 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         self._shards_ever = 0
         self.meters: defaultdict[str, PollMeter] = defaultdict(PollMeter)
         self._put_meters: defaultdict[str, _PutMeter] = defaultdict(_PutMeter)
+        self.max_record_bytes = 1 << 20
+        self.strategy = "USER_PARTITION_KEY"
+        self.warm_throughput: int | None = None
+        self._next_shard = 0
         super().__init__(*args, **kwargs)
 
     def init_shards(self, shard_count: int) -> None:
@@ -79,13 +95,7 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         with self.lock:
             for entry in entries:
                 shard = self._shard_of(entry)
-                number = shard.append(
-                    entry.partition_key,
-                    entry.data,
-                    entry.size,
-                    now,
-                    encryption=self.encryption_type,
-                )
+                number = self._store(entry, shard, now)
                 placed.append((shard.shard_id, number))
                 touched[shard.shard_id] = shard
             for shard in touched.values():
@@ -107,20 +117,68 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
             results = []
             of_refusal = 0
             for entry in entries:
-                shard_id = self._shard_of(entry).shard_id
-                code = None
+                shard = self._shard_of(entry)
+                shard_id, code = shard.shard_id, None
                 if refusal is not None and refusal.shard in {None, shard_id}:
                     code = refusal.code if of_refusal % refusal.every == 0 else None
                     of_refusal += 1
                 if code is None and not self._put_meters[shard_id].takes(entry.size, rules):
                     code = "ProvisionedThroughputExceededException"
                 if code is None:
-                    ((_, number),) = self.append([entry])
+                    number = self._store(entry, shard, now_in_millis())
+                    shard.changed.notify_all()
                     results.append({"SequenceNumber": str(number), "ShardId": shard_id})
                 else:
                     message = f"refused for shard {shard_id} in stream {self.stream_name}"
                     results.append({"ErrorCode": code, "ErrorMessage": message})
             return results
+
+    @property
+    def open_shards(self) -> list[Shard]:
+        """The shards that take records, by their hash keys."""
+        return list(self._open)
+
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether the service scales the stream."""
+        return bool(self.stream_mode.get("StreamMode") == "ON_DEMAND")
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the service distributes the records, whatever keys they have."""
+        return self.is_on_demand and self.strategy == "AUTO"
+
+    def check_provisioned(self) -> None:
+        """Refuse to change the shards of an on-demand stream."""
+        if self.is_on_demand:
+            raise _exceptions.StreamCannotBeUpdatedError(self.stream_name, self.account_id)
+
+    def set_strategy(self, strategy: str) -> None:
+        """Choose who distributes the records from now on."""
+        if strategy == "AUTO" and not self.is_on_demand:
+            raise invalid_argument(
+                f"Stream {self.stream_name} under account {self.account_id} is in Provisioned "
+                "mode, which has no RecordDistributionStrategy AUTO."
+            )
+        self.strategy = strategy
+
+    def add_tags(self, tags: Mapping[str, str]) -> None:
+        """Add tags; a stream has 50 at most."""
+        if len(self.tags | dict(tags)) > MAX_TAGS:
+            raise invalid_argument(
+                f"Failed to add tags to stream {self.stream_name} under account {self.account_id} "
+                f"because a given stream cannot have more than {MAX_TAGS} tags associated with it."
+            )
+        self.tags.update(tags)
+
+    def get_shard(self, shard_id: str) -> Shard:
+        """Find a shard; moto's error does not name the stream."""
+        if shard_id not in self.shards:
+            raise _exceptions.ResourceNotFoundError(
+                f"Shard {shard_id} in stream {self.stream_name} under account {self.account_id} "
+                "does not exist"
+            )
+        return self.shards[shard_id]
 
     def split_shard(self, shard_to_split: str, new_starting_hash_key: str) -> None:
         """Close a shard and open two that share its range."""
@@ -156,9 +214,29 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
             self.shards = {id_: shard for id_, shard in self.shards.items() if shard.is_open}
 
     def update_shard_count(self, target_shard_count: int) -> None:
-        """Split and merge as moto does, in one step for everybody else."""
+        """Split and merge until all ranges are equal, in one step for everybody else."""
+        self.check_provisioned()
         with self.lock:
-            super().update_shard_count(target_shard_count)
+            current = len(self._open)
+            counts = f"Current open shard count: {current} Target shard count: {target_shard_count}"
+            if target_shard_count > 2 * current:
+                raise invalid_argument(
+                    "UpdateShardCount cannot scale up over double your current open shard count. "
+                    + counts
+                )
+            if 2 * target_shard_count < current:
+                raise invalid_argument(
+                    "UpdateShardCount cannot scale down below half your current open shard count. "
+                    + counts
+                )
+            starts = {HASH_KEYS * n // target_shard_count for n in range(target_shard_count)}
+            for start in sorted(starts):
+                shard = self._open[bisect_right(self._starts, start) - 1]
+                if shard.starting_hash != start:
+                    self.split_shard(shard.shard_id, str(start))
+            while extra := [shard for shard in self._open if shard.starting_hash not in starts]:
+                low = self._open[self._open.index(extra[0]) - 1]
+                self.merge_shards(low.shard_id, extra[0].shard_id)
 
     def to_json(self, shard_limit: int | None = None, after: str = "") -> dict[str, Any]:
         """Describe the stream with its mode and a page of its shards, which moto leaves out."""
@@ -178,8 +256,17 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         description["StreamDescriptionSummary"] |= {
             "OpenShardCount": len(self._open),
             "ConsumerCount": len(self.consumers),
+            "MaxRecordSizeInKiB": self.max_record_bytes // 1024,
         }
+        if self.is_on_demand:
+            description["StreamDescriptionSummary"]["RecordDistributionStrategy"] = self.strategy
+        if self.warm_throughput is not None:
+            description["StreamDescriptionSummary"]["WarmThroughput"] = self.warmth()
         return description
+
+    def warmth(self) -> dict[str, int | None]:
+        """Describe the warm throughput, which is there at once."""
+        return {"TargetMiBps": self.warm_throughput, "CurrentMiBps": self.warm_throughput}
 
     def end_subscriptions(self, refusal: Refusal | None) -> None:
         """End every subscription of every consumer."""
@@ -187,7 +274,14 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
             for consumer in self.consumers:
                 consumer.end_all(refusal)
 
+    def _store(self, entry: PutEntry, shard: Shard, now: int) -> int:
+        encryption = self.encryption_type
+        return shard.append(entry.partition_key, entry.data, entry.size, now, encryption=encryption)
+
     def _shard_of(self, entry: PutEntry) -> Shard:
+        if self.is_automatic:
+            self._next_shard += 1
+            return self._open[self._next_shard % len(self._open)]
         if entry.hash_key is not None:
             key = entry.hash_key
         elif entry.partition_key is not None:

@@ -16,6 +16,7 @@ _POSITIVE = (
     "max_event_records",
     "max_event_bytes",
     "iterator_life",
+    "token_life",
     "max_poll_records",
     "max_poll_bytes",
 )
@@ -60,6 +61,7 @@ class KinesisRules:
         put_bytes_per_second: bytes of data and partition keys that a shard takes from puts in a
             second, likewise; the service allows 1 MiB.
         iterator_life: seconds after which a shard iterator has expired.
+        token_life: seconds after which the NextToken of a listing has expired.
         max_poll_records: records in one answer to a poll at most.
         max_poll_bytes: bytes of data and partition keys in one answer to a poll at most, except
             that it may always carry one record.
@@ -81,6 +83,7 @@ class KinesisRules:
     put_records_per_second: int = 0
     put_bytes_per_second: int = 0
     iterator_life: float = 300.0
+    token_life: float = 300.0
     max_poll_records: int = 10_000
     max_poll_bytes: int = 10 << 20
     initial_response: bool = True
