@@ -163,7 +163,9 @@ READERS = {
         ],
     ),
     "token of ListShards": Reader(
-        read_token, ListShardsError, [["orders", "a", {"Type": "AT_LATEST"}], ["orders", "a", None]]
+        read_token,
+        ListShardsError,
+        [["orders", "a", {"Type": "AT_LATEST"}, 2.5], ["orders", "a", None, 2.5]],
     ),
     "iterator": Reader(read_iterator, None, [["orders", "a", 17, 2.5]]),
     "line of the demo": Reader(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.testing.kafka.broker import KafkaBroker
+    from fanout.testing.kafka.cluster import KafkaCluster
     from fanout.testing.kinesis.server import KinesisServer
 
 
@@ -47,7 +48,7 @@ PRINTED, RESUME, COPIES = python_blocks("asyncio.md")
 DECODE, _, DEAD_LETTERS = python_blocks("decoding.md")
 SEVERAL, POLLING = python_blocks("kinesis.md")
 _, STOP_ASYNCIO = python_blocks("operations.md")
-TESTING, BROKER = python_blocks("testing.md")
+TESTING, BROKER, CLUSTER = python_blocks("testing.md")
 COMMAND_PAGES = ("kinesis.md", "security.md", "operations.md")
 IAM = session_block("security.md")
 DIAGNOSE = session_block("operations.md")
@@ -236,6 +237,17 @@ def test_the_broker_example_runs(
     exec(BROKER, names)  # noqa: S102 - the page is ours
     names["test_on_kafka"](start_kafka_broker)
     assert capsys.readouterr().out.startswith("clients connect to 127.0.0.1:")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+def test_the_example_of_a_cluster_works(
+    start_kafka_cluster: Callable[..., KafkaCluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {}
+    exec(CLUSTER, names)  # noqa: S102 - the page is ours
+    names["test_on_three_nodes"](start_kafka_cluster)
+    assert capsys.readouterr().out.startswith("node by partition: {0: ")
 
 
 @pytest.mark.long

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from aiokafka.errors import for_code
+from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.admin import AlterPartitionReassignmentsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import Array, Boolean, Float64, Int16, Int32, Schema, String
 
-from fanout.errors import OptionError
+from fanout.errors import OptionError, StreamStateError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.protocol.connections import CallTimeouts, open_connections
 from fanout.kafka.security import Security
@@ -93,8 +93,7 @@ async def leaders_by_node(
     """Ask nodes who leads each partition of each topic, as each of them has heard."""
     views = []
     for address in addresses:
-        async with _connections(address) as connections:
-            response = await connections.send_to_any(MetadataRequest(None))
+        response = await _send(address, MetadataRequest(None))
         views.append(
             {
                 topic: {number: leader for _, number, leader, *_ in partitions}
@@ -105,8 +104,11 @@ async def leaders_by_node(
 
 
 async def _send(bootstrap_servers: str, request: Any) -> Any:
-    async with _connections(bootstrap_servers) as connections:
-        return await connections.send_to_any(request)
+    try:
+        async with _connections(bootstrap_servers) as connections:
+            return await connections.send_to_any(request)
+    except KafkaError as error:
+        raise StreamStateError(f"no node answers: {error}") from error
 
 
 def _connections(servers: str) -> AbstractAsyncContextManager[Connections]:

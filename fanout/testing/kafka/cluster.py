@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, final
 
 from fanout.errors import OptionError, SetupError, StreamStateError
-from fanout.testing.kafka.admin_requests import alter_quotas, reorder_replicas
 from fanout.testing.kafka.jars import KAFKA_VERSION, kafka_jars
 from fanout.testing.kafka.server_process import KeptServer
 from fanout.testing.kafka.settings import (
@@ -226,15 +224,7 @@ class KafkaCluster:
             OptionError: Kafka refused it, for example because a replica is not in sync.
             StreamStateError: no node answers.
         """
-        leaders = self._admin.leaders()[0]
-        plan = {
-            topic: {n: _rotated(nodes, leaders[topic][n]) for n, nodes in partitions.items()}
-            for topic, partitions in self._admin.replicas(topics).items()
-        }
-        asyncio.run(reorder_replicas(self.bootstrap_servers, plan))
-        self._admin.elect(
-            {t: {n: first for n, (first, *_) in of.items()} for t, of in plan.items()}
-        )
+        self._admin.move_leaders(topics)
 
     def set_quotas(self, **quotas: float | None) -> None:
         """Set the quotas of all clients by Kafka's names; None removes one.
@@ -245,7 +235,7 @@ class KafkaCluster:
         Raises:
             OptionError: Kafka refused it.
         """
-        asyncio.run(alter_quotas(self.bootstrap_servers, quotas))
+        self._admin.set_quotas(quotas)
 
     def create_topic(
         self,
@@ -360,10 +350,3 @@ class KafkaCluster:
         if self._topics is None:
             self._topics = Topics(self.bootstrap_servers, self._awake)
         return self._topics
-
-
-def _rotated(replicas: list[int], leader: int) -> list[int]:
-    """Order replicas so that the one after the leader comes first."""
-    ordered = sorted(replicas)
-    after = ordered.index(leader) + 1 if leader in ordered else 0
-    return ordered[after:] + ordered[:after]

@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from aiokafka.errors import KafkaError as RequestError
 from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -20,7 +19,11 @@ from confluent_kafka.admin import (
 )
 
 from fanout.errors import OptionError, StreamStateError
-from fanout.testing.kafka.admin_requests import leaders_by_node
+from fanout.testing.kafka.admin_requests import (
+    alter_quotas,
+    leaders_by_node,
+    reorder_replicas,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -51,6 +54,7 @@ class Topics:
             "error_cb": lambda _: None,
         }
         self._admin = AdminClient(options)
+        self._servers = bootstrap_servers
         self._awake = awake
 
     def are_ready(self, cluster: str, nodes: set[int], timeout: float) -> bool:
@@ -80,18 +84,9 @@ class Topics:
             for future in (*made.values(), *led.values()):
                 future.result(timeout)
             self.leaders()
-        except (KafkaException, RequestError, StreamStateError, TimeoutError):
+        except (KafkaException, StreamStateError, TimeoutError):
             return False
         return True
-
-    def replicas(self, topics: Collection[str]) -> dict[str, dict[int, list[int]]]:
-        """Return the nodes that have each partition of topics; without names, of all topics."""
-        known = self._known()
-        return {
-            name: {number: part.replicas for number, part in topic.partitions.items()}
-            for name, topic in known.items()
-            if name in (topics or known)
-        }
 
     def leaders(self) -> list[dict[str, dict[int, int]]]:
         """Return who leads each partition of each topic, as each node that runs has heard."""
@@ -106,22 +101,19 @@ class Topics:
             }
         ]
 
-    def elect(self, leaders: Mapping[str, Mapping[int, int]]) -> None:
-        """Let the preferred replicas lead, and wait until every node has heard that they do."""
-        wanted = [TopicPartition(t, number) for t, parts in leaders.items() for number in parts]
-        elected = self._admin.elect_leaders(ElectionType.PREFERRED, wanted)
-        for error in elected.result(_TIMEOUT).values():
-            if error is not None and error.code() != KafkaError.ELECTION_NOT_NEEDED:
-                raise OptionError(f"Kafka refused: {error.str()}")
-        self._await(
-            lambda: all(
-                view[topic][number] == leader
-                for view in self.leaders()
-                for topic, parts in leaders.items()
-                for number, leader in parts.items()
-            ),
-            "the nodes did not hear of their new leaders",
-        )
+    def move_leaders(self, topics: Collection[str]) -> None:
+        """Let the next replica lead each partition; see `KafkaCluster.move_leaders`."""
+        leaders = self.leaders()[0]
+        plan = {
+            topic: {n: _rotated(nodes, leaders[topic][n]) for n, nodes in partitions.items()}
+            for topic, partitions in self._replicas(topics).items()
+        }
+        asyncio.run(reorder_replicas(self._servers, plan))
+        self._elect({t: {n: first for n, (first, *_) in of.items()} for t, of in plan.items()})
+
+    def set_quotas(self, quotas: Mapping[str, float | None]) -> None:
+        """Set the default quotas of clients; see `KafkaCluster.set_quotas`."""
+        asyncio.run(alter_quotas(self._servers, quotas))
 
     def create(
         self, topic: str, partitions: int, configs: Mapping[str, str], replicas: int
@@ -154,6 +146,23 @@ class Topics:
         """Delete a partition's oldest records; see `KafkaCluster.delete_records`."""
         self._wait(self._admin.delete_records([TopicPartition(topic, partition, before)]))
 
+    def _elect(self, leaders: Mapping[str, Mapping[int, int]]) -> None:
+        """Let the preferred replicas lead, and wait until every node has heard that they do."""
+        wanted = [TopicPartition(t, number) for t, parts in leaders.items() for number in parts]
+        elected = self._admin.elect_leaders(ElectionType.PREFERRED, wanted)
+        for error in elected.result(_TIMEOUT).values():
+            if error is not None and error.code() != KafkaError.ELECTION_NOT_NEEDED:
+                raise OptionError(f"Kafka refused: {error.str()}")
+        self._await(
+            lambda: all(
+                view[topic][number] == leader
+                for view in self.leaders()
+                for topic, parts in leaders.items()
+                for number, leader in parts.items()
+            ),
+            "the nodes did not hear of their new leaders",
+        )
+
     def _await_partitions(self, topic: str, count: int) -> None:
         # The controller answers before the brokers, which clients ask, have heard of the change.
         self._await(
@@ -163,6 +172,15 @@ class Topics:
             ),
             f"the broker did not lead {count} partitions of {topic!r}",
         )
+
+    def _replicas(self, topics: Collection[str]) -> dict[str, dict[int, list[int]]]:
+        """Return the nodes that have each partition of topics; without names, of all topics."""
+        known = self._known()
+        return {
+            name: {number: part.replicas for number, part in topic.partitions.items()}
+            for name, topic in known.items()
+            if name in (topics or known)
+        }
 
     def _known(self) -> dict[str, TopicMetadata]:
         try:
@@ -198,3 +216,10 @@ class Topics:
                 raise StreamStateError(
                     f"Kafka did not answer within {_TIMEOUT:.0f} s; was it killed or paused?"
                 ) from error
+
+
+def _rotated(replicas: list[int], leader: int) -> list[int]:
+    """Order replicas so that the one after the leader comes first."""
+    ordered = sorted(replicas)
+    after = ordered.index(leader) + 1 if leader in ordered else 0
+    return ordered[after:] + ordered[:after]
