@@ -170,24 +170,24 @@ class BatchMinimum:
 
     def __init__(self, records: int) -> None:
         self._records = records
-        self._asked: set[LanderSession] = set()
+        self._asked: list[LanderSession] = []
 
     def to_ask(
         self,
         sessions: Iterable[LanderSession],
         landed: Collection[tuple[LanderSession, SegmentFile]],
-    ) -> frozenset[LanderSession]:
+    ) -> tuple[LanderSession, ...]:
         """Return the landers that are to land now what they hold.
 
         `landed` are the segments that no batch has taken: their landers cannot land another.
         """
         if self._asked or self._enough(landed):
-            return frozenset()
+            return ()
         waiting = {session.lander for session, _ in landed}
         holding = [one for one in sessions if one.held and one.lander not in waiting]
         if landed or sum(session.held for session in holding) >= self._records:
-            self._asked.update(holding)
-        return frozenset(self._asked)
+            self._asked = holding
+        return tuple(self._asked)
 
     def is_met(self, landed: Collection[tuple[LanderSession, SegmentFile]]) -> bool:
         """Return whether a batch takes what has landed, after `to_ask`."""
@@ -195,7 +195,7 @@ class BatchMinimum:
 
     def answered(self, session: LanderSession) -> None:
         """Take in that a lander has landed, or has gone."""
-        self._asked.discard(session)
+        self._asked = [one for one in self._asked if one is not session]
 
     def taken(self) -> None:
         """Begin anew: a batch has taken what had landed."""

@@ -16,6 +16,23 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
+def usual_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable chooses other hosts of AWS than the usual ones, or a proxy."""
+    for name in (
+        "AWS_ACCOUNT_ID_ENDPOINT_MODE",
+        "AWS_ENDPOINT_URL",
+        "AWS_ENDPOINT_URL_KINESIS",
+        "AWS_ENDPOINT_URL_STS",
+        "AWS_STS_REGIONAL_ENDPOINTS",
+        "AWS_USE_DUALSTACK_ENDPOINT",
+        "AWS_USE_FIPS_ENDPOINT",
+        *("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+        *("all_proxy", "http_proxy", "https_proxy", "no_proxy"),
+    ):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
 def rules() -> KinesisRules:
     """The figures of the server; parametrize `rules` for others."""
     return KinesisRules.fast()

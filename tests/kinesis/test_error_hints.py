@@ -233,6 +233,7 @@ async def refusing_proxy() -> AsyncIterator[str]:
         yield f"http://user:canary@127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
+@pytest.mark.usefixtures("usual_hosts")
 @pytest.mark.parametrize("http_version", [1.1, 2])
 async def test_a_proxy_that_refuses_a_host_is_told_with_the_host(
     http_version: float,

@@ -14,6 +14,8 @@ from fanout.kinesis.aws import client as aws_client
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+pytestmark = pytest.mark.usefixtures("aws", "usual_hosts")
+
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 ACCOUNT = "111122223333"
 REGION = "eu-west-1"
@@ -83,7 +85,6 @@ def host_of(service: str, method: str, **parameters: Any) -> tuple[str, str]:
 def test_a_call_goes_to_the_host_that_the_page_lists(
     method: str,
     by_arn: bool,  # noqa: FBT001 - a parameter of the test
-    aws: None,  # noqa: ARG001 - used for what it does
 ) -> None:
     stream = {"StreamARN": ARN} if by_arn else {"StreamName": "orders"}
     named = stream if method in OF_A_STREAM else {}
@@ -91,16 +92,12 @@ def test_a_call_goes_to_the_host_that_the_page_lists(
     assert listed()[call][by_arn] == host
 
 
-def test_later_pages_of_a_listing_go_to_the_host_of_the_region(
-    aws: None,  # noqa: ARG001 - used for what it does
-) -> None:
+def test_later_pages_of_a_listing_go_to_the_host_of_the_region() -> None:
     _, host = host_of("kinesis", "list_shards", NextToken="x")
     assert host == "kinesis.REGION.amazonaws.com"
 
 
-def test_a_role_is_assumed_at_the_host_that_the_page_lists(
-    aws: None,  # noqa: ARG001 - used for what it does
-) -> None:
+def test_a_role_is_assumed_at_the_host_that_the_page_lists() -> None:
     call, host = host_of("sts", "assume_role", RoleArn="a" * 20, RoleSessionName="fanout")
     assert listed()[call] == (host, host)
 

@@ -483,7 +483,8 @@ def _sockets(stream: Stream) -> int:
 
 def _threads() -> set[threading.Thread]:
     """Return the running threads but the server's and the loop's own pool."""
-    return {t for t in threading.enumerate() if not t.name.startswith(("asyncio_", "kinesis-"))}
+    others = ("asyncio_", "uvloop_", "kinesis-")
+    return {thread for thread in threading.enumerate() if not thread.name.startswith(others)}
 
 
 @pytest.mark.parametrize("mode", ["efo", "polling"])

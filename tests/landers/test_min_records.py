@@ -126,7 +126,7 @@ def segment(rows: int) -> SegmentFile:
 async def test_a_batch_waits_for_all_that_were_asked(number: int) -> None:
     minimum = BatchMinimum(10)
     sessions = [await session(lander, 10) for lander in range(number)]
-    assert minimum.to_ask(sessions, []) == {*sessions}
+    assert minimum.to_ask(sessions, []) == (*sessions,)
     landed: list[tuple[LanderSession, SegmentFile]] = []
     for one in sessions:
         assert not minimum.is_met(landed)
@@ -148,7 +148,7 @@ async def test_a_lander_that_is_lost_ends_no_wait_for_ever() -> None:
 async def test_a_lander_without_credit_is_not_asked() -> None:
     minimum = BatchMinimum(10)
     waiting, holding = await session(0, 7), await session(1, 1)
-    assert minimum.to_ask([waiting, holding], [(waiting, segment(2))]) == {holding}
+    assert minimum.to_ask([waiting, holding], [(waiting, segment(2))]) == (holding,)
 
 
 async def test_a_late_answer_is_none_to_the_next_question() -> None:
