@@ -257,7 +257,8 @@ class Conductor:
             self._show(f"batch {batch_id} was given to the new driver again, and written")
         if query is self._queries[-1]:
             self._progress.rows[batch_id] = written.rows
-        self._progress.splits.update(written.splits)
+        if self._options.dataframe:  # another query tells which splits it reads
+            self._progress.splits.update(written.splits)
         if self._progress.read >= self._options.records:
             self._all_read.set()
 
