@@ -59,8 +59,9 @@ _AFTERMATH = 1.0
 # it creates get some. The batch that is killed begins before this share is read: at most the latest
 # start of a kill (0.6) and one batch (an eighth) are read by then.
 _AFTER_SECOND_RESHARD = 0.85
-# Seconds without a record sent or a batch written after which the demo fails.
-_PATIENCE = 60.0
+# Seconds without a record sent or a batch written after which the demo fails. A driver and its JVM
+# may take more than a minute to start on a busy machine.
+_PATIENCE = 120.0
 _LOOK = 0.05
 
 
@@ -105,7 +106,7 @@ class Conductor:
         """Run until all records have been read, and the drivers have ended.
 
         Raises:
-            DemoFailedError: If a driver fails, or nothing happens for a minute.
+            DemoFailedError: If a driver fails, or nothing happens for two minutes.
 
         Cancellation: drivers and their JVMs are killed and waited for.
         """
