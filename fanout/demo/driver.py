@@ -8,9 +8,10 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import msgspec
+from pyspark.errors import StreamingQueryException
 
 from fanout.core.error_text import text_of
 from fanout.core.remote_error import ForeignError
@@ -36,6 +37,8 @@ from fanout.testing.spark.driver_process import DriverStarted, run_driver
 from fanout.testing.spark.session import jvm_pid, short_lived_session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -46,8 +49,10 @@ if TYPE_CHECKING:
 # The least number of batches, so that there are some before and after the one that is killed.
 _BATCHES: Final = 8
 _LOOK = 0.01
-# How long a killed process may take to end.
+# How long a killed process may take to end, and a planner that Spark has told to end: that one
+# closes its subscriptions first, which is given up after 10 s.
 _DEATH: Final = 10
+_FAREWELL: Final = 30
 # A part of the command line of each process of a kind.
 _MODULES: Final = {
     SparkProcess.PLANNER: "python_streaming_source_runner",
@@ -185,30 +190,52 @@ class DataFrameQuery:
 
     def kill(self, process: SparkProcess) -> ProcessesKilled | None:
         """Kill all processes of a kind; return None if Spark is about to start them."""
-        handles = jvm(self._spark).java.lang.ProcessHandle.current().descendants().toArray()
-        running = [
-            each for each in handles if _MODULES[process] in each.info().commandLine().orElse("")
-        ]
+        running = self._processes(process)
         if not running:
             return None
-        seconds = jvm(self._spark).java.util.concurrent.TimeUnit.SECONDS
         for each in running:
             each.destroyForcibly()  # SIGKILL; false for one that has just ended by itself
-        for each in running:
-            each.onExit().get(_DEATH, seconds)
+        self._await_end(running, _DEATH)
         self._lost_planner |= process is SparkProcess.PLANNER
         pids = ", ".join(str(each.pid()) for each in running)
         killed = f"SIGKILL each {process} of the {self._name}: {pids}"
         return ProcessesKilled(process, len(running), killed)
 
     def end(self) -> None:
-        """Stop the query; raise its error."""
+        """Stop the query, and wait until its planner has ended; raise the query's error.
+
+        A query whose planner was killed when all was read fails by that, and is not started again.
+        """
+        if self._lost_planner:
+            self._await_failure()
+            return
+        planners = self._processes(SparkProcess.PLANNER)
         self._query.stop()
+        # Spark does not wait for it. It may still write to the landing, which the demo deletes.
+        self._await_end(planners, _FAREWELL)
         error = self._query.exception()
         if error is not None:
             raise DemoFailedError(text_of(error)) from error
-        if self._lost_planner:
+
+    def _await_failure(self) -> None:
+        """Wait until the query has failed, because its planner was killed."""
+        with suppress(StreamingQueryException):
+            self._query.awaitTermination(_DEATH)
+        if self._query.isActive:
             raise DemoFailedError("the planner was killed, and the query has not failed by that")
+
+    def _processes(self, process: SparkProcess) -> list[Any]:
+        """Return Java's handles of the processes of a kind that Spark runs."""
+        handles = jvm(self._spark).java.lang.ProcessHandle.current().descendants().toArray()
+        return [
+            each for each in handles if _MODULES[process] in each.info().commandLine().orElse("")
+        ]
+
+    def _await_end(self, processes: Iterable[Any], patience: int) -> None:
+        """Wait until processes have ended."""
+        seconds = jvm(self._spark).java.util.concurrent.TimeUnit.SECONDS
+        for each in processes:
+            each.onExit().get(patience, seconds)
 
 
 def main(arguments: str) -> int:

@@ -59,8 +59,9 @@ _AFTERMATH = 1.0
 # it creates get some. The batch that is killed begins before this share is read: at most the latest
 # start of a kill (0.6) and one batch (an eighth) are read by then.
 _AFTER_SECOND_RESHARD = 0.85
-# Seconds without a record sent or a batch written after which the demo fails.
-_PATIENCE = 60.0
+# Seconds without a record sent or a batch written after which the demo fails. A driver and its JVM
+# may take more than a minute to start on a busy machine.
+_PATIENCE = 120.0
 _LOOK = 0.05
 
 
@@ -105,7 +106,7 @@ class Conductor:
         """Run until all records have been read, and the drivers have ended.
 
         Raises:
-            DemoFailedError: If a driver fails, or nothing happens for a minute.
+            DemoFailedError: If a driver fails, or nothing happens for two minutes.
 
         Cancellation: drivers and their JVMs are killed and waited for.
         """
@@ -257,7 +258,8 @@ class Conductor:
             self._show(f"batch {batch_id} was given to the new driver again, and written")
         if query is self._queries[-1]:
             self._progress.rows[batch_id] = written.rows
-        self._progress.splits.update(written.splits)
+        if self._options.dataframe:  # another query tells which splits it reads
+            self._progress.splits.update(written.splits)
         if self._progress.read >= self._options.records:
             self._all_read.set()
 

@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 # A driver starts within this on a busy machine; it passes only if a test fails.
-_START = 120.0
+START = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -240,10 +240,10 @@ class Gate:
 
     def __call__(self) -> None:
         self._come.set()
-        assert self._open.wait(_START)
+        assert self._open.wait(START)
 
     def wait(self) -> None:
-        assert self._come.wait(_START)
+        assert self._come.wait(START)
 
     def open(self) -> None:
         self._open.set()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.driver_on_s3 import MAX_RECORDS
-from tests.spark.test_driver_on_s3 import Job, Moment, at
+from tests.spark.test_driver_on_s3 import START, Job, Moment, at
 from tests.spark.test_driver_on_s3 import kinesis as kinesis  # noqa: PLC0414 - a fixture
 from tests.spark.test_driver_on_s3 import store as store  # noqa: PLC0414 - a fixture
 from tests.support.s3_faults import cut_in_the_middle, faulty_s3, passed
@@ -52,7 +52,7 @@ def test_landers_and_a_driver_that_are_killed_lose_and_repeat_nothing(job: Job, 
         # One segment is there, and no lander tells of it.
         rule = at(published, lambda: killed.extend(kill_landers(job)), passed)
         s3.follow(lambda request: None if killed else rule(request))
-        eventually(lambda: killed or not driver.runs)
+        eventually(lambda: killed or not driver.runs, "a segment", patience=START)
         eventually(lambda: job.is_written() or not driver.runs)
         assert driver.runs, driver.end()
         driver.stop()
