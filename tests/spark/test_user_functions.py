@@ -85,7 +85,7 @@ def plain_outside(function: Callable[..., object]) -> Callable[..., Any]:
 def test_a_handler_that_returns_its_work_undone_loses_no_batch(
     start: Start, source: ManualSource, handler: Any, wrapped: Any
 ) -> None:
-    query = start(source, wrapped(handler))
+    query = start(source, wrapped(handler), available_now=True)
     with pytest.raises(BatchFailedError, match=r"^in batch 0 the handler returned .* not") as e:
         query.await_termination(PATIENCE)
     assert isinstance(e.value.__cause__, UnfinishedError)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import functools
 import inspect
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fanout.landing.log.entries import BATCHES
 from fanout.landing.segments.segments import SEGMENTS
 from tests.provers.crash.moments import CrashMoment, Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.provers.crash.control import Control
 
@@ -75,6 +76,7 @@ def install_in_driver(control: Control) -> None:
 def _wrap_tables(reach: _Reach) -> None:
     """Wrap what sinks of tables do in Python; `watched_files` has what they do in the JVM."""
     from fanout.spark import DeltaSink, IcebergSink, JdbcSink, PostgresSink  # noqa: PLC0415 - not for Python workers
+    from fanout.spark.sinks.tables import postgres_sink  # noqa: PLC0415 - the same
     from fanout.spark.sinks.tables.postgres_table import TargetTable  # noqa: PLC0415 - the same
 
     for sink in (DeltaSink, IcebergSink, JdbcSink, PostgresSink):
@@ -93,12 +95,25 @@ def _wrap_tables(reach: _Reach) -> None:
         (CrashMoment.IN_TAKE_OVER, None),
         lambda _, *arguments: arguments[-1] is None,
     )
-    take_over = PostgresSink._take_over
+    take_over, transaction = PostgresSink._take_over, postgres_sink.transaction
+    taken_over: list[CrashMoment] = []
 
-    def watched(sink: PostgresSink, database: Any, *arguments: Any) -> None:
-        take_over(sink, _Database(database, reach, _COMMITS[_merges(sink)]), *arguments)
+    def watched_take_over(sink: PostgresSink, *arguments: Any) -> None:
+        take_over(sink, *arguments)
+        before, after = _COMMITS[_merges(sink)]
+        reach(before)
+        taken_over.append(after)
 
-    setattr(PostgresSink, "_take_over", watched)  # noqa: B010 - mypy refuses the assignment
+    @contextmanager
+    def watched_transaction(dsn: Any) -> Iterator[Any]:
+        taken_over.clear()  # of a transaction that has failed
+        with transaction(dsn) as database:
+            yield database
+        while taken_over:  # what follows the commit
+            reach(taken_over.pop())
+
+    setattr(PostgresSink, "_take_over", watched_take_over)  # noqa: B010 - mypy refuses the assignment
+    setattr(postgres_sink, "transaction", watched_transaction)  # noqa: B010 - the same
 
 
 def _wrap_jdbc(reach: _Reach) -> None:
@@ -139,26 +154,6 @@ _COMMITS: Final = (
 
 def _merges(sink: Any, *_: Any) -> bool:
     return sink.latest_by is not None
-
-
-@final
-class _Database:
-    """A connection to PostgreSQL that comes to moments as it commits."""
-
-    def __init__(
-        self, database: Any, reach: _Reach, moments: tuple[CrashMoment, CrashMoment]
-    ) -> None:
-        self._database = database
-        self._reach = reach
-        self._before, self._after = moments
-
-    def cursor(self) -> Any:
-        return self._database.cursor()
-
-    def commit(self) -> None:
-        self._reach(self._before)
-        self._database.commit()
-        self._reach(self._after)
 
 
 def install_in_worker(control: Control) -> None:

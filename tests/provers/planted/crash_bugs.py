@@ -13,7 +13,7 @@ from fanout.spark.sinks.tables.jdbc_table import JdbcTable
 from fanout.spark.sinks.tables.parquet_sink import ParquetSink
 from fanout.spark.sinks.tables.postgres_sink import PostgresSink
 from tests.provers.crash.moments import CrashMoment, Pipeline, Sink, Strike, StrikeKind
-from tests.provers.planted.edits import Edit, constant, has, node, on, with_test
+from tests.provers.planted.edits import Edit, constant, has, node, on, with_test, with_value
 from tests.provers.planted.lander_bugs import UNGUARDED
 
 if TYPE_CHECKING:
@@ -123,7 +123,12 @@ CRASH_BUGS: Final[dict[str, CrashBug]] = {
         "lost",
     ),
     "a commit of Delta has no id of its batch": CrashBug(
-        (Edit(DeltaSink._attempt, on(node(ast.Dict), _expression("{}"))),),
+        (
+            Edit(
+                DeltaSink._attempt,
+                on(node(ast.Assign, value=node(ast.Dict)), with_value(_expression("{}"))),
+            ),
+        ),
         Sink.DELTA,
         _at(CrashMoment.AFTER_TABLE_COMMIT),
         "duplicated",
@@ -143,7 +148,7 @@ CRASH_BUGS: Final[dict[str, CrashBug]] = {
         (
             Edit(
                 KinesisSink.write,
-                on(node(ast.JoinedStr), _expression("str(context.ownership.run)")),
+                on(_method("join"), _expression('f"{batch_id} {context.ownership.run}"')),
             ),
         ),
         Sink.KINESIS,
