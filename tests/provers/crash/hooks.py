@@ -77,6 +77,7 @@ def _wrap_tables(reach: _Reach) -> None:
     """Wrap what sinks of tables do in Python; `watched_files` has what they do in the JVM."""
     from fanout.spark import DeltaSink, IcebergSink, JdbcSink, PostgresSink  # noqa: PLC0415 - not for Python workers
     from fanout.spark.sinks.tables import postgres_sink  # noqa: PLC0415 - the same
+    from fanout.spark.sinks.tables.postgres_connection import transaction  # noqa: PLC0415 - the same
     from fanout.spark.sinks.tables.postgres_table import TargetTable  # noqa: PLC0415 - the same
 
     for sink in (DeltaSink, IcebergSink, JdbcSink, PostgresSink):
@@ -95,7 +96,7 @@ def _wrap_tables(reach: _Reach) -> None:
         (CrashMoment.IN_TAKE_OVER, None),
         lambda _, *arguments: arguments[-1] is None,
     )
-    take_over, transaction = PostgresSink._take_over, postgres_sink.transaction
+    take_over = PostgresSink._take_over
     taken_over: list[CrashMoment] = []
 
     def watched_take_over(sink: PostgresSink, *arguments: Any) -> None:
