@@ -71,6 +71,8 @@ _GROUPS = {
     "tests/cli/test_tail_kafka": "Kafka, by commands and share groups",
     "tests/cli/test_kafka_doctor": "Kafka, by commands and share groups",
     "tests/cli/test_transactions": "Kafka, by commands and share groups",
+    "tests/kafka/test_cluster_faults": "Kafka, by clusters",
+    "tests/testing/test_kafka_cluster": "Kafka, by clusters",
     "tests/demo/test_kafka": "Kafka",
     "tests/kafka/": "Kafka",
     "tests/testing/test_kafka": "Kafka",
@@ -78,7 +80,15 @@ _GROUPS = {
 # Tests that take long and share nothing may each run in another process.
 _ALONE = ("tests/demo/test_demo", "tests/examples/", "tests/provers/tests/crash/test_campaign")
 # The groups that take longest begin first, so that no process is left with one of them at the end.
-_FIRST = ("tests/spark/", "tests/kafka/share/", "tests/kafka/", *_ALONE, "tests/provers/")
+_FIRST = (
+    "tests/spark/",
+    "tests/kafka/test_cluster_faults",
+    "tests/testing/test_kafka_cluster",
+    "tests/kafka/share/",
+    "tests/kafka/",
+    *_ALONE,
+    "tests/provers/",
+)
 
 
 @final
