@@ -21,7 +21,7 @@ from tests.support.kafka.scripted_cluster import ScriptedCluster
 from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from fanout.kafka.reading.commits import Committer
@@ -38,10 +38,17 @@ class Group(ScriptedCluster):
         self.requests: list[tuple[float, Mapping[Partition, int]]] = []
         self.running = 0
         self.seconds = 1.0
+        self.stored: dict[Partition, int] = {}
 
     @property
     def asked(self) -> list[Mapping[Partition, int]]:
         return [offsets for _, offsets in self.requests]
+
+    async def committed(
+        self, group_id: str, partitions: Sequence[Partition]
+    ) -> Mapping[Partition, int | None]:
+        assert group_id == "g"
+        return {partition: self.stored.get(partition) for partition in partitions}
 
     async def commit(
         self, group_id: str, offsets: Mapping[Partition, int]
@@ -58,6 +65,7 @@ class Group(ScriptedCluster):
             case Exception() as error:
                 raise error
             case refused:
+                self.stored |= {p: at for p, at in offsets.items() if p not in refused}
                 return refused
 
 
@@ -173,6 +181,7 @@ async def test_a_request_that_is_refused_takes_one_line_for_all_its_partitions(
 @in_virtual_time
 async def test_positions_that_do_not_move_are_stored_again() -> None:
     group = Group()
+    group.stored[B] = 7
     async with committing(group) as committer:
         committer.hold({B: 7})  # it begins there, and has no new records
         for offset in range(1, 80):
@@ -210,3 +219,19 @@ async def test_a_partition_that_is_gone_is_stored_again_no_more(
         await asyncio.sleep(4 * STORED_AGAIN)
     assert group.asked == [{A: 1, B: 1}] * 2 + [{A: 1}] * 2
     assert "the offsets of the group g cannot be stored again: " in caplog.text
+
+
+@in_virtual_time
+async def test_positions_that_somebody_else_has_moved_are_left_as_they_are() -> None:
+    """Another process of the group goes on, while this one stands still."""
+    group = Group()
+    async with committing(group) as committer:
+        committer.commit({A: 1, B: 1})
+        await asyncio.sleep(2)
+        group.stored[A] = 9
+        await asyncio.sleep(2 * STORED_AGAIN + 3)
+        assert group.stored == {A: 9, B: 1}
+        del group.stored[B]  # an operator has deleted it
+        await asyncio.sleep(2 * STORED_AGAIN + 3)
+    assert group.stored == {A: 9}
+    assert group.asked == [{A: 1, B: 1}, {B: 1}, {B: 1}]

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
+def cluster(_kafka_jars: None) -> Iterator[KafkaCluster]:
     # A session that ends soon: a dead node is missed after two seconds.
     settings = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "300"}
     with KafkaCluster(settings=settings) as cluster:
@@ -112,6 +112,17 @@ def test_leaders_move_to_other_nodes(cluster: KafkaCluster) -> None:
     assert all(moved[number] != leader for number, leader in coordinators.items())
 
 
+def test_a_node_that_hangs_can_be_shut_down(cluster: KafkaCluster) -> None:
+    cluster.pause(3)
+    cluster.stop(3)
+    assert cluster.process_id(3) is None
+
+
+def test_leaders_of_a_topic_that_does_not_exist_are_not_moved(cluster: KafkaCluster) -> None:
+    with pytest.raises(OptionError, match="there is no topic no-such-topic"):
+        cluster.move_leaders("no-such-topic")
+
+
 def test_topics_and_internal_ones_have_three_replicas(cluster: KafkaCluster) -> None:
     cluster.create_topic("copied", 2)
     cluster.create_topic("alone", 2, replicas=1)
@@ -140,6 +151,7 @@ def test_nodes_are_numbered_from_one(cluster: KafkaCluster) -> None:
         _ = KafkaCluster().bootstrap_servers
 
 
+@pytest.mark.usefixtures("_kafka_jars")
 def test_ports_follow_the_first_one_and_nothing_is_left() -> None:
     (port,) = free_ports(1)
     with KafkaCluster(nodes=2, port=port) as two:

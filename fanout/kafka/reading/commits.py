@@ -21,7 +21,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.offsets import cursor_before, next_offset
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Collection, Mapping
 
     from fanout.core.backoff import FullJitter
     from fanout.core.positions import Position
@@ -118,11 +118,19 @@ class Committer:
         await AsyncRetrying(wait=self._jitter, retry=retry_if_result(not_))(self._attempt)
 
     async def _store_again(self) -> None:
-        """Commit the offsets of partitions that have not moved; what is refused is left alone."""
+        """Commit the offsets of partitions that have not moved, as far as the group still has them.
+
+        Another process of the group may have moved one, or an operator may have reset it: that is
+        left alone, as is what the cluster refuses, such as a partition that was deleted.
+        """
         if not self._held:
             return
         try:
-            refused = await self._transport.commit(self._group_id, dict(self._held))
+            stored = await self._transport.committed(self._group_id, sorted(self._held))
+            self._held = {p: offset for p, offset in self._held.items() if stored[p] == offset}
+            refused: Collection[Partition] = ()
+            if self._held:
+                refused = await self._transport.commit(self._group_id, self._held)
         except Exception as error:  # noqa: BLE001 - logged, and tried again at the next time
             prefer_cancellation(error)
             log.warning(
@@ -131,8 +139,7 @@ class Committer:
                 text_of(error),
             )
         else:
-            for partition in refused:  # such as one that was deleted
-                del self._held[partition]
+            self._held = {p: at for p, at in self._held.items() if p not in refused}
 
     async def _attempt(self) -> bool:
         """Commit what is pending now; return whether all of it succeeded."""

@@ -11,6 +11,7 @@ from fanout.core.statistics import TransactionStatistics
 from fanout.errors import BatchNotWrittenError, FanOutError, FencedError, StreamStateError
 from fanout.kafka.reading.commits import STORED_AGAIN
 from fanout.kafka.transactions.outcome import TransactionOutcome
+from fanout.kafka.writing.policy import FORGOTTEN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -195,11 +196,7 @@ class OwnTransactions:
                     f"a newer writer has taken over {name}; what was not committed is aborted"
                 )
             case TransactionOutcome.FORGOTTEN:
-                raise BatchNotWrittenError(
-                    f"the brokers have deleted the transactional id {name}, which was not used for "
-                    "transactional.id.expiration.ms, 7 days by default; nothing is lost that was "
-                    "committed: open the writer again, and write what follows the last commit"
-                )
+                raise BatchNotWrittenError(f"{name}: {FORGOTTEN}")
             case TransactionOutcome.ABORTED:
                 raise BatchNotWrittenError(
                     f"another process has aborted the transaction of {name}, so none of it is "

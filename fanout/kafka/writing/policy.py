@@ -26,16 +26,19 @@ _FENCED: Final = (
     kafka.ProducerFenced,
 )
 
+FORGOTTEN: Final = (
+    "the brokers have deleted the transactional id, which was not used for "
+    "transactional.id.expiration.ms, 7 days by default; nothing is lost that was committed: open "
+    "the writer again, and write what follows the last commit"
+)
+"""Why a transactional id that was idle for long cannot be used, and what to do."""
+
 _START_AGAIN: Final[Mapping[type[Exception], str]] = {
     TransactionAbortableError: (
         "the brokers take nothing more into this transaction, and none of it is seen: open the "
         "writer again, and write what follows the last commit"
     ),
-    kafka.InvalidProducerIdMapping: (
-        "the brokers have deleted this transactional id, which was not used for "
-        "transactional.id.expiration.ms, 7 days by default; nothing is lost that was committed: "
-        "open the writer again, and write what follows the last commit"
-    ),
+    kafka.InvalidProducerIdMapping: FORGOTTEN,
 }
 
 # These errors pass, although aiokafka does not mark them as retriable.

@@ -188,7 +188,11 @@ class KafkaCluster:
                     raise SetupError(self._why(node, f"did not answer in {_START_TIMEOUT:.0f} s"))
 
     def stop(self, node: int = 1) -> None:
-        """Shut a node down by SIGTERM: it gives its leaders away, and ends."""
+        """Shut a node down by SIGTERM: it gives its leaders away, and ends.
+
+        A paused node runs on first.
+        """
+        self.resume(node)
         self._node(node).server.terminate()
 
     def kill(self, node: int = 1) -> None:

@@ -104,6 +104,8 @@ class Topics:
     def move_leaders(self, topics: Collection[str]) -> None:
         """Let the next replica lead each partition; see `KafkaCluster.move_leaders`."""
         leaders = self.leaders()[0]
+        if missing := sorted({*topics} - leaders.keys()):
+            raise OptionError(f"there is no topic {', '.join(missing)}")
         plan = {
             topic: {n: _rotated(nodes, leaders[topic][n]) for n, nodes in partitions.items()}
             for topic, partitions in self._replicas(topics).items()
