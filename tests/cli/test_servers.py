@@ -163,7 +163,6 @@ def test_a_broker_that_ends_by_itself_is_told_with_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
 def test_a_cluster_tells_its_nodes_and_goes_on_without_one(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with running(tmp_path, "kafka-broker", "--nodes", "2", "--port", str(port)) as server:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # A JVM compiles the program, and loads the SDK.
-pytestmark = [pytest.mark.prove, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.prove
 
 READER = Path(__file__).parent / "KinesisReader.java"
 RECORDS = 6_000

@@ -64,7 +64,6 @@ def assert_has(report: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 
 @pytest.mark.prove
 @pytest.mark.spark
-@pytest.mark.timeout(240)  # three JVMs start in it, one after the other
 def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
     result = report_of(tmp_path, "--records", "4000", "--kill", "--json")
     assert_has(
@@ -91,7 +90,6 @@ def test_nothing_is_lost_although_the_driver_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.prove
 @pytest.mark.spark
-@pytest.mark.timeout(240)  # as above, with a request to S3 for each file
 def test_nothing_is_lost_on_s3_although_the_driver_is_killed(
     tmp_path: Path, jars: Callable[[str], list[Path]]
 ) -> None:
@@ -121,7 +119,6 @@ def test_nothing_is_lost_on_s3_although_the_driver_is_killed(
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(240)  # four JVMs start in it, one after the other
 @pytest.mark.usefixtures("_kafka_jars")
 def test_nothing_is_lost_or_repeated_by_a_share_group_whose_members_are_killed(
     tmp_path: Path,
@@ -148,7 +145,6 @@ def test_nothing_is_lost_or_repeated_by_a_share_group_whose_members_are_killed(
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(240)  # five JVMs start in it
 @pytest.mark.usefixtures("_kafka_jars")
 def test_nothing_is_lost_in_a_shuffle_although_both_of_its_sides_are_killed(tmp_path: Path) -> None:
     arguments = ("--source", "kafka", "--shuffle", "--records", "2000", "--kill", "--json")
@@ -179,7 +175,6 @@ def test_nothing_is_lost_in_a_shuffle_although_both_of_its_sides_are_killed(tmp_
 
 @pytest.mark.prove
 @pytest.mark.spark
-@pytest.mark.timeout(240)  # three JVMs start in it, and their Python workers
 def test_nothing_is_lost_although_landers_and_the_driver_are_killed(tmp_path: Path) -> None:
     arguments = ("--landers", "2", "--records", "4000", "--kill", "--json")
     result = report_of(tmp_path, *arguments)
@@ -203,7 +198,6 @@ def test_nothing_is_lost_although_landers_and_the_driver_are_killed(tmp_path: Pa
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(240)  # four JVMs start in it, and Python workers
 @pytest.mark.usefixtures("_kafka_jars")
 def test_nothing_of_kafka_is_lost_although_landers_and_the_driver_are_killed(
     tmp_path: Path,

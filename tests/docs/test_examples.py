@@ -240,7 +240,6 @@ def test_the_broker_example_runs(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
 def test_the_example_of_a_cluster_works(
     start_kafka_cluster: Callable[..., KafkaCluster], capsys: pytest.CaptureFixture[str]
 ) -> None:

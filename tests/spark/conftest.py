@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import aioboto3
 import pyspark
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from fanout.kinesis import KinesisSource
@@ -34,6 +35,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if pyspark.__version__.startswith("3."):
         # It compares the version of pandas so.
         config.addinivalue_line("filterwarnings", "ignore:.*distutils:DeprecationWarning")
+
+
+def pytest_exception_interact(call: pytest.CallInfo[None]) -> None:
+    """After a test that hung, talk to the JVM by another connection.
+
+    pytest-timeout raises where the test waits, which may be for an answer of the JVM. Nobody reads
+    that answer then, and on the same connection the next call would take it for its own.
+    """
+    if call.excinfo is None or call.excinfo.errisinstance(Exception):
+        return
+    if (gateway := SparkContext._gateway) is not None:
+        connection = gateway._gateway_client.get_thread_connection()
+        if connection is not None:
+            connection.close(reset=True)
 
 
 @pytest.fixture(scope="session")

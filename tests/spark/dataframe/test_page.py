@@ -119,7 +119,6 @@ def test_windows_over_a_stream_that_was_split(
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(180)
 def test_the_streaming_examples_write_every_record_once(
     spark: SparkSession, orders: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fanout.kafka.transactions.commit_token import Incarnation
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.testing.kafka.broker import KafkaBroker
+    from fanout.testing.kafka.cluster import KafkaCluster
 
 _numbers = itertools.count()
 
@@ -35,7 +36,7 @@ LONG = 600.0
 
 
 @asynccontextmanager
-async def transactions(broker: KafkaBroker, **options: Any) -> AsyncIterator[Transactions]:
+async def transactions(broker: KafkaCluster, **options: Any) -> AsyncIterator[Transactions]:
     """Connect to a broker, as one process does."""
     there = options.pop("cluster", Cluster(broker.bootstrap_servers, security=HERE))
     async with open_transactions(there, random=Random(7), **options) as opened:
@@ -147,7 +148,7 @@ async def ended(connection: Transactions, sink: Sink) -> None:
     await until(settled)
 
 
-async def reported(broker: KafkaBroker, *ids: str) -> None:
+async def reported(broker: KafkaCluster, *ids: str) -> None:
     """Wait until every partition has the end markers of the transactions of some ids."""
     async with transactions(broker) as connection:
         for id_ in ids:
