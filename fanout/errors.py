@@ -34,6 +34,7 @@ __all__ = (
     "SilentProducerError",
     "SparkLostError",
     "SplitFailedError",
+    "SplitLostError",
     "StreamStateError",
     "SubscribeTimeoutError",
     "SubscriptionEndedError",
@@ -149,6 +150,21 @@ class AcknowledgementError(FanOutError):
 
 class SplitFailedError(FanOutError):
     """A split cannot be read further; `__cause__` is the error that ended it."""
+
+
+class SplitLostError(FanOutError):
+    """A split went to another process of the group before a batch of it was acknowledged.
+
+    The other process delivers again what was not acknowledged in time. The stream goes on.
+
+    Args:
+        message: A sentence for people.
+        splits: The ids of the splits.
+    """
+
+    def __init__(self, message: str, splits: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.splits = splits
 
 
 class EventTimeError(FanOutError):

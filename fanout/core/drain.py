@@ -85,6 +85,10 @@ class Basket:
                 self.full = rest is not None or self._room_records < 1 or self._room_bytes < 1
                 return rest
 
+    def drop(self, split_id: str) -> None:
+        """Take the events of a split out again; the room that they took is not free again."""
+        self.events = [event for event in self.events if event.split.id != split_id]
+
     @property
     def batches(self) -> tuple[Batch, ...]:
         """The batches with records that were collected."""

@@ -13,6 +13,7 @@ from fanout.core.drain import Basket, Drained
 from fanout.core.event_time import EventTime
 from fanout.core.events import Batch
 from fanout.core.lending import StreamLending
+from fanout.core.membership import lost_splits
 from fanout.core.statistics import (
     CommitStatistics,
     SplitState,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
     from fanout.core.events import End, Split
+    from fanout.core.membership import SharedSplits
     from fanout.core.positions import Position
     from fanout.core.progress import Progress, SplitProgress
     from fanout.core.source import Capabilities, Connection, Source
@@ -51,13 +53,16 @@ class FanOut:
         connection: Connection,
         progress: Progress,
         subscribers: Subscribers,
+        *,
         resumed: Checkpoint | None = None,
+        shared: SharedSplits | None = None,
     ) -> None:
         self._source = source
         self._connection = connection
         self._progress = progress
         self._subscribers = subscribers
         self._resumed = resumed
+        self._shared = shared
         self._busy = False
         self._time = asyncio.get_running_loop().time
         lending = connection.capabilities.lending
@@ -184,6 +189,8 @@ class FanOut:
             raise OptionError(f"{max_wait=} and {first_wait=} must not be negative")
         basket = Basket(max_records=max_records, max_bytes=max_bytes, cursor=self._source.cursor)
         with self._reading():
+            if self._shared is not None:
+                self._shared.on_leaving = basket.drop
             try:
                 self._fill(basket)
                 async with _at_most(first_wait):
@@ -191,6 +198,8 @@ class FanOut:
                         self._fill(basket)
                 if basket.batches:
                     await self._fill_until(basket, max_wait)
+                if self._shared is not None:
+                    await self._shared.decided()
             except BaseException:
                 self._subscribers.give_back(basket.events)
                 raise
@@ -218,6 +227,8 @@ class FanOut:
             StreamStateError: If it was not delivered by this stream.
             AcknowledgementError: If the service locks its records, and some of them were
                 acknowledged too late.
+            SplitLostError: If the group has given a split of `done` to another process before it
+                was acknowledged; the rest of `done` is acknowledged.
 
         Cancellation: the call may or may not have taken effect; it can be repeated.
         """
@@ -235,6 +246,10 @@ class FanOut:
                         f"{self._progress.source}; acknowledge what this stream has delivered"
                     )
                 positions = {id_: state.position for id_, state in snapshot.splits.items()}
+        if self._shared is not None:
+            if lost := self._shared.acknowledge(positions):
+                raise lost_splits(lost, self._shared.group)
+            return
         moved = self._progress.acknowledge(positions)
         if moved:
             await self._acknowledge(moved)
@@ -242,7 +257,9 @@ class FanOut:
     async def _report_idle(self, split: Split) -> None:
         """Report progress without records that follows a position which the service has."""
         progress = self._progress[split.id]
-        if progress.reported is not None and progress.acknowledge(progress.acknowledged):
+        if self._shared is not None:
+            self._shared.acknowledge({split.id: progress.acknowledged})
+        elif progress.reported is not None and progress.acknowledge(progress.acknowledged):
             await self._acknowledge({split.id: progress.acknowledged})
 
     async def _acknowledge(self, positions: Mapping[str, Position]) -> None:
@@ -254,7 +271,12 @@ class FanOut:
         """Return the counters of the stream and of each split, as of now."""
         has_times = isinstance(self._source.event_time, EventTime)
         return _count(
-            self._progress, self._subscribers, self.capabilities, self._time(), has_times=has_times
+            self._progress,
+            self._subscribers,
+            self.capabilities,
+            self._time(),
+            has_times=has_times,
+            shared=self._shared,
         )
 
     async def _more(self) -> bool:
@@ -274,11 +296,20 @@ class FanOut:
                 locks.end_wait()
 
     def _take(self) -> Batch | End | None:
-        locks = self.capabilities.lending
-        while not self.stopping and (event := self._subscribers.take()) is not None:
-            if locks is None or not isinstance(event, Batch) or locks.keeps(event):
+        while self._may_deliver() and (event := self._subscribers.take()) is not None:
+            if self._keeps(event):
                 return event
         return None
+
+    def _may_deliver(self) -> bool:
+        return not self.stopping and (self._shared is None or self._shared.valid)
+
+    def _keeps(self, event: Batch | End) -> bool:
+        """Return whether this process may still have what has waited."""
+        if self._shared is not None:
+            return self._shared.owns(event.split.id)
+        locks = self.capabilities.lending
+        return locks is None or not isinstance(event, Batch) or locks.keeps(event)
 
     def _fill(self, basket: Basket) -> None:
         """Move what is ready into the basket, until it is full."""
@@ -326,8 +357,12 @@ def _count(
     now: float,
     *,
     has_times: bool,
+    shared: SharedSplits | None,
 ) -> Statistics:
-    commits = CommitStatistics() if offered.commits is None else offered.commits.statistics
+    if shared is not None:
+        commits = shared.commits
+    else:
+        commits = CommitStatistics() if offered.commits is None else offered.commits.statistics
     waiting = {id_: (one.event, now - one.since) for id_, one in subscribers.waiting().items()}
     return Statistics(
         MappingProxyType(
@@ -350,6 +385,7 @@ def _count(
         ),
         max_bytes_in_flight=subscribers.memory_limit.limit,
         watermark=None if progress.watermarks is None else progress.watermarks.stream,
+        membership=None if shared is None else shared.statistics,
     )
 
 

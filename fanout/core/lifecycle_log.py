@@ -43,6 +43,9 @@ class LogEvent(StrEnum):
     STREAM_STOPPED = "fanout.stream.stopped"
     SPLITS_FOUND = "fanout.splits.found"
     SPLIT_ENDED = "fanout.split.ended"
+    SPLIT_GRANTED = "fanout.split.granted"
+    SPLIT_HANDED_OVER = "fanout.split.handed_over"
+    SPLIT_LOST = "fanout.split.lost"
     SUBSCRIPTION_OPENED = "fanout.subscription.opened"
     SUBSCRIPTION_RENEWED = "fanout.subscription.renewed"
     SUBSCRIPTION_RETRIED = "fanout.subscription.retried"
@@ -320,6 +323,48 @@ class LifecycleLog:
                 children and f"; its children{children}",
                 fields={"fanout.children": [child.id for child in end.children]},
             )
+
+    # Splits that processes of a group share.
+
+    def granted(self, split: Split, position: Position) -> None:
+        """Log that this process has a split, and where it begins."""
+        place = self._terms.position(position)
+        self._write_of_split(
+            logging.INFO,
+            LogEvent.SPLIT_GRANTED,
+            split,
+            "got %s %s",
+            split,
+            place,
+            fields={"fanout.position": place},
+        )
+
+    def handed_over(self, split: Split, position: Position, *, complete: bool) -> None:
+        """Log that another process may have a split; whether all of it was acknowledged."""
+        place = self._terms.position(position)
+        self._write_of_split(
+            logging.INFO if complete else logging.WARNING,
+            LogEvent.SPLIT_HANDED_OVER,
+            split,
+            "gave %s up %s%s",
+            split,
+            place,
+            "" if complete else "; what was delivered after it was not acknowledged in time",
+            fields={"fanout.position": place, "fanout.complete": complete},
+        )
+
+    def split_lost(self, split: Split, position: Position) -> None:
+        """Log that another process may have had a split before it was given up."""
+        place = self._terms.position(position)
+        self._write_of_split(
+            logging.WARNING,
+            LogEvent.SPLIT_LOST,
+            split,
+            "lost %s to the group, acknowledged %s",
+            split,
+            place,
+            fields={"fanout.position": place},
+        )
 
     # Its landers.
 

@@ -15,17 +15,19 @@ from fanout.core.event_time import CarriedWatermarks, EventTime, Watermarks
 from fanout.core.fan_out import FanOut
 from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.lineage import Lineage, delay_after_failure
+from fanout.core.membership import SharedSplits, check_on_revoked
 from fanout.core.positions import Cursor
 from fanout.core.progress import Progress
 from fanout.core.subscribers import Subscribers
 from fanout.core.user_functions import check_on_resubscribe
-from fanout.errors import FanOutError, PositionError, ServiceError
+from fanout.errors import FanOutError, OptionError, PositionError, ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from fanout.core.checkpoint import SplitPosition
     from fanout.core.events import End, Split
+    from fanout.core.membership import Group, OnRevoked
     from fanout.core.positions import Position
     from fanout.core.source import Connection, Source
     from fanout.core.statistics import OnResubscribe
@@ -108,8 +110,10 @@ async def open_stream(
     source: Source,
     *,
     resume: str | None = None,
+    group: Group | None = None,
     available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
+    on_revoked: OnRevoked | None = None,
     random: Random | None = None,
 ) -> AsyncIterator[FanOut]:
     """Open a source and subscribe to its splits for as long as the block runs.
@@ -118,20 +122,38 @@ async def open_stream(
         source: What to read.
         resume: The `stream.positions` of an earlier run; the stream continues after them.
             None begins at the source's start.
+        group: The group whose processes share the splits, such as
+            `fanout.kafka.ConsumerGroup("orders-app")`; it stores what is acknowledged, and a
+            process goes on from there. None reads all splits here.
         available_now: Read what is there when the stream is opened, and end; for services that
             report where their splits end now. Streams of other services do not end.
         on_resubscribe: Called with the split, the cause and the delay in seconds each time a
             subscription is to be opened again. It must not block; what it raises is fatal.
+        on_revoked: An async function of a tuple of splits that the group takes back. No record of
+            them is delivered any more; what it acknowledges counts. Another process gets them
+            when it has returned and all that was delivered is acknowledged, or when the group's
+            `handover_timeout` is over, which cancels it. What it raises is fatal.
         random: The source of randomness for backoff; pass a seeded one for a repeatable run.
 
     Raises:
         PositionError: If `resume` is damaged, of another version, or of another source.
+        OptionError: If `group` comes with `resume` or `available_now`, or does not fit the source.
         SetupError: If credentials or libraries are missing.
         ServiceError: If the source does not exist, or we may not read it.
 
     Cancellation: every subscription is closed before the block is left; no task, socket or timer
-    outlives it.
+    outlives it. With a group what is acknowledged is stored first, and the process leaves the
+    group, within 5 seconds.
     """
+    check_on_revoked(on_revoked, group)
+    if group is not None:
+        _check_alone(resume=resume, available_now=available_now)
+        shared = open_shared(
+            source, group, on_resubscribe=on_resubscribe, on_revoked=on_revoked, random=random
+        )
+        async with shared as stream:
+            yield stream
+        return
     stored = None if resume is None else Checkpoint.from_json(resume)
     opening = open_stored(
         source,
@@ -157,12 +179,8 @@ async def open_stored(
     check_on_resubscribe(on_resubscribe)
     async with open_lineage(source, resume, available_now=available_now, random=random) as opened:
         connection, progress = opened.connection, opened.progress
-        subscribers = Subscribers(
-            connection,
-            jitter=opened.jitter,
-            on_resubscribe=on_resubscribe or _ignore,
-            lifecycle=opened.lifecycle,
-            event_time=source.event_time if isinstance(source.event_time, EventTime) else None,
+        subscribers = _subscribers(
+            source, connection, opened.jitter, on_resubscribe, opened.lifecycle
         )
         supervisor = Supervisor(connection, progress, opened.lineage, subscribers)
         try:
@@ -170,6 +188,65 @@ async def open_stored(
                 yield FanOut(source, connection, progress, subscribers, resumed=opened.resumed)
         finally:
             opened.lifecycle.stopped(progress, subscribers.failure)
+
+
+def _check_alone(*, resume: str | None, available_now: bool) -> None:
+    """Refuse what a process decides alone, and those of a group together."""
+    if resume is not None:
+        raise OptionError(
+            "resume and group cannot be used together: the group stores how far its processes came"
+        )
+    if available_now:
+        raise OptionError(
+            "available_now and group cannot be used together: no process of a group knows whether "
+            "the others have read everything; read with fanout.open without a group"
+        )
+
+
+@asynccontextmanager
+async def open_shared(
+    source: Source,
+    group: Group,
+    *,
+    on_resubscribe: OnResubscribe | None = None,
+    on_revoked: OnRevoked | None = None,
+    random: Random | None = None,
+) -> AsyncIterator[FanOut]:
+    """Open a source as one process of a group; see `open_stream`."""
+    check_on_resubscribe(on_resubscribe)
+    async with source.connect() as connection:
+        if connection.capabilities.bounded:
+            raise OptionError("a group reads without an end: leave stop out, or the group")
+        jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
+        await _listed(connection, jitter)  # what is named has to exist
+        progress = _progress(source, connection, connection.identity)
+        lifecycle = LifecycleLog(connection.identity, connection.capabilities)
+        progress.on_gap_measured = lifecycle.measured
+        lifecycle.started(progress, stored=True)
+        subscribers = _subscribers(source, connection, jitter, on_resubscribe, lifecycle)
+        try:
+            async with group.join(source, connection, jitter) as membership:
+                shared = SharedSplits(membership, progress, subscribers, lifecycle, on_revoked)
+                async with shared.supervise():
+                    yield FanOut(source, connection, progress, subscribers, shared=shared)
+        finally:
+            lifecycle.stopped(progress, subscribers.failure)
+
+
+def _subscribers(
+    source: Source,
+    connection: Connection,
+    jitter: FullJitter,
+    on_resubscribe: OnResubscribe | None,
+    lifecycle: LifecycleLog,
+) -> Subscribers:
+    return Subscribers(
+        connection,
+        jitter=jitter,
+        on_resubscribe=on_resubscribe or _ignore,
+        lifecycle=lifecycle,
+        event_time=source.event_time if isinstance(source.event_time, EventTime) else None,
+    )
 
 
 @final

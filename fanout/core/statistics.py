@@ -221,6 +221,28 @@ class LanderStatistics:
 
 @final
 @dataclass(frozen=True, slots=True)
+class MembershipStatistics:
+    """What became of the splits that this process shares with others of its group.
+
+    Args:
+        group: The group.
+        owned: Splits that this process has now.
+        granted: How often it got a split.
+        handed_over: How often it gave one up after it had stored how far it came.
+        lost: How often another process could have one before that.
+        valid: Seconds until other processes may have the splits, unless this one is heard of.
+    """
+
+    group: str
+    owned: int = 0
+    granted: int = 0
+    handed_over: int = 0
+    lost: int = 0
+    valid: float = 0.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """A whole stream's counters since it was opened.
 
@@ -240,6 +262,7 @@ class Statistics:
         batches: The batches of a query; None for another stream.
         held: For how many seconds the oldest record has waited here for a batch of a query, or for
             an entry of a landing; None where none waits.
+        membership: The splits that came from a group and went to it; None without a group.
     """
 
     splits: Mapping[str, SplitStatistics]
@@ -255,6 +278,7 @@ class Statistics:
     watermark: int | None = None
     batches: BatchStatistics | None = None
     held: float | None = None
+    membership: MembershipStatistics | None = None
 
     @property
     def records(self) -> int:

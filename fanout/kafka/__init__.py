@@ -12,6 +12,7 @@ from fanout._exports import lazy_exports
 
 if TYPE_CHECKING:
     from fanout.kafka.cluster import Cluster
+    from fanout.kafka.group.consumer_group import ConsumerGroup
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.kafka_source import KafkaSource
     from fanout.kafka.security import Security
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = (
     "Activity",
     "Cluster",
+    "ConsumerGroup",
     "Delivery",
     "KafkaShareSource",
     "KafkaSource",
@@ -49,6 +51,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "Activity": "fanout.kafka.shuffle.producers",
         "Cluster": "fanout.kafka.cluster",
+        "ConsumerGroup": "fanout.kafka.group.consumer_group",
         "Delivery": "fanout.kafka.writing.delivery",
         "KafkaShareSource": "fanout.kafka.share.source",
         "KafkaSource": "fanout.kafka.reading.kafka_source",

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from fanout.kafka.protocol.connections import Connections
 
-_LEADER_EPOCHS: Final = 5  # the version of OffsetFetch since which the rows have one
+# The versions of OffsetFetch since which the rows have one, and since which groups have the rows.
+_LEADER_EPOCHS: Final = 5
+_SEVERAL_GROUPS: Final = 8
 
 
 @final
@@ -101,6 +103,9 @@ def _of_errors(answer: Any) -> Iterable[int]:
 
 
 def _of_offsets(answer: Any) -> Iterable[int]:
+    if answer.API_VERSION >= _SEVERAL_GROUPS:
+        rows = [row for _, topics, *_ in answer.groups for row in partition_rows(topics)]
+        return [*(code for *_, code, _ in answer.groups), *(row[4] for row in rows)]
     at = 3 if answer.API_VERSION < _LEADER_EPOCHS else 4
     return [answer.error_code, *(row[at] for row in partition_rows(answer.topics))]
 
@@ -108,7 +113,7 @@ def _of_offsets(answer: Any) -> Iterable[int]:
 # Where the answer to each request has its codes, by the number of the request.
 _CODES: Final[Mapping[int, Callable[[Any], Iterable[int]]]] = MappingProxyType(
     {
-        8: lambda answer: (code for _, code in partition_rows(answer.topics)),  # OffsetCommit
+        8: lambda answer: (code for _, code, *_ in partition_rows(answer.topics)),  # OffsetCommit
         9: _of_offsets,  # OffsetFetch
         15: _of_groups,  # DescribeGroups
         16: _of_answer,  # ListGroups
@@ -117,6 +122,7 @@ _CODES: Final[Mapping[int, Callable[[Any], Iterable[int]]]] = MappingProxyType(
         25: _of_answer,  # AddOffsetsToTxn
         26: _of_answer,  # EndTxn
         28: _of_errors,  # TxnOffsetCommit
+        68: _of_answer,  # ConsumerGroupHeartbeat
         65: lambda answer: (code for code, *_ in answer.states),  # DescribeTransactions
         77: _of_groups,  # ShareGroupDescribe
         90: lambda answer: (code for _, _, code, *_ in answer.groups),  # DescribeShareGroupOffsets

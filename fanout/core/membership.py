@@ -1,0 +1,292 @@
+"""Share the splits of a stream with other processes, each of which reads some of them.
+
+A `Group` is what a user writes down; a `Membership` is one process's part in it. The service is the
+referee: it grants splits and takes them back, and stores a position only for the process that has
+the split. `SharedSplits` is what the stream does with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Protocol, TypeAlias, final
+
+from fanout.core.cancellation import prefer_cancellation
+from fanout.core.positions import reaches
+from fanout.core.statistics import MembershipStatistics
+from fanout.errors import FanOutError, OptionError, ServiceError, SplitLostError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from fanout.core.backoff import FullJitter
+    from fanout.core.events import Split
+    from fanout.core.lifecycle_log import LifecycleLog
+    from fanout.core.positions import Position
+    from fanout.core.progress import Progress
+    from fanout.core.source import Connection, Source
+    from fanout.core.statistics import CommitStatistics
+    from fanout.core.subscribers import Subscribers
+
+OnRevoked: TypeAlias = "Callable[[tuple[Split, ...]], Awaitable[None]]"
+"""What a user wants to do with splits before another process gets them."""
+
+
+class Ownership(Protocol):
+    """What a membership does to the stream."""
+
+    def grant(self, split: Split, position: Position) -> None:
+        """Read a split from a position on."""
+
+    async def hand_over(self, split_ids: Collection[str], until: float) -> None:
+        """Stop reading splits, and wait until all that was delivered of them is acknowledged.
+
+        It ends at `until` on the loop's clock, and when the splits are lost meanwhile. No record of
+        them is delivered any more from the call on.
+        """
+
+    async def lose(self, split_ids: Collection[str]) -> None:
+        """Stop reading splits that other processes may have already."""
+
+
+class Membership(Protocol):
+    """One process's part in a group.
+
+    The rules: a split is delivered by one process at a time; a process that cannot renew its part
+    stops delivering before another one may begin; a position is stored only by the process that has
+    the split.
+    """
+
+    @property
+    def group(self) -> str:
+        """Name the group, for the log."""
+
+    @property
+    def valid_until(self) -> float:
+        """Return the moment on the loop's clock at which other processes may get the splits.
+
+        It moves with each renewal, counted from where the renewal *began*.
+        """
+
+    @property
+    def commits(self) -> CommitStatistics:
+        """Return which positions the group has stored; from any thread."""
+
+    async def take_part(self, ownership: Ownership) -> None:
+        """Join, and grant, hand over and lose splits until cancelled.
+
+        Raises:
+            ServiceError: If the service refuses this process for good.
+        """
+
+    def store(self, positions: Mapping[str, Position]) -> None:
+        """Have acknowledged positions of splits that this process has stored soon."""
+
+
+class Group(Protocol):
+    """A group of processes that share a stream, as a value."""
+
+    def join(
+        self, source: Source, connection: Connection, jitter: FullJitter
+    ) -> AbstractAsyncContextManager[Membership]:
+        """Prepare to take part; leaving the block stores what is acknowledged, and leaves.
+
+        Raises:
+            OptionError: If the group is not one of such a source.
+            ServiceError: If the service offers no groups, or we may not join this one.
+        """
+
+
+def check_on_revoked(value: object, group: object) -> None:
+    """Check the option `on_revoked`."""
+    if value is None:
+        return
+    call = type(value).__call__ if callable(value) else None
+    if not inspect.iscoroutinefunction(value) and not inspect.iscoroutinefunction(call):
+        raise OptionError(f"on_revoked={value!r} must be an async function of a tuple of splits")
+    if group is None:
+        raise OptionError("on_revoked is about a group: pass group, or leave it out")
+
+
+@final
+class SharedSplits:
+    """Read the splits that this process has of its group, and nothing of those that it has not."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        progress: Progress,
+        subscribers: Subscribers,
+        lifecycle: LifecycleLog,
+        on_revoked: OnRevoked | None = None,
+    ) -> None:
+        self._membership = membership
+        self._progress = progress
+        self._subscribers = subscribers
+        self._lifecycle = lifecycle
+        self._on_revoked = on_revoked
+        self._clock = asyncio.get_running_loop().time
+        self._owned: set[str] = set()
+        # Up to where splits were stored that other processes have now.
+        self._stored: dict[str, Position] = {}
+        self._acknowledged = asyncio.Event()
+        # Drops what a reader has collected, and not got yet, of a split that leaves.
+        self.on_leaving: Callable[[str], None] = _ignore
+        self._granted = self._handed_over = self._lost = 0
+
+    @asynccontextmanager
+    async def supervise(self) -> AsyncIterator[None]:
+        """Take part in the group while the block runs; nothing is read after it."""
+        async with self._subscribers.running(lambda _: None):
+            self._subscribers.spawn(self._take_part(), "membership")
+            yield
+
+    async def _take_part(self) -> None:
+        try:
+            await self._membership.take_part(self)
+        except FanOutError as error:
+            self._subscribers.fail(error)
+        except Exception as error:  # noqa: BLE001 - the reader gets it
+            prefer_cancellation(error)
+            failure = ServiceError(f"the group {self._membership.group} cannot be used: ", error)
+            failure.__cause__ = error
+            self._subscribers.fail(failure)
+
+    # What the stream asks.
+
+    @property
+    def group(self) -> str:
+        """Name the group."""
+        return self._membership.group
+
+    def owns(self, split_id: str) -> bool:
+        """Return whether this process has a split, by the last that it heard."""
+        return split_id in self._owned
+
+    @property
+    def valid(self) -> bool:
+        """Whether records may be delivered at this moment; else the splits are going to be lost."""
+        return not self._owned or self._clock() < self._membership.valid_until
+
+    async def decided(self) -> None:
+        """Wait until records may be delivered, as splits are lost whose time has run out."""
+        while not self.valid:
+            self._acknowledged.clear()
+            await self._acknowledged.wait()
+
+    def acknowledge(self, positions: Mapping[str, Position]) -> tuple[str, ...]:
+        """Acknowledge what this process still has; return the splits that it has lost."""
+        mine = {id_: at for id_, at in positions.items() if self._may_acknowledge(id_, at)}
+        if moved := self._progress.acknowledge(mine):
+            self._membership.store(moved)
+            self._acknowledged.set()
+        return tuple(
+            id_ for id_, at in positions.items() if id_ not in mine and not self._is_stored(id_, at)
+        )
+
+    def _may_acknowledge(self, split_id: str, position: Position) -> bool:
+        if split_id not in self._progress:
+            return False
+        # What was delivered before the split was lost may be beyond what came since it is back.
+        return reaches(self._progress[split_id].delivered, position)
+
+    def _is_stored(self, split_id: str, position: Position) -> bool:
+        stored = self._stored.get(split_id)
+        return stored is not None and reaches(stored, position)
+
+    @property
+    def commits(self) -> CommitStatistics:
+        """Return which positions the group has stored; from any thread."""
+        return self._membership.commits
+
+    @property
+    def statistics(self) -> MembershipStatistics:
+        """Count the splits that came and went; from any thread."""
+        left = self._membership.valid_until - self._clock()
+        return MembershipStatistics(
+            group=self._membership.group,
+            owned=len(self._owned),
+            granted=self._granted,
+            handed_over=self._handed_over,
+            lost=self._lost,
+            valid=max(left, 0.0),
+        )
+
+    # What the membership does.
+
+    def grant(self, split: Split, position: Position) -> None:
+        """Read a split from a position on."""
+        self._progress.add(split, position)
+        self._progress[split.id].reported = position  # it is stored already
+        self._owned.add(split.id)
+        self._granted += 1
+        self._lifecycle.granted(split, position)
+        self._subscribers.start(split, position)
+
+    async def hand_over(self, split_ids: Collection[str], until: float) -> None:
+        """Stop reading splits, and wait until all that was delivered of them is acknowledged."""
+        leaving = [id_ for id_ in split_ids if id_ in self._owned]
+        self._leave(leaving)
+        splits = tuple(self._progress[id_].split for id_ in leaving)
+        await self._stop(leaving)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                if self._on_revoked is not None and splits:
+                    await self._on_revoked(splits)
+                while self._unacknowledged(leaving):
+                    self._acknowledged.clear()
+                    await self._acknowledged.wait()
+        for split in splits:
+            if split.id not in self._progress:  # it was lost meanwhile
+                continue
+            state = self._progress[split.id]
+            complete = state.acknowledged == state.delivered
+            self._lifecycle.handed_over(split, state.acknowledged, complete=complete)
+            self._handed_over += 1
+            self._forget(split.id)
+
+    def _unacknowledged(self, split_ids: Collection[str]) -> bool:
+        states = (self._progress[id_] for id_ in split_ids if id_ in self._progress)
+        return any(state.acknowledged != state.delivered for state in states)
+
+    async def lose(self, split_ids: Collection[str]) -> None:
+        """Stop reading splits that other processes may have already."""
+        lost = [id_ for id_ in split_ids if id_ in self._progress]
+        self._leave(lost)
+        for id_ in lost:
+            self._lifecycle.split_lost(self._progress[id_].split, self._progress[id_].acknowledged)
+            self._lost += 1
+            self._forget(id_)
+        self._acknowledged.set()  # a hand-over of them is over
+        await self._stop(lost)
+
+    def _leave(self, split_ids: Collection[str]) -> None:
+        """Deliver nothing of splits from now on."""
+        self._owned.difference_update(split_ids)
+        for id_ in split_ids:
+            self.on_leaving(id_)
+
+    async def _stop(self, split_ids: Collection[str]) -> None:
+        for id_ in split_ids:
+            if id_ in self._subscribers.by_split:
+                await self._subscribers.stop(id_)
+
+    def _forget(self, split_id: str) -> None:
+        self._stored[split_id] = self._progress[split_id].acknowledged
+        self._progress.remove(split_id)
+
+
+def _ignore(split_id: str) -> None:
+    """Do nothing: nobody collects."""
+
+
+def lost_splits(split_ids: Collection[str], group: str) -> SplitLostError:
+    """Build the error of an acknowledgement that came after other processes got the splits."""
+    names = ", ".join(sorted(split_ids))
+    return SplitLostError(
+        f"the group {group} has given {names} to another process, which delivers again what was "
+        f"not acknowledged here in time; go on with the next batch",
+        tuple(sorted(split_ids)),
+    )

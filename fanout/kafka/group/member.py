@@ -1,0 +1,427 @@
+"""One member of a consumer group: heartbeats, partitions that come and go, commits (KIP-848).
+
+The broker assigns; no member leads. A heartbeat renews the member's session, and its answer says
+which partitions the member is to own. It gives the others up first, says so, and is given new ones
+when their former owners have done the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, final
+
+from aiokafka.errors import KafkaError
+
+from fanout.core.cancellation import prefer_cancellation
+from fanout.core.error_text import first_error, text_of
+from fanout.core.positions import Cursor, Horizon
+from fanout.core.statistics import CommitStatistics
+from fanout.errors import FanOutError, ServiceError
+from fanout.kafka.group.calls import FENCED, Assigned, Code, Identity
+from fanout.kafka.partitions import Partition
+from fanout.kafka.reading.offsets import cursor_before, next_offset
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from fanout.core.backoff import FullJitter
+    from fanout.core.membership import Ownership
+    from fanout.core.positions import Position
+    from fanout.core.source import Connection
+    from fanout.kafka.group.calls import GroupCalls, Heartbeat
+
+log = logging.getLogger(__name__)
+
+# The epochs of a heartbeat by which a member joins, leaves, and leaves to come back with its static
+# id (ConsumerGroupHeartbeatRequest.json).
+_JOINS: Final = 0
+_LEAVES: Final = -1
+_LEAVES_FOR_NOW: Final = -2
+
+# Seconds between what the member promises the broker and what it does.
+_MARGIN: Final = 15.0
+# Seconds after which the session timeout of the group is asked for again: operators change it.
+_SETTINGS_AGE: Final = 60.0
+# Seconds before a heartbeat that failed is sent again.
+_PAUSE: Final = 0.2
+_LONGEST_PAUSE: Final = 1.0
+_LEAVING: Final = 5.0  # seconds that leaving may take
+
+
+@final
+class GroupMember:
+    """Take part in a group; a `Membership` of `fanout.core.membership`."""
+
+    def __init__(
+        self,
+        calls: GroupCalls,
+        connection: Connection,
+        *,
+        instance_id: str | None,
+        handover_timeout: float,
+        starts: Mapping[str, Position],
+        jitter: FullJitter,
+    ) -> None:
+        self.valid_until = math.inf
+        self._calls = calls
+        self._handover_timeout = handover_timeout
+        # The broker takes all partitions from a member that gives some up too late.
+        self._rebalance_timeout = handover_timeout + _MARGIN
+        self._connection = connection
+        self._starts = starts
+        self._jitter = jitter
+        self._clock = asyncio.get_running_loop().time
+        self._identity = Identity(str(uuid.uuid4()), _JOINS, instance_id)
+        self._topics: Sequence[str] = ()
+        self._topics_changed = False
+        self._owned: frozenset[Assigned] = frozenset()
+        self._target: frozenset[Assigned] = frozenset()
+        self._session = math.inf
+        self._renewed = math.inf  # when the last heartbeat was sent that was answered well
+        self._give_up_by = math.inf  # when the broker takes everything, unless it hears of less
+        self._owned_changed = False
+        self._beat, self._change, self._store = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._stored = asyncio.Event()
+        self._pending: dict[Partition, int] = {}
+        self._counts = _PartitionCounts()
+        self._committed: Mapping[str, Position] = {}
+        self._succeeded = self._failed = 0
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self._calls.group
+
+    def store(self, positions: Mapping[str, Position]) -> None:
+        """Commit soon the offsets after positions of partitions that this member owns."""
+        for split_id, position in positions.items():
+            if isinstance(position, Cursor):
+                self._pending[Partition.of(split_id)] = next_offset(position)
+        if self._pending:
+            self._store.set()
+
+    @property
+    def commits(self) -> CommitStatistics:
+        """Return what the group has stored of this member's; from any thread."""
+        return CommitStatistics(self._committed, self._succeeded, self._failed)
+
+    async def take_part(self, ownership: Ownership) -> None:
+        """Join, and follow what the coordinator assigns, until cancelled."""
+        await self._discover()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for work in (
+                    self._heartbeats(ownership),
+                    self._changes(ownership),
+                    self._commits(),
+                    self._expiry(ownership),
+                    self._discoveries(),
+                ):
+                    tasks.create_task(work, name="fanout member")
+        except BaseExceptionGroup as failed:
+            raise first_error(failed) from failed
+
+    async def leave(self) -> None:
+        """Commit what is acknowledged, and leave the group, within a few seconds."""
+        if self._identity.epoch <= _JOINS:
+            return
+        static = self._identity.instance_id is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVING):
+                try:
+                    if self._pending:
+                        await self._commit()
+                    last = _LEAVES_FOR_NOW if static else _LEAVES
+                    await self._calls.heartbeat(self._as(last))
+                except (KafkaError, OSError, FanOutError) as error:
+                    prefer_cancellation(error)
+                    log.warning("cannot leave the group %s: %s", self.group, text_of(error))
+
+    # Heartbeats.
+
+    async def _heartbeats(self, ownership: Ownership) -> None:
+        interval, asked, failures = 0.0, -math.inf, 0
+        refused_since: float | None = None
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval):
+                    await self._beat.wait()
+            full = failures > 0 or self._identity.epoch == _JOINS
+            told = self._owned if full or self._owned_changed else None
+            self._beat.clear()
+            self._owned_changed = False
+            sent = self._clock()
+            try:
+                if sent - asked >= _SETTINGS_AGE:
+                    self._session, asked = await self._session_timeout(), sent
+                    sent = self._clock()
+                answer = await self._calls.heartbeat(
+                    self._identity,
+                    rebalance_timeout=self._rebalance_timeout if full else None,
+                    topics=self._topics if full or self._topics_changed else None,
+                    owned=told,
+                )
+            except KafkaError as error:
+                failures += 1
+                interval = min(max(_PAUSE, self._jitter.delay(failures)), _LONGEST_PAUSE)
+                log.info("a heartbeat to the group %s failed: %s", self.group, text_of(error))
+                continue
+            failures = 0
+            match answer.code:
+                case Code.NONE:
+                    refused_since = None
+                    interval = await self._renew(ownership, sent, answer, told)
+                case Code.UNRELEASED_INSTANCE_ID:
+                    refused_since = sent if refused_since is None else refused_since
+                    self._check_instance(sent - refused_since)
+                    interval = 1.0
+                case _:
+                    await self._rejoin(ownership)
+                    interval = _PAUSE
+
+    async def _renew(
+        self,
+        ownership: Ownership,
+        sent: float,
+        answer: Heartbeat,
+        told: frozenset[Assigned] | None,
+    ) -> float:
+        """Take in a good answer; return the seconds until the next heartbeat."""
+        if self._clock() >= self.valid_until:
+            # It came too late: others may have had the partitions meanwhile.
+            await self._rejoin(ownership)
+            return _PAUSE
+        self._topics_changed = False
+        self._identity = self._as(answer.epoch)
+        self._renewed = sent
+        if told is not None and told <= self._target:
+            self._give_up_by = math.inf
+        if answer.assignment is not None:
+            self._target = answer.assignment
+        if self._owned - self._target and self._give_up_by == math.inf:
+            self._give_up_by = sent + self._rebalance_timeout
+        self._set_validity()
+        if self._target != self._owned:
+            self._change.set()
+        return answer.interval
+
+    async def _rejoin(self, ownership: Ownership) -> None:
+        """Give everything up at once, and begin as a new member with the same id."""
+        lost, self._owned, self._target = self._owned, frozenset(), frozenset()
+        self._identity = self._as(_JOINS)
+        self._give_up_by = self._renewed = self.valid_until = math.inf
+        self._pending.clear()
+        self._stored.set()
+        await ownership.lose([str(each.partition) for each in sorted(lost)])
+
+    async def _expiry(self, ownership: Ownership) -> None:
+        """Give everything up when the session is over without a heartbeat that was answered."""
+        while True:
+            left = min(self.valid_until - self._clock(), 1.0)
+            if left > 0:
+                await asyncio.sleep(left)
+            else:
+                log.warning(
+                    "the group %s has not been heard of in time (its session timeout is %g s): "
+                    "other members may have the partitions of this one",
+                    self.group,
+                    self._session,
+                )
+                await self._rejoin(ownership)
+                self._beat.set()
+
+    def _set_validity(self) -> None:
+        self.valid_until = min(self._renewed + self._session, self._give_up_by)
+
+    async def _session_timeout(self) -> float:
+        try:
+            return await self._calls.session_timeout()
+        except KafkaError as error:
+            if error.retriable:
+                raise
+            raise ServiceError(
+                f"the session timeout of the group {self.group} cannot be read: {text_of(error)}; "
+                f"grant the principal DESCRIBE_CONFIGS on the group"
+            ) from error
+
+    def _check_instance(self, seconds: float) -> None:
+        if seconds > self._session + _MARGIN:
+            raise ServiceError(
+                f"another member of the group {self.group} has the "
+                f"instance_id={self._identity.instance_id!r}; give each process its own"
+            )
+
+    def _as(self, epoch: int) -> Identity:
+        return Identity(self._identity.id, epoch, self._identity.instance_id)
+
+    # Partitions that come and go.
+
+    async def _changes(self, ownership: Ownership) -> None:
+        while True:
+            await self._change.wait()
+            self._change.clear()
+            try:
+                await self._give_up(ownership, self._owned - self._target)
+                await self._take(ownership, self._target - self._owned)
+            except KafkaError as error:
+                log.info("a partition of the group %s has to wait: %s", self.group, text_of(error))
+                await asyncio.sleep(_PAUSE)
+                self._change.set()
+
+    async def _give_up(self, ownership: Ownership, given: frozenset[Assigned]) -> None:
+        if not given:
+            return
+        until = self._clock() + self._handover_timeout
+        names = [str(each.partition) for each in sorted(given)]
+        await ownership.hand_over(names, until)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while any(each.partition in self._pending for each in given):
+                    self._stored.clear()
+                    await self._stored.wait()
+        for each in given:
+            self._pending.pop(each.partition, None)
+        self._own(self._owned - given)
+
+    async def _take(self, ownership: Ownership, taken: frozenset[Assigned]) -> None:
+        if not taken:
+            return
+        member = self._identity
+        partitions = [each.partition for each in sorted(taken)]
+        splits = await self._connection.splits()
+        siblings = {Partition.of(split.id) for split in splits}
+        topics = {partition.topic for partition in partitions}
+        siblings = {each for each in siblings if each.topic in topics} | {*partitions}
+        stored = await self._calls.stored(member, siblings)
+        self._counts.learn({p: each.text for p, each in stored.items()}, siblings)
+        positions: dict[Partition, Position] = {}
+        first: dict[Partition, int] = {}
+        for partition in partitions:
+            offset = stored[partition].offset
+            if offset is not None:
+                positions[partition] = cursor_before(offset)
+                continue
+            start = self._starts.get(str(partition), Horizon())
+            if self._counts.is_new(partition) or not isinstance(start, Cursor):
+                start = Horizon()
+            else:
+                first[partition] = next_offset(start)
+            positions[partition] = start
+        if first:
+            # Whoever goes on from here begins at the same place.
+            codes = await self._calls.commit(member, first, self._counts.texts)
+            if any(codes.values()):
+                return  # another heartbeat says who owns it
+        if member != self._identity or not taken <= self._target:
+            self._change.set()
+            return
+        for partition in partitions:
+            ownership.grant(partition.split, positions[partition])
+        self._own(self._owned | taken)
+
+    def _own(self, owned: frozenset[Assigned]) -> None:
+        """Tell the broker at once what is owned."""
+        self._owned, self._owned_changed = owned, True
+        self._beat.set()
+
+    # Commits.
+
+    async def _commits(self) -> None:
+        failures = 0
+        while True:
+            await self._store.wait()
+            self._store.clear()
+            try:
+                done = await self._commit()
+            except (KafkaError, OSError) as error:
+                prefer_cancellation(error)
+                log.warning("cannot commit to the group %s: %s", self.group, text_of(error))
+                done = False
+            self._succeeded, self._failed = self._succeeded + done, self._failed + (not done)
+            failures = 0 if done else failures + 1
+            if not done:
+                await asyncio.sleep(max(_PAUSE, self._jitter.delay(failures)))
+                self._store.set()
+
+    async def _commit(self) -> bool:
+        """Commit what is pending and owned; return whether nothing is left to be tried again."""
+        owned = {each.partition for each in self._owned}
+        offsets = {p: offset for p, offset in self._pending.items() if p in owned}
+        if not offsets:
+            return True
+        codes = await self._calls.commit(self._identity, offsets, self._counts.texts)
+        done = {str(p): cursor_before(offsets[p]) for p, code in codes.items() if not code}
+        self._committed = {**self._committed, **done}  # a new one: other threads read statistics
+        for partition, code in codes.items():
+            if code in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
+                if self._pending.get(partition) == offsets[partition]:
+                    del self._pending[partition]
+            elif code in FENCED:
+                self._beat.set()  # the answer says that all is lost
+        self._stored.set()
+        return not any(p in self._pending for p in codes if codes[p])
+
+    # Topics.
+
+    @property
+    def _interval(self) -> float:
+        return self._connection.pacing.discovery_interval or math.inf
+
+    async def _discover(self) -> None:
+        splits = await self._connection.splits()
+        topics = sorted({Partition.of(split.id).topic for split in splits})
+        self._topics_changed = topics != self._topics
+        if self._topics_changed:
+            await self._calls.learn(topics)
+            self._topics = topics
+
+    async def _discoveries(self) -> None:
+        while True:
+            await asyncio.sleep(min(self._interval, 3600.0))
+            try:
+                await self._discover()
+            except (KafkaError, FanOutError) as error:
+                log.warning("the topics cannot be listed: %s", text_of(error))
+            else:
+                if self._topics_changed:
+                    self._beat.set()
+
+
+@final
+class _PartitionCounts:
+    """How many partitions each topic had when the group began with it.
+
+    The members store it beside each offset. A partition that was added later has no offset either,
+    and is read from its beginning: all of its records are new to the group.
+    """
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+
+    def learn(self, texts: Mapping[Partition, str], partitions: Collection[Partition]) -> None:
+        """Take in the texts of partitions; where a topic has none, the group begins with it now."""
+        for topic in {partition.topic for partition in partitions}:
+            found = [_count(text) for p, text in texts.items() if p.topic == topic]
+            counts = [count for count in found if count is not None]
+            # Another client has committed without a text: nobody knows how many there were.
+            began = len([p for p in partitions if p.topic == topic])
+            self._counts[topic] = min(counts) if counts else began
+            self.texts[topic] = json.dumps({"partitions": self._counts[topic]})
+
+    def is_new(self, partition: Partition) -> bool:
+        """Return whether a partition was added after the group began with its topic."""
+        return partition.number >= self._counts[partition.topic]
+
+
+def _count(text: str) -> int | None:
+    try:
+        count = json.loads(text)["partitions"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return count if isinstance(count, int) and count > 0 else None

@@ -1,0 +1,262 @@
+"""Requests of the members of a consumer group, and their answers, which aiokafka lacks.
+
+They follow ConsumerGroupHeartbeatRequest.json (KIP-848), OffsetCommitRequest.json and
+OffsetFetchRequest.json of Kafka (clients/src/main/resources/common/message).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+)
+
+from fanout.kafka.protocol.messages.flexible import (
+    NO_TAGS,
+    TOPIC,
+    TOPIC_PARTITIONS,
+    Uuid,
+    flexible_array,
+    flexible_schema,
+    rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from io import BytesIO
+
+_OFFSET_COMMIT: Final = 8
+_OFFSET_FETCH: Final = 9
+_HEARTBEAT: Final = 68
+_BY_ID: Final = flexible_array(("topic_id", Uuid), ("partitions", CompactArray(Int32)))
+_NO_LEADER_EPOCH: Final = -1
+
+
+class _Assignment(AbstractType[Any]):  # type: ignore[misc]  # aiokafka is untyped
+    """A structure that may be null: a byte before it says so."""
+
+    _SCHEMA = flexible_schema(("topic_partitions", _BY_ID))
+
+    @classmethod
+    def encode(cls, value: Any) -> bytes:
+        """Return the bytes of the structure."""
+        encoded: bytes = Int8.encode(-1) if value is None else Int8.encode(1)
+        return encoded if value is None else encoded + cls._SCHEMA.encode(value)
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> Any:
+        """Read the structure; None where it is null."""
+        return None if Int8.decode(data) < 0 else cls._SCHEMA.decode(data)
+
+
+class ConsumerGroupHeartbeatResponse_v1(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
+    """What a member is to own; the assignment is null where it has not changed."""
+
+    API_KEY = _HEARTBEAT
+    API_VERSION = 1
+    SCHEMA = flexible_schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("error_message", CompactString()),
+        ("member_id", CompactString()),
+        ("member_epoch", Int32),
+        ("heartbeat_interval_ms", Int32),
+        ("assignment", _Assignment),
+    )
+
+
+class ConsumerGroupHeartbeatRequest_v1(RequestStruct):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
+    """Join, stay, say what is owned, and leave; since version 1 the member chooses its id."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = _HEARTBEAT
+    API_VERSION = 1
+    RESPONSE_TYPE = ConsumerGroupHeartbeatResponse_v1
+    SCHEMA = flexible_schema(
+        ("group", CompactString()),
+        ("member_id", CompactString()),
+        ("member_epoch", Int32),
+        ("instance_id", CompactString()),
+        ("rack", CompactString()),
+        ("rebalance_timeout_ms", Int32),
+        ("topics", CompactArray(CompactString())),
+        ("topic_regex", CompactString()),
+        ("assignor", CompactString()),
+        ("topic_partitions", _BY_ID),
+    )
+
+
+class HeartbeatRequest(Request[ConsumerGroupHeartbeatRequest_v1]):  # type: ignore[misc]
+    """Say that a member is there; None leaves as it was what a full request tells."""
+
+    API_KEY = _HEARTBEAT
+
+    def __init__(
+        self,
+        group: str,
+        member: tuple[str, int, str | None],
+        *,
+        rebalance_timeout: float | None = None,
+        topics: Sequence[str] | None = None,
+        owned: Mapping[bytes, Sequence[int]] | None = None,
+    ) -> None:
+        self._group = group
+        self._member = member
+        self._timeout = rebalance_timeout
+        self._topics = topics
+        self._owned = owned
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Return the request in the only version."""
+        timeout = -1 if self._timeout is None else round(self._timeout * 1000)
+        owned = None
+        if self._owned is not None:
+            owned = [(id_, numbers, NO_TAGS) for id_, numbers in self._owned.items()]
+        topics = None if self._topics is None else list(self._topics)
+        return request_struct_class(
+            self._group, *self._member, None, timeout, topics, None, None, owned, NO_TAGS
+        )
+
+
+class OffsetCommitResponse_v9(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+    """The error code of each partition."""
+
+    API_KEY = _OFFSET_COMMIT
+    API_VERSION = 9
+    SCHEMA = flexible_schema(
+        ("throttle_time_ms", Int32),
+        rows("topics", TOPIC, rows("partitions", ("partition", Int32), ("error_code", Int16))),
+    )
+
+
+class OffsetCommitRequest_v9(RequestStruct):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+    """Commit offsets as a member; since version 9 by its epoch."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = _OFFSET_COMMIT
+    API_VERSION = 9
+    RESPONSE_TYPE = OffsetCommitResponse_v9
+    SCHEMA = flexible_schema(
+        ("group", CompactString()),
+        ("member_epoch", Int32),
+        ("member_id", CompactString()),
+        ("instance_id", CompactString()),
+        rows(
+            "topics",
+            TOPIC,
+            rows(
+                "partitions",
+                ("partition", Int32),
+                ("offset", Int64),
+                ("leader_epoch", Int32),
+                ("metadata", CompactString()),
+            ),
+        ),
+    )
+
+
+class MemberCommitRequest(Request[OffsetCommitRequest_v9]):  # type: ignore[misc]
+    """Commit offsets of partitions, each with a text, as a member of the group."""
+
+    API_KEY = _OFFSET_COMMIT
+
+    def __init__(
+        self,
+        group: str,
+        member: tuple[str, int, str | None],
+        topics: Sequence[tuple[str, Sequence[tuple[int, int, str]]]],
+    ) -> None:
+        self._group = group
+        self._member = member
+        self._topics = topics
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Return the request in the only version."""
+        member_id, epoch, instance_id = self._member
+        topics = [
+            (
+                topic,
+                [(number, at, _NO_LEADER_EPOCH, text, NO_TAGS) for number, at, text in partitions],
+                NO_TAGS,
+            )
+            for topic, partitions in self._topics
+        ]
+        return request_struct_class(self._group, epoch, member_id, instance_id, topics, NO_TAGS)
+
+
+class OffsetFetchResponse_v9(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+    """The committed offsets of groups."""
+
+    API_KEY = _OFFSET_FETCH
+    API_VERSION = 9
+    SCHEMA = flexible_schema(
+        ("throttle_time_ms", Int32),
+        rows(
+            "groups",
+            ("group", CompactString()),
+            rows(
+                "topics",
+                TOPIC,
+                rows(
+                    "partitions",
+                    ("partition", Int32),
+                    ("offset", Int64),
+                    ("leader_epoch", Int32),
+                    ("metadata", CompactString()),
+                    ("error_code", Int16),
+                ),
+            ),
+            ("error_code", Int16),
+        ),
+    )
+
+
+class OffsetFetchRequest_v9(RequestStruct):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+    """Ask for committed offsets as a member; since version 9 by its epoch."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = _OFFSET_FETCH
+    API_VERSION = 9
+    RESPONSE_TYPE = OffsetFetchResponse_v9
+    SCHEMA = flexible_schema(
+        rows(
+            "groups",
+            ("group", CompactString()),
+            ("member_id", CompactString()),
+            ("member_epoch", Int32),
+            ("topics", TOPIC_PARTITIONS),
+        ),
+        ("require_stable", Boolean),
+    )
+
+
+class MemberOffsetsRequest(Request[OffsetFetchRequest_v9]):  # type: ignore[misc]
+    """Ask for the offsets that the group has, as a member; open transactions are reported."""
+
+    API_KEY = _OFFSET_FETCH
+
+    def __init__(
+        self,
+        group: str,
+        member: tuple[str, int, str | None],
+        topics: Sequence[tuple[str, Sequence[int]]],
+    ) -> None:
+        self._group = group
+        self._member = member
+        self._topics = topics
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Return the request in the only version."""
+        member_id, epoch, _ = self._member
+        topics = [(topic, numbers, NO_TAGS) for topic, numbers in self._topics]
+        group = (self._group, member_id, epoch, topics, NO_TAGS)
+        return request_struct_class([group], True, NO_TAGS)  # noqa: FBT003 - require_stable
