@@ -146,6 +146,18 @@ class LifecycleLog:
             fields={"fanout.stream.resumed": stored, "fanout.splits": len(states)},
         )
 
+    def shares(self, group: str) -> None:
+        """Log that reading begins as one process of a group, which grants splits later."""
+        self._started = asyncio.get_running_loop().time()
+        self._write(
+            logging.INFO,
+            LogEvent.STREAM_STARTED,
+            "%s is read as a member of the group %s",
+            self._source,
+            group,
+            fields={"fanout.stream.resumed": True, "fanout.splits": 0},
+        )
+
     def found(self, splits: Collection[Split]) -> None:
         """Log splits that have appeared while the stream runs."""
         if splits:

@@ -233,8 +233,8 @@ class SharedSplits:
         await self._stop(leaving)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
-                if self._on_revoked is not None and splits:
-                    await self._on_revoked(splits)
+                if splits:
+                    await self._tell(splits)
                 while self._unacknowledged(leaving):
                     self._acknowledged.clear()
                     await self._acknowledged.wait()
@@ -246,6 +246,16 @@ class SharedSplits:
             self._lifecycle.handed_over(split, state.acknowledged, complete=complete)
             self._handed_over += 1
             self._forget(split.id)
+
+    async def _tell(self, splits: tuple[Split, ...]) -> None:
+        if self._on_revoked is None:
+            return
+        try:
+            await self._on_revoked(splits)
+        except Exception as error:
+            prefer_cancellation(error)
+            name = type(error).__name__
+            raise OptionError(f"the function on_revoked raised {name}") from error
 
     def _unacknowledged(self, split_ids: Collection[str]) -> bool:
         states = (self._progress[id_] for id_ in split_ids if id_ in self._progress)

@@ -222,10 +222,10 @@ async def open_shared(
         progress = _progress(source, connection, connection.identity)
         lifecycle = LifecycleLog(connection.identity, connection.capabilities)
         progress.on_gap_measured = lifecycle.measured
-        lifecycle.started(progress, stored=True)
         subscribers = _subscribers(source, connection, jitter, on_resubscribe, lifecycle)
         try:
             async with group.join(source, connection, jitter) as membership:
+                lifecycle.shares(membership.group)
                 shared = SharedSplits(membership, progress, subscribers, lifecycle, on_revoked)
                 async with shared.supervise():
                     yield FanOut(source, connection, progress, subscribers, shared=shared)

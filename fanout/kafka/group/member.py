@@ -50,6 +50,8 @@ _SETTINGS_AGE: Final = 60.0
 # Seconds before a heartbeat that failed is sent again.
 _PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 1.0
+# A process that has died keeps its static id for one session.
+_INSTANCE_SESSIONS: Final = 1.5
 _LEAVING: Final = 5.0  # seconds that leaving may take
 
 
@@ -155,13 +157,13 @@ class GroupMember:
             told = self._owned if full or self._owned_changed else None
             self._beat.clear()
             self._owned_changed = False
-            sent = self._clock()
+            member, sent = self._identity, self._clock()
             try:
                 if sent - asked >= _SETTINGS_AGE:
                     self._session, asked = await self._session_timeout(), sent
                     sent = self._clock()
                 answer = await self._calls.heartbeat(
-                    self._identity,
+                    member,
                     rebalance_timeout=self._rebalance_timeout if full else None,
                     topics=self._topics if full or self._topics_changed else None,
                     owned=told,
@@ -172,6 +174,9 @@ class GroupMember:
                 log.info("a heartbeat to the group %s failed: %s", self.group, text_of(error))
                 continue
             failures = 0
+            if member is not self._identity:  # everything was given up meanwhile
+                interval = 0.0
+                continue
             match answer.code:
                 case Code.NONE:
                     refused_since = None
@@ -250,7 +255,7 @@ class GroupMember:
             ) from error
 
     def _check_instance(self, seconds: float) -> None:
-        if seconds > self._session + _MARGIN:
+        if seconds > _INSTANCE_SESSIONS * self._session:
             raise ServiceError(
                 f"another member of the group {self.group} has the "
                 f"instance_id={self._identity.instance_id!r}; give each process its own"

@@ -49,6 +49,10 @@ _DEFAULTS = {
     "group.share.min.session.timeout.ms": "1000",
     # A group hands its partitions out once a second otherwise.
     "group.share.assignment.interval.ms": "0",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.assignment.interval.ms": "0",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "200",

@@ -235,12 +235,12 @@ def transactional(broker: KafkaBroker, name: str) -> Producer:
     return made
 
 
-def committed(topic: Topic, group: str) -> dict[int, int]:
-    """Ask another client what a group has committed of the partitions 0 and 1."""
+def committed(topic: Topic, group: str, partitions: int = 2) -> dict[int, int]:
+    """Ask another client what a group has committed of the first partitions."""
     consumer = Consumer(
         {"bootstrap.servers": topic.broker.bootstrap_servers, "group.id": group, "log_level": 0}
     )
-    asked = [TopicPartition(topic.name, number) for number in (0, 1)]
+    asked = [TopicPartition(topic.name, number) for number in range(partitions)]
     deadline = time.monotonic() + 20
     try:
         while True:

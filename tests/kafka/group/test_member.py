@@ -1,0 +1,387 @@
+"""A member and a coordinator that follows a script, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from contextlib import asynccontextmanager
+from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka.errors import RequestTimedOutError
+
+from fanout.core.backoff import Backoff, FullJitter
+from fanout.core.positions import Cursor, Horizon
+from fanout.errors import ServiceError
+from fanout.kafka.group.calls import Assigned, Code, Heartbeat, Stored
+from fanout.kafka.group.member import GroupMember
+from fanout.kafka.partitions import Partition
+from tests.support.virtual_time import in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping
+
+    from fanout.core.events import Split
+    from fanout.core.positions import Position
+    from fanout.kafka.group.calls import Identity
+
+ID = b"i" * 16
+ORDERS = tuple(Partition("orders", number) for number in range(4))
+INTERVAL, SESSION = 5.0, 45.0
+
+
+def assigned(*numbers: int) -> frozenset[Assigned]:
+    return frozenset(Assigned(ORDERS[number], ID) for number in numbers)
+
+
+class Coordinator:
+    """Answers one member, as the test says; it is what the calls of a member are made with."""
+
+    group = "shop"
+
+    def __init__(self) -> None:
+        self.epoch = 1
+        self.assignment: frozenset[Assigned] = frozenset()
+        self.stored_offsets: dict[Partition, Stored] = {}
+        self.faults: list[Exception | int] = []  # the answers to the next heartbeats
+        self.takes = 0.0  # seconds that a heartbeat takes
+        self.commit_codes: dict[Partition, int] = {}
+        self.heartbeats: list[tuple[float, int, frozenset[Assigned] | None]] = []
+        self.commits: list[dict[Partition, int]] = []
+        self.calls: Counter[str] = Counter()
+
+    async def session_timeout(self) -> float:
+        self.calls["session"] += 1
+        await asyncio.sleep(0)
+        return SESSION
+
+    async def learn(self, topics: Collection[str]) -> None:  # noqa: ARG002 - as GroupCalls
+        await asyncio.sleep(0)
+
+    async def heartbeat(
+        self,
+        member: Identity,
+        *,
+        rebalance_timeout: float | None = None,
+        topics: Collection[str] | None = None,
+        owned: Collection[Assigned] | None = None,
+    ) -> Heartbeat:
+        now = asyncio.get_running_loop().time()
+        told = None if owned is None else frozenset(owned)
+        self.heartbeats.append((now, member.epoch, told))
+        if member.epoch == 0:
+            assert (topics, told) == (["orders"], frozenset())
+            assert rebalance_timeout == 45.0
+        await asyncio.sleep(self.takes)
+        match self.faults.pop(0) if self.faults else 0:
+            case Exception() as error:
+                raise error
+            case 0:
+                return Heartbeat(0, "", self.epoch, INTERVAL, self.assignment)
+            case code:
+                return Heartbeat(code, "", 0, 0.0, None)
+
+    async def commit(
+        self, member: Identity, offsets: Mapping[Partition, int], texts: Mapping[str, str]
+    ) -> Mapping[Partition, int]:
+        assert member.epoch == self.epoch
+        assert texts == {"orders": '{"partitions": 4}'}
+        self.commits.append(dict(offsets))
+        await asyncio.sleep(0)
+        return {partition: self.commit_codes.get(partition, 0) for partition in offsets}
+
+    async def stored(
+        self, member: Identity, partitions: Collection[Partition]
+    ) -> Mapping[Partition, Stored]:
+        assert member.epoch == self.epoch
+        await asyncio.sleep(0)
+        nothing = Stored(None, "")
+        return {each: self.stored_offsets.get(each, nothing) for each in partitions}
+
+
+class Owner:
+    """The stream of a member: what it was told."""
+
+    def __init__(self) -> None:
+        self.granted: dict[str, Position] = {}
+        self.told: list[tuple[str, str]] = []
+        self.hands_over_for = 0.0
+
+    def grant(self, split: Split, position: Position) -> None:
+        assert split.id not in self.granted
+        self.granted[split.id] = position
+        self.told.append(("grant", split.id))
+
+    async def hand_over(self, split_ids: Collection[str], until: float) -> None:
+        now = asyncio.get_running_loop().time()
+        await asyncio.sleep(min(self.hands_over_for, until - now))
+        for split_id in split_ids:
+            if self.granted.pop(split_id, None) is not None:
+                self.told.append(("hand over", split_id))
+
+    async def lose(self, split_ids: Collection[str]) -> None:
+        for split_id in split_ids:
+            if self.granted.pop(split_id, None) is not None:
+                self.told.append(("lose", split_id))
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def taking_part(
+    coordinator: Coordinator,
+    owner: Owner,
+    *,
+    start: Position = Cursor(9),  # noqa: B008 - frozen
+    instance_id: str | None = None,
+) -> AsyncIterator[GroupMember]:
+    async def splits() -> list[Split]:
+        return [partition.split for partition in ORDERS]
+
+    connection: Any = SimpleNamespace(
+        splits=splits, pacing=SimpleNamespace(discovery_interval=60.0)
+    )
+    calls: Any = coordinator
+    made = GroupMember(
+        calls,
+        connection,
+        instance_id=instance_id,
+        handover_timeout=30.0,
+        starts={str(partition): start for partition in ORDERS},
+        jitter=FullJitter(Backoff(base=0.5, cap=5.0), Random(7)),
+    )
+    task = asyncio.create_task(made.take_part(owner))
+    try:
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await made.leave()
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@in_virtual_time
+async def test_a_member_joins_and_reads_from_its_start() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(0.5)
+        assert owner.granted == {"orders-0": Cursor(9), "orders-1": Cursor(9)}
+        # Where it begins is stored, and told at once that it is owned.
+        assert coordinator.commits == [{ORDERS[0]: 10, ORDERS[1]: 10}]
+        assert [told for _, _, told in coordinator.heartbeats] == [frozenset(), assigned(0, 1)]
+        assert member.valid_until == now() - 0.5 + SESSION
+        await asyncio.sleep(12)
+        assert [told for _, _, told in coordinator.heartbeats][2:] == [None, None]
+    assert coordinator.heartbeats[-1][1] == -1
+
+
+@in_virtual_time
+async def test_stored_offsets_go_before_the_start() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    coordinator.stored_offsets = {ORDERS[0]: Stored(500, "")}
+    async with taking_part(coordinator, owner):
+        await asyncio.sleep(0.5)
+        assert owner.granted == {"orders-0": Cursor(499), "orders-1": Cursor(9)}
+        assert coordinator.commits == [{ORDERS[1]: 10}]
+
+
+@in_virtual_time
+async def test_a_partition_that_came_after_the_group_is_read_from_its_beginning() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 3)
+    coordinator.stored_offsets = {ORDERS[0]: Stored(500, '{"partitions": 3}')}
+    async with taking_part(coordinator, owner):
+        await asyncio.sleep(0.5)
+        assert owner.granted == {"orders-0": Cursor(499), "orders-3": Horizon()}
+        assert coordinator.commits == []
+
+
+@in_virtual_time
+async def test_validity_counts_from_where_a_heartbeat_was_sent() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    coordinator.takes = 2.0
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(6)
+        sent = [time for time, *_ in coordinator.heartbeats if time <= now() - 2]
+        assert member.valid_until == sent[-1] + SESSION
+
+
+@in_virtual_time
+async def test_a_member_that_is_not_heard_gives_everything_up_in_time() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        until = member.valid_until
+        coordinator.faults = [RequestTimedOutError()] * 1000
+        await asyncio.sleep(until - now() - 0.01)
+        assert owner.granted
+        await asyncio.sleep(0.02)
+        assert owner.told[-2:] == [("lose", "orders-0"), ("lose", "orders-1")]
+        coordinator.faults = []
+        await asyncio.sleep(3)
+        assert owner.granted.keys() == {"orders-0", "orders-1"}  # as a new member
+        assert coordinator.heartbeats[-2][1] == 0
+
+
+@in_virtual_time
+async def test_an_answer_that_comes_too_late_renews_nothing() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        coordinator.takes = 2 * SESSION
+        await asyncio.sleep(INTERVAL + SESSION)
+        assert owner.granted == {}
+        coordinator.takes = 0.0
+        await asyncio.sleep(2 * SESSION)
+        assert owner.told == [("grant", "orders-0"), ("lose", "orders-0"), ("grant", "orders-0")]
+        assert now() < member.valid_until <= now() + SESSION
+
+
+@pytest.mark.parametrize("code", [Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH])
+@in_virtual_time
+async def test_a_fenced_member_loses_everything_and_joins_again(code: Code) -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        member.store({"orders-0": Cursor(20)})
+        await asyncio.sleep(1)
+        coordinator.faults = [code]
+        await asyncio.sleep(INTERVAL)
+        assert owner.told[2:4] == [("lose", "orders-0"), ("lose", "orders-1")]
+        await asyncio.sleep(1)
+        assert owner.granted.keys() == {"orders-0", "orders-1"}
+
+
+@in_virtual_time
+async def test_partitions_are_given_up_before_others_are_taken() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        owner.hands_over_for = 7.0
+        coordinator.assignment, coordinator.epoch = assigned(1, 2), 2
+        await asyncio.sleep(INTERVAL)
+        assert owner.granted.keys() == {"orders-0", "orders-1"}
+        member.store({"orders-0": Cursor(70)})
+        await asyncio.sleep(8)
+        assert owner.told[2:] == [("hand over", "orders-0"), ("grant", "orders-2")]
+        assert {ORDERS[0]: 71} in coordinator.commits  # it is stored before it is given up
+        told = [told for _, _, told in coordinator.heartbeats if told is not None]
+        assert told[-2:] == [assigned(1), assigned(1, 2)]
+
+
+@in_virtual_time
+async def test_all_is_invalid_when_the_broker_may_have_taken_it_back() -> None:
+    """A member that gives up too late is fenced from everything, although it renews."""
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        owner.hands_over_for = 29.0
+        coordinator.assignment, coordinator.epoch = assigned(1), 2
+        await asyncio.sleep(INTERVAL)
+        heard = coordinator.heartbeats[-1][0]
+        assert member.valid_until == heard + 45.0
+        await asyncio.sleep(20)
+        assert member.valid_until == heard + 45.0  # although heartbeats are answered
+        await asyncio.sleep(10)
+        assert owner.granted.keys() == {"orders-1"}
+        assert member.valid_until > heard + 45.0  # the broker has heard of it
+
+
+@in_virtual_time
+async def test_only_what_is_owned_is_committed() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    coordinator.stored_offsets = {each: Stored(5, '{"partitions": 4}') for each in ORDERS}
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        member.store({"orders-0": Cursor(20), "orders-1": Cursor(30), "orders-2": Horizon()})
+        await asyncio.sleep(1)
+        assert coordinator.commits == [{ORDERS[0]: 21}]
+        assert member.commits.positions == {"orders-0": Cursor(20)}
+
+
+@in_virtual_time
+async def test_a_commit_that_fails_is_tried_again() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    coordinator.stored_offsets = {each: Stored(5, '{"partitions": 4}') for each in ORDERS}
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        coordinator.commit_codes = {ORDERS[0]: Code.STALE_MEMBER_EPOCH}
+        member.store({"orders-0": Cursor(20), "orders-1": Cursor(30)})
+        await asyncio.sleep(0.1)
+        coordinator.commit_codes = {}
+        member.store({"orders-0": Cursor(25)})
+        await asyncio.sleep(5)
+        assert coordinator.commits[0] == {ORDERS[0]: 21, ORDERS[1]: 31}
+        assert coordinator.commits[-1] == {ORDERS[0]: 26}
+        assert member.commits.positions == {"orders-0": Cursor(25), "orders-1": Cursor(30)}
+
+
+@in_virtual_time
+async def test_what_is_acknowledged_is_committed_when_a_member_leaves() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    coordinator.stored_offsets = {each: Stored(5, '{"partitions": 4}') for each in ORDERS}
+    async with taking_part(coordinator, owner, instance_id="one") as member:
+        await asyncio.sleep(1)
+        member.store({"orders-0": Cursor(20)})
+    assert coordinator.commits[-1] == {ORDERS[0]: 21}
+    assert coordinator.heartbeats[-1][1] == -2  # it keeps its partitions for a restart
+
+
+@in_virtual_time
+async def test_leaving_takes_five_seconds_at_the_most() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    async with taking_part(coordinator, owner):
+        await asyncio.sleep(1)
+        coordinator.takes = math.inf
+        begun = now()
+    assert now() == begun + 5.0
+
+
+@in_virtual_time
+async def test_the_session_timeout_is_asked_for_again() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    async with taking_part(coordinator, owner):
+        await asyncio.sleep(130)
+    assert coordinator.calls["session"] == 3
+
+
+@in_virtual_time
+async def test_a_static_id_that_stays_taken_is_told() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.faults = [Code.UNRELEASED_INSTANCE_ID] * 1000
+    with pytest.raises(ServiceError, match="instance_id='one'; give each process its own"):
+        async with taking_part(coordinator, owner, instance_id="one"):
+            await asyncio.sleep(2 * SESSION)
+
+
+@pytest.mark.parametrize("steps", range(60))
+@in_virtual_time
+async def test_it_can_be_cancelled_at_each_step(steps: int) -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    async with taking_part(coordinator, owner) as member:
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        member.store({"orders-0": Cursor(20)})
+        coordinator.assignment = assigned(1)
+        await asyncio.sleep(0.2 * (steps % 3))
+    if coordinator.heartbeats and coordinator.heartbeats[-1][1] > 0:
+        raise AssertionError("it has not left")
