@@ -49,6 +49,7 @@ class Coordinator:
         self.faults: list[Exception | int] = []  # the answers to the next heartbeats
         self.takes = 0.0  # seconds that a heartbeat takes
         self.commit_codes: dict[Partition, int] = {}
+        self.stored_takes = 0.0
         self.heartbeats: list[tuple[float, int, frozenset[Assigned] | None]] = []
         self.commits: list[dict[Partition, int]] = []
         self.calls: Counter[str] = Counter()
@@ -97,7 +98,7 @@ class Coordinator:
         self, member: Identity, partitions: Collection[Partition]
     ) -> Mapping[Partition, Stored]:
         assert member.epoch == self.epoch
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.stored_takes)
         nothing = Stored(None, "")
         return {each: self.stored_offsets.get(each, nothing) for each in partitions}
 
@@ -246,7 +247,35 @@ async def test_an_answer_that_comes_too_late_renews_nothing() -> None:
         coordinator.takes = 0.0
         await asyncio.sleep(2 * SESSION)
         assert owner.told == [("grant", "orders-0"), ("lose", "orders-0"), ("grant", "orders-0")]
+        epochs = [epoch for _, epoch, _ in coordinator.heartbeats]
+        assert epochs[:5] == [0, 1, 1, 0, 1]  # it says nothing of the answer to the third
         assert now() < member.valid_until <= now() + SESSION
+
+
+@in_virtual_time
+async def test_an_answer_at_the_very_end_renews_nothing() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        sent = member.valid_until - SESSION
+        coordinator.takes = SESSION - INTERVAL  # the next one is answered at that moment
+        await asyncio.sleep(sent + SESSION + 0.001 - now())
+        assert owner.told[1:] == [("lose", "orders-0")]
+
+
+@in_virtual_time
+async def test_nothing_is_read_that_the_group_has_taken_back_meanwhile() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    coordinator.stored_takes = 10.0
+    async with taking_part(coordinator, owner):
+        await asyncio.sleep(1)
+        coordinator.faults = [Code.UNKNOWN_MEMBER_ID]
+        coordinator.assignment = assigned(2)
+        await asyncio.sleep(60)
+        assert owner.granted.keys() == {"orders-2"}
+        assert owner.told == [("grant", "orders-2")]
 
 
 @pytest.mark.parametrize("code", [Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH])
@@ -281,6 +310,23 @@ async def test_partitions_are_given_up_before_others_are_taken() -> None:
         assert {ORDERS[0]: 71} in coordinator.commits  # it is stored before it is given up
         told = [told for _, _, told in coordinator.heartbeats if told is not None]
         assert told[-2:] == [assigned(1), assigned(1, 2)]
+
+
+@in_virtual_time
+async def test_a_partition_is_kept_until_its_commit_has_succeeded() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        coordinator.commit_codes = {ORDERS[0]: Code.COORDINATOR_LOAD_IN_PROGRESS}
+        member.store({"orders-0": Cursor(70)})
+        coordinator.assignment = assigned(1)
+        await asyncio.sleep(20)
+        assert coordinator.heartbeats[-1][2] is None  # nothing is given up
+        coordinator.commit_codes = {}
+        await asyncio.sleep(6)
+        assert [told for *_, told in coordinator.heartbeats if told is not None][-1] == assigned(1)
+        assert member.commits.positions["orders-0"] == Cursor(70)
 
 
 @in_virtual_time
