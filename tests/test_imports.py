@@ -67,6 +67,7 @@ ROWS_OF_ROOM = {
         {"intervals", "partitions", "dotted_options", "security", "client_properties", "cluster"},
         {"protocol"},
         {"reading"},
+        {"group"},
         {"transactions"},
         {"writing"},
         {"share"},

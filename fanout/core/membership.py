@@ -34,7 +34,7 @@ OnRevoked: TypeAlias = "Callable[[tuple[Split, ...]], Awaitable[None]]"
 """What a user wants to do with splits before another process gets them."""
 
 
-class Ownership(Protocol):
+class SplitHolder(Protocol):
     """What a membership does to the stream."""
 
     def grant(self, split: Split, position: Position) -> None:
@@ -74,7 +74,7 @@ class Membership(Protocol):
     def commits(self) -> CommitStatistics:
         """Return which positions the group has stored; from any thread."""
 
-    async def take_part(self, ownership: Ownership) -> None:
+    async def take_part(self, holder: SplitHolder) -> None:
         """Join, and grant, hand over and lose splits until cancelled.
 
         Raises:

@@ -25,7 +25,7 @@ from tests.support.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from fanout.core.membership import Ownership
+    from fanout.core.membership import SplitHolder
     from fanout.core.positions import Position
 
 A, B = Split("a"), Split("b")
@@ -45,7 +45,7 @@ class Member:
         self.valid_until = math.inf
         self.stored: list[dict[str, Position]] = []
         self.fault: Exception | None = None
-        self._ownership: asyncio.Future[Ownership] | None = None
+        self._ownership: asyncio.Future[SplitHolder] | None = None
         self._failing = asyncio.Event()
 
     @asynccontextmanager
@@ -53,7 +53,7 @@ class Member:
         self._ownership = asyncio.get_running_loop().create_future()
         yield self
 
-    async def take_part(self, ownership: Ownership) -> None:
+    async def take_part(self, ownership: SplitHolder) -> None:
         assert self._ownership is not None
         self._ownership.set_result(ownership)
         await self._failing.wait()
@@ -63,7 +63,7 @@ class Member:
     def store(self, positions: Mapping[str, Position]) -> None:
         self.stored.append(dict(positions))
 
-    async def ownership(self) -> Ownership:
+    async def ownership(self) -> SplitHolder:
         assert self._ownership is not None
         return await asyncio.shield(self._ownership)
 

@@ -23,6 +23,7 @@ RUN_BY: Final = {
     "kinesis.md": ("docs/test_examples.py",),
     "kinesis-writer.md": ("kinesis/writer/test_page.py",),
     "landing.md": ("landing/test_page.py", "spark/test_landed_files.py"),
+    "members.md": ("kafka/group/test_page.py",),
     "msk.md": ("kafka/test_pages.py",),
     "observability.md": ("metrics/test_page.py", "spark/test_metrics.py"),
     "operations.md": ("docs/test_examples.py", "spark/test_pages.py"),

@@ -82,7 +82,7 @@ class Identity:
 
 @final
 @dataclass(frozen=True, slots=True, order=True)
-class Assigned:
+class AssignedPartition:
     """A partition that a member owns; a topic that is created again has another id."""
 
     partition: Partition
@@ -98,7 +98,7 @@ class Heartbeat:
     message: str
     epoch: int
     interval: float
-    assignment: frozenset[Assigned] | None
+    assignment: frozenset[AssignedPartition] | None
 
 
 @final
@@ -141,7 +141,7 @@ class GroupCalls:
         *,
         rebalance_timeout: float | None = None,
         topics: Sequence[str] | None = None,
-        owned: Iterable[Assigned] | None = None,
+        owned: Iterable[AssignedPartition] | None = None,
     ) -> Heartbeat:
         """Say that a member is there; what is None is as it was told before.
 
@@ -204,14 +204,14 @@ class GroupCalls:
             found[partition] = Stored(offset if offset >= 0 else None, text or "")
         return found
 
-    async def _named(self, assigned: Any) -> frozenset[Assigned]:
+    async def _named(self, assigned: Any) -> frozenset[AssignedPartition]:
         """Name the topics of an assignment."""
         if any(topic_id not in self._names for topic_id, *_ in assigned):
             await self.learn(())
         if any(topic_id not in self._names for topic_id, *_ in assigned):
             raise StaleMetadata(f"the group {self.group} assigns a topic that is not known yet")
         return frozenset(
-            Assigned(Partition(self._names[topic_id], number), topic_id)
+            AssignedPartition(Partition(self._names[topic_id], number), topic_id)
             for topic_id, numbers, _ in assigned
             for number in numbers
         )
@@ -242,7 +242,7 @@ class GroupCalls:
                     ) from error
 
 
-def _by_id(owned: Iterable[Assigned]) -> Mapping[bytes, Sequence[int]]:
+def _by_id(owned: Iterable[AssignedPartition]) -> Mapping[bytes, Sequence[int]]:
     numbers: dict[bytes, list[int]] = {}
     for assigned in sorted(owned):
         numbers.setdefault(assigned.topic_id, []).append(assigned.partition.number)

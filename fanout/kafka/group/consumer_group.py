@@ -12,7 +12,7 @@ from fanout.core.sentence import Option, Sentence
 from fanout.core.starts import PerSplit
 from fanout.errors import OptionError
 from fanout.kafka.group.calls import GroupCalls
-from fanout.kafka.group.member import GroupMember
+from fanout.kafka.group.member import ConsumerMember
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.reading.kafka_options import KafkaOptions
 
@@ -62,7 +62,7 @@ class ConsumerGroup:
     @asynccontextmanager
     async def join(
         self, source: Source, connection: Connection, jitter: FullJitter
-    ) -> AsyncIterator[GroupMember]:
+    ) -> AsyncIterator[ConsumerMember]:
         """Prepare a member; leaving the block commits what is acknowledged, and leaves the group.
 
         Raises:
@@ -78,7 +78,7 @@ class ConsumerGroup:
         starts = await connection.resolve(await connection.splits())
         async with open_cluster(source.cluster.named("member"), source.fetching) as connections:
             calls = GroupCalls(connections, self.group_id)
-            member = GroupMember(
+            member = ConsumerMember(
                 calls,
                 connection,
                 instance_id=self.instance_id,

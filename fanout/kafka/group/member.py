@@ -22,7 +22,7 @@ from fanout.core.error_text import first_error, text_of
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import CommitStatistics
 from fanout.errors import FanOutError, ServiceError
-from fanout.kafka.group.calls import FENCED, Assigned, Code, Identity
+from fanout.kafka.group.calls import FENCED, AssignedPartition, Code, Identity
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.offsets import cursor_before, next_offset
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from fanout.core.backoff import FullJitter
-    from fanout.core.membership import Ownership
+    from fanout.core.membership import SplitHolder
     from fanout.core.positions import Position
     from fanout.core.source import Connection
     from fanout.kafka.group.calls import GroupCalls, Heartbeat
@@ -56,7 +56,7 @@ _LEAVING: Final = 5.0  # seconds that leaving may take
 
 
 @final
-class GroupMember:
+class ConsumerMember:
     """Take part in a group; a `Membership` of `fanout.core.membership`."""
 
     def __init__(
@@ -81,8 +81,8 @@ class GroupMember:
         self._identity = Identity(str(uuid.uuid4()), _JOINS, instance_id)
         self._topics: Sequence[str] = ()
         self._topics_changed = False
-        self._owned: frozenset[Assigned] = frozenset()
-        self._target: frozenset[Assigned] = frozenset()
+        self._owned: frozenset[AssignedPartition] = frozenset()
+        self._target: frozenset[AssignedPartition] = frozenset()
         self._session = math.inf
         self._renewed = math.inf  # when the last heartbeat was sent that was answered well
         self._give_up_by = math.inf  # when the broker takes everything, unless it hears of less
@@ -112,16 +112,16 @@ class GroupMember:
         """Return what the group has stored of this member's; from any thread."""
         return CommitStatistics(self._committed, self._succeeded, self._failed)
 
-    async def take_part(self, ownership: Ownership) -> None:
+    async def take_part(self, holder: SplitHolder) -> None:
         """Join, and follow what the coordinator assigns, until cancelled."""
         await self._discover()
         try:
             async with asyncio.TaskGroup() as tasks:
                 for work in (
-                    self._heartbeats(ownership),
-                    self._changes(ownership),
+                    self._heartbeats(holder),
+                    self._changes(holder),
                     self._commits(),
-                    self._expiry(ownership),
+                    self._expiry(holder),
                     self._discoveries(),
                 ):
                     tasks.create_task(work, name="fanout member")
@@ -146,7 +146,7 @@ class GroupMember:
 
     # Heartbeats.
 
-    async def _heartbeats(self, ownership: Ownership) -> None:
+    async def _heartbeats(self, holder: SplitHolder) -> None:
         interval, asked, failures = 0.0, -math.inf, 0
         refused_since: float | None = None
         while True:
@@ -180,26 +180,26 @@ class GroupMember:
             match answer.code:
                 case Code.NONE:
                     refused_since = None
-                    interval = await self._renew(ownership, sent, answer, told)
+                    interval = await self._renew(holder, sent, answer, told)
                 case Code.UNRELEASED_INSTANCE_ID:
                     refused_since = sent if refused_since is None else refused_since
                     self._check_instance(sent - refused_since)
                     interval = 1.0
                 case _:
-                    await self._rejoin(ownership)
+                    await self._rejoin(holder)
                     interval = _PAUSE
 
     async def _renew(
         self,
-        ownership: Ownership,
+        holder: SplitHolder,
         sent: float,
         answer: Heartbeat,
-        told: frozenset[Assigned] | None,
+        told: frozenset[AssignedPartition] | None,
     ) -> float:
         """Take in a good answer; return the seconds until the next heartbeat."""
         if self._clock() >= self.valid_until:
             # It came too late: others may have had the partitions meanwhile.
-            await self._rejoin(ownership)
+            await self._rejoin(holder)
             return _PAUSE
         self._topics_changed = False
         self._identity = self._as(answer.epoch)
@@ -215,16 +215,16 @@ class GroupMember:
             self._change.set()
         return answer.interval
 
-    async def _rejoin(self, ownership: Ownership) -> None:
+    async def _rejoin(self, holder: SplitHolder) -> None:
         """Give everything up at once, and begin as a new member with the same id."""
         lost, self._owned, self._target = self._owned, frozenset(), frozenset()
         self._identity = self._as(_JOINS)
         self._give_up_by = self._renewed = self.valid_until = math.inf
         self._pending.clear()
         self._stored.set()
-        await ownership.lose([str(each.partition) for each in sorted(lost)])
+        await holder.lose([str(each.partition) for each in sorted(lost)])
 
-    async def _expiry(self, ownership: Ownership) -> None:
+    async def _expiry(self, holder: SplitHolder) -> None:
         """Give everything up when the session is over without a heartbeat that was answered."""
         while True:
             left = min(self.valid_until - self._clock(), 1.0)
@@ -237,7 +237,7 @@ class GroupMember:
                     self.group,
                     self._session,
                 )
-                await self._rejoin(ownership)
+                await self._rejoin(holder)
                 self._beat.set()
 
     def _set_validity(self) -> None:
@@ -266,24 +266,24 @@ class GroupMember:
 
     # Partitions that come and go.
 
-    async def _changes(self, ownership: Ownership) -> None:
+    async def _changes(self, holder: SplitHolder) -> None:
         while True:
             await self._change.wait()
             self._change.clear()
             try:
-                await self._give_up(ownership, self._owned - self._target)
-                await self._take(ownership, self._target - self._owned)
+                await self._give_up(holder, self._owned - self._target)
+                await self._take(holder, self._target - self._owned)
             except KafkaError as error:
                 log.info("a partition of the group %s has to wait: %s", self.group, text_of(error))
                 await asyncio.sleep(_PAUSE)
                 self._change.set()
 
-    async def _give_up(self, ownership: Ownership, given: frozenset[Assigned]) -> None:
+    async def _give_up(self, holder: SplitHolder, given: frozenset[AssignedPartition]) -> None:
         if not given:
             return
         until = self._clock() + self._handover_timeout
         names = [str(each.partition) for each in sorted(given)]
-        await ownership.hand_over(names, until)
+        await holder.hand_over(names, until)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 while any(each.partition in self._pending for each in given):
@@ -293,7 +293,7 @@ class GroupMember:
             self._pending.pop(each.partition, None)
         self._own(self._owned - given)
 
-    async def _take(self, ownership: Ownership, taken: frozenset[Assigned]) -> None:
+    async def _take(self, holder: SplitHolder, taken: frozenset[AssignedPartition]) -> None:
         if not taken:
             return
         member = self._identity
@@ -326,10 +326,10 @@ class GroupMember:
             self._change.set()
             return
         for partition in partitions:
-            ownership.grant(partition.split, positions[partition])
+            holder.grant(partition.split, positions[partition])
         self._own(self._owned | taken)
 
-    def _own(self, owned: frozenset[Assigned]) -> None:
+    def _own(self, owned: frozenset[AssignedPartition]) -> None:
         """Tell the broker at once what is owned."""
         self._owned, self._owned_changed = owned, True
         self._beat.set()

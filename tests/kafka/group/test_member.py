@@ -16,8 +16,8 @@ from aiokafka.errors import RequestTimedOutError
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.positions import Cursor, Horizon
 from fanout.errors import ServiceError
-from fanout.kafka.group.calls import Assigned, Code, Heartbeat, Stored
-from fanout.kafka.group.member import GroupMember
+from fanout.kafka.group.calls import AssignedPartition, Code, Heartbeat, Stored
+from fanout.kafka.group.member import ConsumerMember
 from fanout.kafka.partitions import Partition
 from tests.support.virtual_time import in_virtual_time
 
@@ -33,8 +33,8 @@ ORDERS = tuple(Partition("orders", number) for number in range(4))
 INTERVAL, SESSION = 5.0, 45.0
 
 
-def assigned(*numbers: int) -> frozenset[Assigned]:
-    return frozenset(Assigned(ORDERS[number], ID) for number in numbers)
+def assigned(*numbers: int) -> frozenset[AssignedPartition]:
+    return frozenset(AssignedPartition(ORDERS[number], ID) for number in numbers)
 
 
 class Coordinator:
@@ -44,13 +44,13 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.epoch = 1
-        self.assignment: frozenset[Assigned] = frozenset()
+        self.assignment: frozenset[AssignedPartition] = frozenset()
         self.stored_offsets: dict[Partition, Stored] = {}
         self.faults: list[Exception | int] = []  # the answers to the next heartbeats
         self.takes = 0.0  # seconds that a heartbeat takes
         self.commit_codes: dict[Partition, int] = {}
         self.stored_takes = 0.0
-        self.heartbeats: list[tuple[float, int, frozenset[Assigned] | None]] = []
+        self.heartbeats: list[tuple[float, int, frozenset[AssignedPartition] | None]] = []
         self.commits: list[dict[Partition, int]] = []
         self.calls: Counter[str] = Counter()
 
@@ -68,7 +68,7 @@ class Coordinator:
         *,
         rebalance_timeout: float | None = None,
         topics: Collection[str] | None = None,
-        owned: Collection[Assigned] | None = None,
+        owned: Collection[AssignedPartition] | None = None,
     ) -> Heartbeat:
         now = asyncio.get_running_loop().time()
         told = None if owned is None else frozenset(owned)
@@ -137,7 +137,7 @@ async def taking_part(
     *,
     start: Position = Cursor(9),  # noqa: B008 - frozen
     instance_id: str | None = None,
-) -> AsyncIterator[GroupMember]:
+) -> AsyncIterator[ConsumerMember]:
     async def splits() -> list[Split]:
         return [partition.split for partition in ORDERS]
 
@@ -145,7 +145,7 @@ async def taking_part(
         splits=splits, pacing=SimpleNamespace(discovery_interval=60.0)
     )
     calls: Any = coordinator
-    made = GroupMember(
+    made = ConsumerMember(
         calls,
         connection,
         instance_id=instance_id,
