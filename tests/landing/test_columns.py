@@ -201,6 +201,25 @@ def test_types_that_parquet_lacks_are_those_of_before(
         place.run(TIMED)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.struct([]),
+        pa.list_(pa.struct([])),
+        pa.month_day_nano_interval(),
+        pa.decimal128(5, -2),
+    ],
+    ids=str,
+)
+def test_types_that_parquet_cannot_keep_are_refused_before_anything_is_written(
+    place: Place, kind: pa.DataType
+) -> None:
+    with pytest.raises(OptionError, match=r"the column 'odd' is .*, which Parquet cannot keep"):
+        place.run(pa.schema([*SCHEMA, ("odd", kind)]))
+    assert not list(place.path.glob("**/*.parquet"))
+    place.run(SCHEMA)
+
+
 def test_a_landing_without_files_has_the_columns_of_the_next_run(place: Place) -> None:
     place.run(SCHEMA, 0)
     place.age()

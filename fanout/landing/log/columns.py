@@ -157,11 +157,13 @@ def continued(
     are stored already.
 
     Raises:
-        OptionError: The run would put files elsewhere than the runs before.
+        OptionError: The run would put files elsewhere than the runs before, or has a column that
+            Parquet cannot keep.
         CheckpointError: The run lacks a column, or has another type, or adds a column that is never
             null; or the storage refused.
     """
     schema = schema.remove_metadata()
+    _check_parquet(schema)
     stored, number = _stored(storage)
     landed = stored or _inferred(storage, log, schema)
     if landed is None:
@@ -172,6 +174,17 @@ def continued(
         pa.schema([*landed.schema, *added]), landed.by_date, landed.date_of or date_of or ""
     )
     return columns, None if columns == stored else number
+
+
+def _check_parquet(schema: pa.Schema) -> None:
+    for field in schema:
+        try:
+            pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+        except (pa.ArrowException, OSError) as error:  # some are errors of the operating system
+            raise OptionError(
+                f"the column {field.name!r} is {field.type}, which Parquet cannot keep: let decode "
+                f"cast it to another type, or leave it out"
+            ) from error
 
 
 def keep_columns(
