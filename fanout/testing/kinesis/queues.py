@@ -36,7 +36,7 @@ _UNKNOWN: Final = "InvalidArgumentException"
 
 
 @dataclass(slots=True, eq=False)
-class _Record:
+class _LentRecord:
     """A record that the queue has read from its shard, and that nobody has acknowledged."""
 
     shard: Shard
@@ -92,9 +92,9 @@ class EmbeddedQueue:
         self._active_at = time.monotonic() + creating
         self._cursors = dict(cursors)
         # The visible records, and the visible dead letters.
-        self._visible: dict[bool, deque[_Record]] = {False: deque(), True: deque()}
-        self._in_flight: list[tuple[float, int, _Record]] = []
-        self._by_receipt: dict[str, _Record] = {}
+        self._visible: dict[bool, deque[_LentRecord]] = {False: deque(), True: deque()}
+        self._in_flight: list[tuple[float, int, _LentRecord]] = []
+        self._by_receipt: dict[str, _LentRecord] = {}
         self._serial = count(1)
 
     @property
@@ -177,9 +177,9 @@ class EmbeddedQueue:
             "QueueCreationTimestamp": self.created,
         }
 
-    def _take(self, limit: int, *, dead: bool) -> list[_Record]:
+    def _take(self, limit: int, *, dead: bool) -> list[_LentRecord]:
         visible = self._visible[dead]
-        taken: list[_Record] = []
+        taken: list[_LentRecord] = []
         while len(taken) < limit and (visible or (not dead and self._read(limit))):
             record = visible.popleft()
             if not record.is_gone:
@@ -193,11 +193,11 @@ class EmbeddedQueue:
             cursor = self._cursors.get(shard.shard_id, shard.first_number)
             for number, encoded in shard.records_after(cursor, limit):
                 record_id = f"{number:x}"
-                visible.append(_Record(shard, number, record_id, encoded))
+                visible.append(_LentRecord(shard, number, record_id, encoded))
                 self._cursors[shard.shard_id] = number
         return bool(visible)
 
-    def _hide(self, record: _Record, until: float) -> None:
+    def _hide(self, record: _LentRecord, until: float) -> None:
         record.visible_at = until
         heapq.heappush(self._in_flight, (until, next(self._serial), record))
 
@@ -214,11 +214,11 @@ class EmbeddedQueue:
                 record.dead = True
             self._show(record)
 
-    def _show(self, record: _Record) -> None:
+    def _show(self, record: _LentRecord) -> None:
         record.receipt = ""
         self._visible[record.dead].append(record)
         self.changed.notify_all()
 
-    def _forget(self, record: _Record) -> None:
+    def _forget(self, record: _LentRecord) -> None:
         del self._by_receipt[record.receipt]
         record.receipt = ""

@@ -112,9 +112,9 @@ async def test_a_broker_that_is_killed_and_restarted_loses_nothing(
         waiting = asyncio.create_task(quiet.acknowledge(await first(quiet)))
         await until(quiet, lambda counts: counts.pending_records == 0)
         await asyncio.to_thread(broker.kill)
-        with pytest.raises(AcknowledgementError, match="without the broker's confirmation"):
+        with pytest.raises(AcknowledgementError, match="without the service's confirmation"):
             await waiting
-        with pytest.raises(AcknowledgementError, match="without the broker's confirmation"):
+        with pytest.raises(AcknowledgementError, match="without the service's confirmation"):
             await stream.acknowledge(held)
         await asyncio.to_thread(broker.restart)
         while seen.keys() != group.written:
