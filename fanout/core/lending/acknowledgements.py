@@ -37,6 +37,7 @@ class MemberCounts:
     rejected: int = 0
     expired: int = 0
     refused: int = 0
+    dead_letters: int = 0
 
 
 def _summarize(kind: str, left_out: Counter[str]) -> None:

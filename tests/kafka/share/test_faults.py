@@ -238,7 +238,7 @@ async def test_records_that_waited_in_the_client_past_their_lock_are_given_back(
 ) -> None:
     group = await new_group(kafka_broker, 4)
     # Every record is older than that.
-    monkeypatch.setattr("fanout.kafka.share.acquired._UNTIL_DELIVERY", -1.0)
+    monkeypatch.setattr("fanout.core.lending.acquired._UNTIL_DELIVERY", -1.0)
     async with group.open() as stream:
         await until(stream, lambda counts: counts.acquired == 4)
         monkeypatch.undo()
