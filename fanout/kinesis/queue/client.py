@@ -188,13 +188,13 @@ class QueueClient:
         return await self._settle(f"Acknowledge{letters}QueueRecords", arn, entries)
 
     async def set_visibility(
-        self, arn: str, receipts: Sequence[str], seconds: int
+        self, arn: str, receipts: Sequence[str], seconds: int, letters: Letters = ""
     ) -> Mapping[str, Exception]:
         """Hide up to ten records for so many seconds from now on; return why it failed."""
         entries = [
             {"ReceiptHandle": receipt, "VisibilityTimeoutSeconds": seconds} for receipt in receipts
         ]
-        return await self._settle("UpdateQueueRecordsVisibility", arn, entries)
+        return await self._settle(f"Update{letters}QueueRecordsVisibility", arn, entries)
 
     async def restore(self, arn: str, receipts: Sequence[str]) -> Mapping[str, Exception]:
         """Make up to ten dead letters records of the queue again; return why it failed."""

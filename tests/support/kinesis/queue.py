@@ -31,28 +31,33 @@ class EmbeddedWork:
         self.server.__enter__()
         self._client = boto3.client("kinesis", **self.server.client_options)
         extend_model(self._client.meta.service_model)
-        self.call("CreateStream", StreamName=STREAM, StreamModeDetails={"StreamMode": "ON_DEMAND"})
-        summary = self.call("DescribeStreamSummary", StreamName=STREAM)
-        self.stream_arn = summary["StreamDescriptionSummary"]["StreamARN"]
-        start = {"StreamARN": self.stream_arn, "StartingPosition": {"Type": "TRIM_HORIZON"}}
-        created = self.call(
-            "CreateQueue",
-            QueueName=QUEUE,
-            StreamConfigurationList=[start],
-            QueueAttributes=self._attributes,
-        )
-        self.arn = created["QueueDescription"]["QueueARN"]
+        self.arn = self.create(STREAM, QUEUE)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
         self.server.close()
 
+    def create(self, stream: str, queue: str = "") -> str:
+        """Create a stream and a queue, of the same name if there is no other; return its ARN."""
+        self.call("CreateStream", StreamName=stream, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+        summary = self.call("DescribeStreamSummary", StreamName=stream)
+        arn = summary["StreamDescriptionSummary"]["StreamARN"]
+        created = self.call(
+            "CreateQueue",
+            QueueName=queue or stream,
+            StreamConfigurationList=[
+                {"StreamARN": arn, "StartingPosition": {"Type": "TRIM_HORIZON"}}
+            ],
+            QueueAttributes=self._attributes,
+        )
+        return str(created["QueueDescription"]["QueueARN"])
+
     def call(self, operation: str, **arguments: Any) -> Any:
         return self._client._make_api_call(operation, arguments)
 
-    def put(self, numbers: Iterable[int]) -> None:
-        self.server.put_records(STREAM, [(f"key-{n}", b"%d" % n) for n in numbers])
+    def put(self, numbers: Iterable[int], stream: str = STREAM) -> None:
+        self.server.put_records(stream, [(f"key-{n}", b"%d" % n) for n in numbers])
 
     def receive(self, *, dead: bool = False) -> list[Any]:
         operation = "ReceiveDeadLetterQueueRecords" if dead else "ReceiveQueueRecords"
