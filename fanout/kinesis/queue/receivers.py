@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.core.backoff import retrying
 from fanout.core.cancellation import TaskScope, finished
+from fanout.core.error_text import text_of
 from fanout.core.lending.seam import Settlement
 from fanout.core.policy import Phase, Retry
 from fanout.errors import AcknowledgementError, ServiceError
@@ -245,7 +246,9 @@ class QueueMember:
                     receiving.queue.arn, [*by_receipt], receiving.visibility_timeout
                 )
         except Exception as error:  # noqa: BLE001 - it is tried again soon
-            log.warning("the visibility of %d records is not extended: %s", len(some), error)
+            log.warning(
+                "the visibility of %d records is not extended: %s", len(some), text_of(error)
+            )
             return
         for receipt, held in by_receipt.items():
             if receipt not in failed and held.receipt == receipt:
