@@ -85,6 +85,12 @@ class Dedup(Generic[P]):
             if self.enabled:
                 self._confirmed[0].add(piece)
 
+    def lent_again(self, piece: P) -> None:
+        """Note that a member received records, and may keep them for longer than one lock."""
+        for have in self._confirmed:
+            for part in have.overlaps(piece):
+                self.unconfirmed.add(part)
+
     def forget(self, is_gone: Callable[[P], bool]) -> None:
         """Forget records whose names are now those of others."""
         for records in (self.unconfirmed, self._delivered, self._storing, *self._confirmed):

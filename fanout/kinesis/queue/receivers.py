@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import FullJitter
     from fanout.core.lending.acknowledgements import MemberCounts
+    from fanout.core.lending.dedup import Dedup
     from fanout.kinesis.queue.client import QueueClient, QueueDescription
     from fanout.kinesis.queue.records import PolledQueueRecords
 
@@ -41,6 +42,8 @@ _LOOK_EVERY: Final = 0.125
 _MAX_HELD: Final = 43_200
 # Seconds for which a call may still bring records when the stream closes.
 _GRACE: Final = 1.0
+# Seconds for which giving records back may take then.
+_CLOSING: Final = 10.0
 _MAX_WAIT: Final = 20  # seconds, the service's limit
 
 
@@ -62,6 +65,7 @@ class Receiving:
     jitter: FullJitter
     counts: MemberCounts
     fetching: asyncio.Event
+    dedup: Dedup[str]
     held: dict[str, HeldRecord] = field(default_factory=dict)
     rejected: set[str] = field(default_factory=set)
 
@@ -187,9 +191,17 @@ class QueueMember:
             if late:
                 await asyncio.wait(late)
         rest = self._take([*self._held])
-        if self._settling:
-            await asyncio.wait(self._settling)
-        await self._settle(rest, Settlement.RELEASE, self._loop.create_future())
+        try:
+            async with asyncio.timeout(_CLOSING):
+                if self._settling:
+                    await asyncio.wait(self._settling)
+                await self._settle(rest, Settlement.RELEASE, self._loop.create_future())
+        except TimeoutError:
+            log.warning(
+                "%d records are not given back in time; they come again after %d s at most",
+                len(rest),
+                self._receiving.visibility_timeout,
+            )
 
     def _take(self, pieces: Sequence[str]) -> list[HeldRecord]:
         """Hold records no longer, as they are being settled."""
@@ -223,6 +235,7 @@ class QueueMember:
                 known.receipt, known.deadline = held.receipt, deadline
                 receiving.counts.repeated += 1
             else:
+                receiving.dedup.lent_again(record.record_id)
                 self._held[record.record_id] = receiving.held[record.record_id] = held
                 self._buffer.append(held)
                 self._buffered_bytes += len(record.data)

@@ -75,6 +75,7 @@ class QueueConnection:
             jitter=shared.jitter,
             counts=shared.counts,
             fetching=shared.fetching,
+            dedup=shared.dedup,
         )
         self.capabilities = Capabilities(
             reads=lambda split: split in self._members,
@@ -190,10 +191,7 @@ class KinesisQueueSource(QueueOptions):
                     f"on_bad_record='dead_letter' needs dead letters, which the queue {queue.name} "
                     f"has not: set its MaxReceiveCount, or leave on_bad_record out"
                 )
-            naming = IdNaming(identity(queue))
-            dedup = Dedup(self.visibility_timeout, naming.new_set)
-            dedup.enabled = True
-            shared = SharedState(self, self.visibility_timeout, naming, dedup, None, jitter=jitter)
+            shared = share_state(self, queue, jitter)
             stack.callback(shared.log_limit.close)
             yield QueueConnection(self, client, queue, shared)
 
@@ -204,6 +202,16 @@ class KinesisQueueSource(QueueOptions):
     def arrival(self, records: pa.RecordBatch, row: int) -> int | None:
         """Return when a row arrived, in milliseconds since the Unix epoch; None if not known."""
         return arrival(records, row)
+
+
+def share_state(
+    options: QueueOptions, queue: QueueDescription, jitter: FullJitter
+) -> SharedState[str]:
+    """Return what the members of one stream share."""
+    naming, seconds = IdNaming(identity(queue)), options.visibility_timeout
+    dedup = Dedup(seconds, naming.new_set)
+    dedup.enabled = True
+    return SharedState(options, seconds, naming, dedup, None, jitter=jitter)
 
 
 def identity(queue: QueueDescription) -> str:
