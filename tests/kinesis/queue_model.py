@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 QUEUE = QueueDescription("work", "arn:queue/work", "ACTIVE", "arn:stream/events", 30, 50)
 LOCK = 8
+_STOPPED = 0.4  # how many of the lives end in order
 REFUSED = ("ThrottlingException", "InternalFailureException")
 
 
@@ -228,7 +229,8 @@ async def live(store: Store, client: ModelClient, random: Random, *, kill: bool)
                 try:
                     await _work(store, client, random, stream)
                 finally:
-                    client.alive = client.alive and not kill
+                    # Otherwise it is stopped, and closes.
+                    client.alive = client.alive and (not kill or random.random() < _STOPPED)
     except TimeoutError:
         assert kill, f"{len(client.queue.open)} records are not acknowledged after {end} s"
     finally:

@@ -43,9 +43,6 @@ class PieceSet(Protocol[P]):
     def __len__(self) -> int:
         """Return the number of records."""
 
-    def __bool__(self) -> bool:
-        """Return whether there are any."""
-
     def add(self, piece: P) -> None:
         """Add records; some of them may be in the set already."""
 

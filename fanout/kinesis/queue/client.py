@@ -10,7 +10,8 @@ import msgspec
 from botocore.exceptions import ClientError
 
 from fanout.core.stored_json import MALFORMED_JSON
-from fanout.errors import MalformedEventError, ServiceError
+from fanout.errors import MalformedEventError
+from fanout.kinesis.aws.client import all_pages
 from fanout.kinesis.aws.client_config import go_past_proxies, pinned_config
 from fanout.kinesis.aws.credentials import hide_secrets
 from fanout.kinesis.aws.endpoint import check_endpoint
@@ -130,18 +131,12 @@ class QueueClient:
 
     async def list(self, stream_arn: str) -> Sequence[Mapping[str, Any]]:
         """Return the summaries of all queues of a stream."""
-        found: list[Mapping[str, Any]] = []
-        token: dict[str, str] = {}
-        while True:
-            answer = await self._call(
-                "ListQueues", StreamFilter=[{"StreamARN": stream_arn}], **token
-            )
-            found += answer.get("QueueSummaries", ())
-            if "NextToken" not in answer:
-                return found
-            if len(found) > _MAX_QUEUES:
-                raise ServiceError(f"the stream lists more than {_MAX_QUEUES} queues")
-            token = {"NextToken": answer["NextToken"]}
+
+        async def page(token: Mapping[str, str]) -> Any:
+            wanted = [{"StreamARN": stream_arn}]
+            return await self._call("ListQueues", StreamFilter=wanted, **token)
+
+        return await all_pages(page, "QueueSummaries", _MAX_QUEUES)
 
     async def describe(self, arn: str) -> QueueDescription:
         """Describe a queue."""

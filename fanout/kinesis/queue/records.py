@@ -16,7 +16,7 @@ from fanout.errors import PositionError, ServiceError
 from fanout.kinesis.reading.decode import ARRIVAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from fanout.core.lending.dedup import Dedup
     from fanout.core.lending.seam import Rows
@@ -119,32 +119,20 @@ def to_columns(held: Sequence[HeldRecord], stream: str, queue: str) -> PolledQue
 
 
 @final
-class IdSet:
+class IdSet(dict[str, None]):
     """A set of records by their ids, in the order in which they were added."""
-
-    def __init__(self) -> None:
-        self._ids: dict[str, None] = {}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._ids)
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __bool__(self) -> bool:
-        return bool(self._ids)
 
     def add(self, piece: str) -> None:
         """Add a record, which may be in the set already."""
-        self._ids[piece] = None
+        self[piece] = None
 
     def remove(self, piece: str) -> None:
         """Remove a record if it is in the set."""
-        self._ids.pop(piece, None)
+        self.pop(piece, None)
 
     def overlaps(self, piece: str) -> list[str]:
         """Return the record if it is in the set."""
-        return [piece] if piece in self._ids else []
+        return [piece] if piece in self else []
 
 
 class _UnconfirmedIdsWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,6 +19,8 @@ from fanout.testing.kinesis.server_state import now_in_millis
 from fanout.testing.kinesis.shard import PositionRefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fanout.testing.kinesis.queues import EmbeddedQueue, Settling
     from fanout.testing.kinesis.server_state import ServerState
 
@@ -29,6 +31,14 @@ _responses: Any = moto.kinesis.responses
 _LIMIT = 10
 _WAIT = 9
 _QUEUES = 100
+
+
+def _receiving(*, dead: bool) -> Callable[[Any], Any]:
+    return lambda responses: responses.receive(dead=dead)
+
+
+def _settling(how: Settling | None, *, dead: bool) -> Callable[[Any], Any]:
+    return lambda responses: responses.settle(how, dead=dead)
 
 
 class QueueResponses(_responses.KinesisResponse):  # type: ignore[misc] # moto is untyped here
@@ -104,39 +114,12 @@ class QueueResponses(_responses.KinesisResponse):  # type: ignore[misc] # moto i
             answer["NextToken"] = encode_token("queues", str(stop), None)
         return ActionResult(answer)
 
-    def receive_queue_records(self) -> Any:
-        """Lend records as soon as there are some."""
-        return self._receive(dead=False)
-
-    def receive_dead_letter_queue_records(self) -> Any:
-        """Lend dead letters as soon as there are some."""
-        return self._receive(dead=True)
-
-    def acknowledge_queue_records(self) -> Any:
-        """Forget records."""
-        return self._settle("acknowledge", dead=False)
-
-    def acknowledge_dead_letter_queue_records(self) -> Any:
-        """Forget dead letters."""
-        return self._settle("acknowledge", dead=True)
-
-    def restore_dead_letter_queue_records(self) -> Any:
-        """Make dead letters records again."""
-        return self._settle("restore", dead=True)
-
-    def update_queue_records_visibility(self) -> Any:
-        """Hide records for longer, or no longer."""
-        return self._settle(None, dead=False)
-
-    def update_dead_letter_queue_records_visibility(self) -> Any:
-        """Hide dead letters for longer, or no longer."""
-        return self._settle(None, dead=True)
-
     def _queue(self) -> EmbeddedQueue:
         queue: EmbeddedQueue = self.kinesis_backend.find_queue(self.request["QueueARN"])
         return queue
 
-    def _receive(self, *, dead: bool) -> Any:
+    def receive(self, *, dead: bool) -> Any:
+        """Lend records, or dead letters, as soon as there are some."""
         request, queue = self.request, self._queue()
         limit = request.get("Limit", _LIMIT)
         hidden = request.get("VisibilityTimeoutSeconds")
@@ -172,7 +155,8 @@ class QueueResponses(_responses.KinesisResponse):  # type: ignore[misc] # moto i
                 caller.on_gone(None)
         return 200, {"Content-Type": JSON}, json.dumps({"QueueRecords": taken})
 
-    def _settle(self, how: Settling | None, *, dead: bool) -> Any:
+    def settle(self, how: Settling | None, *, dead: bool) -> Any:
+        """Settle received records, each by itself; None changes their visibility timeout."""
         queue = self._queue()
         successful, failed = [], []
         with queue.stream.lock:
@@ -188,6 +172,14 @@ class QueueResponses(_responses.KinesisResponse):  # type: ignore[misc] # moto i
                         {"ReceiptHandle": receipt, "ErrorCode": code, "ErrorMessage": message}
                     )
         return ActionResult({"Successful": successful, "Failed": failed})
+
+    receive_queue_records = _receiving(dead=False)
+    receive_dead_letter_queue_records = _receiving(dead=True)
+    acknowledge_queue_records = _settling("acknowledge", dead=False)
+    acknowledge_dead_letter_queue_records = _settling("acknowledge", dead=True)
+    restore_dead_letter_queue_records = _settling("restore", dead=True)
+    update_queue_records_visibility = _settling(None, dead=False)
+    update_dead_letter_queue_records_visibility = _settling(None, dead=True)
 
 
 def _check_attributes(attributes: dict[str, Any]) -> None:

@@ -145,14 +145,6 @@ class EmbeddedQueue:
         """Return when the next record becomes visible again; None while none is in flight."""
         return self._in_flight[0][0] if self._in_flight else None
 
-    def counts(self) -> dict[str, int]:
-        """Count the records that are not acknowledged: those in flight, and dead letters."""
-        held = {id(record): record for _, _, record in self._in_flight}.values()
-        return {
-            "in_flight": sum(bool(record.receipt) and not record.dead for record in held),
-            "dead": len(self._visible[True]) + sum(record.dead for record in held),
-        }
-
     def to_json(self) -> dict[str, Any]:
         """Describe the queue as DescribeQueue does."""
         start = dict(self.start)

@@ -71,7 +71,7 @@ class EmbeddedWork:
         (queue,) = self.server._stream(STREAM).queues
         with queue.stream.lock:
             taken = queue.receive(10, 0, dead=False)
-            return not taken and not any(queue.counts().values())
+            return not taken and not queue._by_receipt
 
     def source(self, queue: str = QUEUE, **options: Any) -> KinesisQueueSource:
         return KinesisQueueSource(
