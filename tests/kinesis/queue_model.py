@@ -190,8 +190,10 @@ class ModelSource:
         del available_now
         jitter = FullJitter(self.options.backoff, self.client.queue.random)
         shared = share_state(self.options, QUEUE, jitter)
-        yield QueueConnection(self.options, cast("Any", self.client), QUEUE, shared)
-        shared.log_limit.close()
+        try:
+            yield QueueConnection(self.options, cast("Any", self.client), QUEUE, shared)
+        finally:
+            shared.log_limit.close()
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
         raise NotImplementedError
