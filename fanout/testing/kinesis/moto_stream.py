@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from fanout.testing.faults import RefuseRecords
     from fanout.testing.kinesis.consumers import Consumer, Refusal
-    from fanout.testing.kinesis.queues import EmbeddedQueue
     from fanout.testing.kinesis.rules import KinesisRules
 
 HASH_KEYS = 2**128
@@ -80,7 +79,7 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         self.warm_throughput: int | None = None
         self._next_shard = 0
         self.created = datetime.now(UTC)
-        self.queues: list[EmbeddedQueue] = []
+        self.queues: list[Any] = []  # each is an EmbeddedQueue, which knows its stream
         super().__init__(*args, **kwargs)
 
     def init_shards(self, shard_count: int) -> None:
