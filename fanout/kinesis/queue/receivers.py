@@ -166,6 +166,9 @@ class QueueMember:
         while True:
             await asyncio.sleep(_LOOK_EVERY * lock)
             now = self._loop.time()
+            for piece in self._held:
+                # It may have come before the answer that confirmed it.
+                self._receiving.dedup.lent_again(piece)
             due = [
                 each
                 for each in self._held.values()

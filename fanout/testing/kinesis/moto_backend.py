@@ -278,7 +278,8 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
     def find_queue(self, arn: str) -> EmbeddedQueue:
         """Find a queue by its ARN."""
         for stream in tuple(self.streams.values()):
-            for queue in stream.queues:
+            queues: list[EmbeddedQueue] = stream.queues
+            for queue in queues:
                 if queue.arn == arn:
                     return queue
         raise self.no_queue(arn)
