@@ -78,6 +78,9 @@ async def test_what_is_not_acknowledged_comes_back_when_the_stream_closes(
     work.put(range(30))
     async with fanout.open(work.source(visibility_timeout=600)) as stream:
         batch = await first(stream)
+        (queue,) = work.server._stream(STREAM).queues
+        await eventually(lambda: len(queue._by_receipt) == 30)
+        await asyncio.sleep(1)  # the answers arrive
         await stream.acknowledge(batch)
         done = numbers_of(batch)
     async with fanout.open(work.source()) as stream:
