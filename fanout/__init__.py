@@ -20,7 +20,7 @@ from fanout.core.drain import Drained
 from fanout.core.event_time import EventTime
 from fanout.core.events import BadRecords, Batch, Gap, Split
 from fanout.core.fan_out import FanOut
-from fanout.core.lending import StreamLending
+from fanout.core.lending.stream_lending import StreamLending
 from fanout.core.opening import open_stream as open  # noqa: A004 - read as `fanout.open(...)`
 from fanout.core.opening import resolve_start
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Range, Timestamp

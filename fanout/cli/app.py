@@ -13,6 +13,7 @@ from fanout.cli.demo import demo
 from fanout.cli.doctor import doctor
 from fanout.cli.iam_policy import iam_policy
 from fanout.cli.land import land
+from fanout.cli.queue import queue
 from fanout.cli.servers import kafka_broker, kinesis_server
 from fanout.cli.share import share
 from fanout.cli.shuffle import shuffle
@@ -64,5 +65,6 @@ app.add_typer(consumers)
 app.add_typer(transactions)
 app.add_typer(shuffle)
 app.add_typer(share)
+app.add_typer(queue)
 app.command()(kinesis_server)
 app.command()(kafka_broker)

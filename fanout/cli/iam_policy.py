@@ -30,10 +30,17 @@ def iam_policy(
         bool, typer.Option("--polling", help="Allow polling, and no action on consumers.")
     ] = False,
     deploy: Annotated[
-        bool, typer.Option("--deploy", help="Also allow to register and deregister consumers.")
+        bool,
+        typer.Option(
+            "--deploy",
+            help="Also allow to register and deregister consumers, or to restore dead letters.",
+        ),
     ] = False,
     kms_key_arn: Annotated[
         str | None, typer.Option(help="The KMS key of the stream, if it is one of your own.")
+    ] = None,
+    queue_arn: Annotated[
+        str | None, typer.Option(help="A queue of the stream, to read its records from there.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -51,6 +58,7 @@ def iam_policy(
         mode="polling" if polling else "efo",
         deploy=deploy,
         kms_key_arn=kms_key_arn,
+        queue_arn=queue_arn,
     )
     if json:
         print_json(document)

@@ -12,7 +12,7 @@ from fanout.core.checkpoint import Checkpoint
 from fanout.core.drain import Basket, Drained
 from fanout.core.event_time import EventTime
 from fanout.core.events import Batch
-from fanout.core.lending import StreamLending
+from fanout.core.lending.stream_lending import StreamLending
 from fanout.core.membership import lost_splits
 from fanout.core.statistics import (
     CommitStatistics,

@@ -178,6 +178,8 @@ class LendingStatistics:
         oldest: Seconds since the longest-held of them was acquired, at the most; None without any.
         unconfirmed: Records that are durable here, and whose acknowledgement is not confirmed.
         refused: Those of the expired ones that were acknowledged, and the service refused it.
+        dead_letters: Those of the released and rejected ones that the service keeps as dead letters
+            from now on, as they were delivered too often; a share group has none.
     """
 
     acquired: int = 0
@@ -192,6 +194,7 @@ class LendingStatistics:
     oldest: float | None = None
     unconfirmed: int = 0
     refused: int = 0
+    dead_letters: int = 0
 
 
 @final

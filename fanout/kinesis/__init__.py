@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from fanout.kinesis.deduplication import read_deduplication_ids
     from fanout.kinesis.doctor.diagnose import diagnose
     from fanout.kinesis.iam import iam_policy
+    from fanout.kinesis.queue.source import KinesisQueueSource
     from fanout.kinesis.source import KinesisSource
     from fanout.kinesis.writer import KinesisWriter, open_writer
 
 __all__ = (
     "Finding",
+    "KinesisQueueSource",
     "KinesisSource",
     "KinesisWriter",
     "diagnose",
@@ -31,6 +33,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "Finding": "fanout.core.findings",
+        "KinesisQueueSource": "fanout.kinesis.queue.source",
         "KinesisSource": "fanout.kinesis.source",
         "KinesisWriter": "fanout.kinesis.writer",
         "diagnose": "fanout.kinesis.doctor.diagnose",

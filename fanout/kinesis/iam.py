@@ -12,6 +12,7 @@ _STREAM: Final = re.compile(
     r"arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}:stream/[a-zA-Z0-9_.-]{1,128}"
 )
 _CONSUMER: Final = re.compile(r"/consumer/(?P<name>[a-zA-Z0-9_.-]{1,128})(?P<created>:[0-9]+)?")
+_QUEUE: Final = re.compile(r"arn:aws[a-z0-9-]*:kinesis:[a-z0-9-]+:[0-9]{12}:queue/\S+")
 _KEY: Final = re.compile(r"arn:aws[a-z0-9-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[a-zA-Z0-9-]+")
 
 
@@ -22,6 +23,7 @@ def iam_policy(
     mode: Literal["efo", "polling"] = "efo",
     deploy: bool = False,
     kms_key_arn: str | None = None,
+    queue_arn: str | None = None,
 ) -> dict[str, Any]:
     """Return the policy document that lets a role read a stream, and nothing else.
 
@@ -36,10 +38,12 @@ def iam_policy(
         deploy: Allow also to register, tag, list and deregister consumers. A job that names its
             consumer needs it to register it; one that is given a consumer's ARN does not.
         kms_key_arn: The stream's key, if it is encrypted with a customer managed key.
+        queue_arn: The ARN of a queue of the stream, to read its records from the queue alone; no
+            consumer is needed then. With `deploy` the role may also restore its dead letters.
 
     Raises:
-        OptionError: If an ARN is malformed, the consumer belongs to another stream, or
-            `consumer_arn` or `deploy` is set although the role polls.
+        OptionError: If an ARN is malformed, the consumer belongs to another stream, a queue and a
+            consumer are named, or `consumer_arn` or `deploy` is set although the role polls.
     """
     stream = _STREAM.fullmatch(stream_arn)
     if stream is None:
@@ -49,6 +53,12 @@ def iam_policy(
             "arn:aws:kinesis:eu-west-1:111122223333:stream/orders",
         )
     match mode:
+        case "efo" if queue_arn is not None:
+            if consumer_arn is not None:
+                raise OptionError(
+                    all_of(["consumer_arn", "queue_arn"]), " exclude each other: leave one out"
+                )
+            statements = _through_a_queue(queue_arn, deploy=deploy)
         case "efo":
             statements = _through_a_consumer(stream_arn, consumer_arn, deploy=deploy)
         case "polling" if consumer_arn is None and not deploy:
@@ -86,6 +96,25 @@ def _through_a_consumer(
             _allow("TagConsumer", ["TagResource"], [consumers]),
             _allow("DeregisterConsumer", ["DeregisterStreamConsumer"], [stream_arn, consumers]),
         ]
+    return statements
+
+
+def _through_a_queue(queue_arn: str, *, deploy: bool) -> list[dict[str, Any]]:
+    if not _QUEUE.fullmatch(queue_arn):
+        raise OptionError(Option("queue_arn", queue_arn), " is not the ARN of a queue")
+    reading = ["ReceiveQueueRecords", "AcknowledgeQueueRecords", "UpdateQueueRecordsVisibility"]
+    statements = [
+        _allow("ReadQueue", [*reading, "DescribeQueue"], [queue_arn]),
+        # The listing is that of the account and region, and has no resource.
+        _allow("ListQueues", ["ListQueues"], ["*"]),
+    ]
+    if deploy:
+        restoring = [
+            "ReceiveDeadLetterQueueRecords",
+            "RestoreDeadLetterQueueRecords",
+            "UpdateDeadLetterQueueRecordsVisibility",
+        ]
+        statements.append(_allow("RestoreDeadLetters", restoring, [queue_arn]))
     return statements
 
 

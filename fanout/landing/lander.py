@@ -428,8 +428,8 @@ def _fence(storage: Storage, log: EntryLog, positions: Checkpoint) -> None:
 def _check_source(stream: FanOut) -> None:
     if stream.capabilities.lending is not None:
         raise OptionError(
-            f"{stream.delivered.source} is read through a share group, which cannot be landed; "
-            f"land its topics with a KafkaSource"
+            f"{stream.delivered.source} is read through a share group or a queue, which cannot be "
+            f"landed; land its topics with a KafkaSource, or its stream with a KinesisSource"
         )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.core.events import Batch, Split
-from fanout.core.lending import StreamLending
+from fanout.core.lending.stream_lending import StreamLending
 from fanout.core.positions import Cursor, Range
 from fanout.core.progress import Progress
 from fanout.core.statistics import LendingStatistics

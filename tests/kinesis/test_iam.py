@@ -175,3 +175,21 @@ def test_a_key_is_granted_through_kinesis_alone(partition: str, region: str, ser
 def test_a_policy_that_cannot_be_meant_is_refused(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence.replace("*", r"\*")):
         iam_policy(**{"stream_arn": STREAM_ARN} | arguments)
+
+
+QUEUE_ARN = "arn:aws:kinesis:eu-west-1:111122223333:queue/0123"
+
+
+def test_a_role_that_reads_a_queue_needs_no_consumer() -> None:
+    stream = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+    policy = iam_policy(stream, queue_arn=QUEUE_ARN)
+    by_sid = {each["Sid"]: each for each in policy["Statement"]}
+    assert by_sid.keys() == {"ReadQueue", "ListQueues", "DescribeStream"}
+    assert by_sid["ReadQueue"]["Resource"] == [QUEUE_ARN]
+    assert "kinesis:AcknowledgeQueueRecords" in by_sid["ReadQueue"]["Action"]
+    deploy = iam_policy(stream, queue_arn=QUEUE_ARN, deploy=True)["Statement"]
+    assert "RestoreDeadLetters" in {each["Sid"] for each in deploy}
+    with pytest.raises(OptionError, match="exclude each other"):
+        iam_policy(stream, f"{stream}/consumer/etl", queue_arn=QUEUE_ARN)
+    with pytest.raises(OptionError, match="not the ARN of a queue"):
+        iam_policy(stream, queue_arn="orders")

@@ -9,7 +9,7 @@ import pytest
 
 from fanout import Checkpoint, Cursor, Horizon, Timestamp
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.dedup import read_unconfirmed
+from fanout.kafka.share.unconfirmed import read_unconfirmed
 from fanout.kafka.shuffle.producers import Producers
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.sinks.kafka.stored_tokens import StoredTokens

@@ -1,7 +1,8 @@
-"""A driver that waits to be killed: queries on share groups, each held at another moment.
+"""A driver that waits to be killed: queries on lent records, each held at another moment.
 
-Its arguments: the address of the broker, and the directory of the checkpoints. Each moment names
-the topic and the group of its query, and the directory of its checkpoint.
+Its arguments: the address of the broker, or the URL of an embedded Kinesis, and the directory of
+the checkpoints. Each moment names the topic and the group, or the stream and the queue, of its
+query, and the directory of its checkpoint.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aioboto3
+
 from fanout.kafka import KafkaShareSource, Security
 from fanout.kafka.cluster import Cluster
+from fanout.kinesis import KinesisQueueSource
 from fanout.landing.log.ledger import BatchLedger
 from fanout.landing.log.pending import PendingSegments
 from fanout.landing.storage.local_storage import LocalStorage
@@ -51,6 +55,27 @@ def share(address: str, topic: str, **options: Any) -> KafkaShareSource:
         group_settings=settings,
         **options,
     )
+
+
+def queue_of(address: str, name: str, **options: Any) -> KinesisQueueSource:
+    """Read a stream by a queue of its name."""
+    return KinesisQueueSource(
+        stream=name,
+        queue=name,
+        endpoint_url=address,
+        region="us-east-1",
+        session=aioboto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing"),
+        # So short that a test can wait for it, so long that a busy machine is in time.
+        visibility_timeout=8,
+        **options,
+    )
+
+
+def lent(address: str, name: str) -> KafkaShareSource | KinesisQueueSource:
+    """Read what has a name, from a broker or from a URL."""
+    if address.startswith("http"):
+        return queue_of(address, name)
+    return share(address, name, consumers=2)
 
 
 def hold(storage: Any, moment: str) -> None:
@@ -108,7 +133,7 @@ def main(address: str, directory: Path) -> None:
     for moment in MOMENTS:
         foreach_batch(
             spark,
-            share(address, moment, consumers=2),
+            lent(address, moment),
             handler,
             checkpoint_location=str(directory / moment),
         )

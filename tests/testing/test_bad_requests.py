@@ -51,7 +51,7 @@ def ask(
     return ask
 
 
-@pytest.mark.parametrize("action", ["CreateQueue", "Nonsense", "Dispatch", ""])
+@pytest.mark.parametrize("action", ["CreateChannel", "Nonsense", "Dispatch", ""])
 def test_an_operation_that_is_not_there_is_unknown(ask: Any, action: str) -> None:
     status, answer = ask(action, {})
     assert (status, answer["__type"]) == (400, "UnknownOperationException")

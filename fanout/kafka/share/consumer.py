@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import TopicPartition
 
+    from fanout.core.lending.seam import Settlement
     from fanout.kafka.share.client_tokens import ClientTokens
     from fanout.kafka.share.offset_ranges import OffsetRange
     from fanout.kafka.share.poll_columns import PolledRecords
@@ -79,7 +80,7 @@ class Acknowledgement:
     """
 
     ranges: Sequence[OffsetRange]
-    kind: AcknowledgeType
+    kind: Settlement
     errors: dict[Partition, Exception] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -246,7 +247,8 @@ class BlockingShareConsumer:
 
     def _acknowledge(self, acknowledgement: Acknowledgement) -> None:
         assert self._consumer is not None, "records are of a poll"
-        acknowledge, kind = self._consumer.acknowledge_offset, acknowledgement.kind
+        acknowledge = self._consumer.acknowledge_offset
+        kind = AcknowledgeType[acknowledgement.kind.name]
         for partition, begin, end in acknowledgement.ranges:
             topic, number = partition.topic, partition.number
             for offset in range(begin, end):

@@ -18,8 +18,7 @@ from fanout.kafka.share.consumer import Acknowledgement, BlockingShareConsumer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-    from confluent_kafka import AcknowledgeType
-
+    from fanout.core.lending.seam import Settlement
     from fanout.kafka.partitions import Partition
     from fanout.kafka.share.offset_ranges import OffsetRange
     from fanout.kafka.share.poll_columns import PolledRecords
@@ -99,7 +98,7 @@ class Member:
         return await self._call(self._consumer.poll)
 
     def acknowledge(
-        self, ranges: Sequence[OffsetRange], kind: AcknowledgeType
+        self, ranges: Sequence[OffsetRange], kind: Settlement
     ) -> asyncio.Future[PartitionErrors]:
         """Acknowledge records of the last poll; the result is what the broker did not confirm.
 

@@ -33,9 +33,8 @@ def describe_ranges(ranges: Sequence[OffsetRange]) -> tuple[str, ...]:
 class RecordSet:
     """A set of records, by partition and offset.
 
-    Neighbouring records share one range, so the set takes memory by range, not by record. The
-    methods take the offsets from `begin` up to, but not including, `end`. Any thread may call
-    `len`.
+    Neighbouring records share one range, so the set takes memory by range, not by record. Any
+    thread may call `len`.
     """
 
     def __init__(self) -> None:
@@ -53,22 +52,26 @@ class RecordSet:
     def __bool__(self) -> bool:
         return bool(self._intervals)
 
-    def add(self, partition: Partition, begin: int, end: int) -> None:
+    def add(self, piece: OffsetRange) -> None:
         """Add records; some of them may be in the set already."""
+        partition, begin, end = piece
         self._count += self._intervals.setdefault(partition, _Intervals()).add(begin, end)
 
-    def remove(self, partition: Partition, begin: int, end: int) -> None:
+    def remove(self, piece: OffsetRange) -> None:
         """Remove those of some records that are in the set."""
+        partition, begin, end = piece
         intervals = self._intervals.get(partition)
         if intervals is not None:
             self._count -= intervals.remove(begin, end)
             if not intervals.begins:
                 del self._intervals[partition]
 
-    def overlaps(self, partition: Partition, begin: int, end: int) -> list[tuple[int, int]]:
+    def overlaps(self, piece: OffsetRange) -> list[OffsetRange]:
         """Return the parts of a range that are in the set."""
+        partition, begin, end = piece
         intervals = self._intervals.get(partition)
-        return [] if intervals is None else intervals.overlaps(begin, end)
+        parts = [] if intervals is None else intervals.overlaps(begin, end)
+        return [(partition, *part) for part in parts]
 
 
 @final

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
+from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
 from fanout.kafka.reading.columns import timestamps_of
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from fanout.kafka.share.offset_ranges import OffsetRange
 
 SCHEMA: Final = KAFKA_SCHEMA.append(pa.field("deliveryCount", pa.int32()))
 
@@ -47,6 +50,51 @@ class PolledRecords:
     delivery_counts: NDArray[np.int32]
     unreadable: NDArray[np.int64]
     acquired_after: float
+
+    @property
+    def lent(self) -> LentOffsets:
+        """The partition and offset of each record, without the columns."""
+        return LentOffsets(self.topics, self.partition_keys, self.offsets, self.acquired_after)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class LentOffsets:
+    """The partition and offset of each record of a poll; see `PolledRecords`."""
+
+    topics: tuple[str, ...]
+    partition_keys: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    acquired_after: float
+
+    def pieces(self, rows: NDArray[np.int64]) -> list[OffsetRange]:
+        """Return rows as ranges of offsets."""
+        keys, offsets = self.partition_keys[rows], self.offsets[rows]
+        follows = (offsets[1:] == offsets[:-1] + 1) & (keys[1:] == keys[:-1])
+        ends = [*(np.flatnonzero(~follows) + 1).tolist(), len(offsets)] if len(offsets) else []
+        return [
+            (self._partition(int(keys[begin])), int(offsets[begin]), int(offsets[end - 1]) + 1)
+            for begin, end in pairwise([0, *ends])
+        ]
+
+    def rows_of(self, piece: OffsetRange) -> NDArray[np.int64]:
+        """Return the rows of a range of offsets."""
+        partition, begin, end = piece
+        key = (self.topics.index(partition.topic) << 32) + partition.number
+        chosen = (self.offsets >= begin) & (self.offsets < end) & (self.partition_keys == key)
+        return np.flatnonzero(chosen)
+
+    def groups(self, rows: NDArray[np.int64]) -> list[tuple[Partition, NDArray[np.int64]]]:
+        """Group rows by their partitions, in their order."""
+        keys = self.partition_keys[rows]
+        return [(self._partition(key), rows[keys == key]) for key in np.unique(keys).tolist()]
+
+    def lock_deadline(self, lock_seconds: float) -> float:
+        """Return when the first lock may expire: the broker may have locked it right away."""
+        return self.acquired_after + lock_seconds
+
+    def _partition(self, key: int) -> Partition:
+        return Partition(self.topics[key >> 32], key & 0xFFFFFFFF)
 
 
 def to_columns(messages: Sequence[Message], acquired_after: float) -> PolledRecords:

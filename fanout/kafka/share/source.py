@@ -13,6 +13,10 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 
 from fanout.core.backoff import FullJitter
 from fanout.core.events import Split
+from fanout.core.lending.acknowledgements import SharedState
+from fanout.core.lending.dedup import Dedup
+from fanout.core.lending.delivery import MemberDelivery
+from fanout.core.lending.member_locks import MemberLocks, delivery_number
 from fanout.core.policy import Phase
 from fanout.core.positions import Cursor
 from fanout.core.source import Capabilities, Terms
@@ -24,14 +28,11 @@ from fanout.kafka.protocol.error_codes import raise_if_refused
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.columns import arrival
-from fanout.kafka.share.acknowledgements import SharedState
 from fanout.kafka.share.client_options import security_properties
 from fanout.kafka.share.dead_letters import open_dead_letters
-from fanout.kafka.share.dedup import Dedup
-from fanout.kafka.share.delivery import MemberDelivery
 from fanout.kafka.share.group_admin import ShareGroupAdmin, TopicIds
-from fanout.kafka.share.lending import GroupLending, delivery_number
 from fanout.kafka.share.member import open_member
+from fanout.kafka.share.naming import OffsetNaming
 from fanout.kafka.share.options import ShareOptions
 from fanout.kafka.share.policy import judge
 from fanout.kafka.share.poll_columns import SCHEMA
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
     from fanout.kafka.protocol.connections import Connections
+    from fanout.kafka.share.offset_ranges import OffsetRange
 
     _T = TypeVar("_T")
 
@@ -70,15 +72,18 @@ class ShareConnection:
         identity: str,
         *,
         group: ShareGroupAdmin,
-        shared: SharedState,
-        lending: GroupLending,
+        topic_ids: TopicIds,
+        naming: OffsetNaming,
+        shared: SharedState[OffsetRange],
     ) -> None:
         self._options = options
         self._pacing = options.pacing
         self._identity = identity
         self._group = group
         self._shared = shared
-        self._lending = lending
+        self._topic_ids = topic_ids
+        self._naming = naming
+        self._lending = lending = MemberLocks(shared)
         self.capabilities = Capabilities(
             reads=lambda split: split in self._members,
             lending=lending,
@@ -100,10 +105,11 @@ class ShareConnection:
 
     async def splits(self) -> Sequence[Split]:
         """List the members, and check that the topics still exist, which the client does not."""
-        self._shared.dedup.forget_topics(await self._shared.topic_ids.refresh())
+        await self._naming.forget_replaced(self._shared.dedup)
         self._check_topics()
         if self._shared.dedup.unconfirmed:
-            self._lending.set_start_offsets(await self._group.start_offsets())
+            self._naming.set_start_offsets(await self._group.start_offsets())
+            self._naming.forget_gone(self._shared.dedup)
         return self._members
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
@@ -150,7 +156,7 @@ class ShareConnection:
 
     def _check_topics(self) -> None:
         for topic in self._missing:
-            missing = topic in self._shared.topic_ids.missing
+            missing = topic in self._topic_ids.missing
             self._missing[topic] = self._missing[topic] + 1 if missing else 0
             if self._missing[topic] == _MAX_MISSING:
                 raise ServiceError(
@@ -231,14 +237,15 @@ class KafkaShareSource(ShareOptions):
                     lambda: stack.enter_async_context(open_dead_letters(self, connections, topic)),
                 )
             lock_seconds = int(settings[_LOCK_DURATION]) / 1000
-            shared = SharedState(
-                self, lock_seconds, ids, Dedup(lock_seconds), dead_letters, jitter=jitter
-            )
-            stack.callback(shared.log_limit.close)
             identity = f"kafka-share:{cluster}:{self.group_id}"
-            lending = GroupLending(identity, shared)
-            lending.set_start_offsets(start_offsets)
-            yield ShareConnection(self, identity, group=group, shared=shared, lending=lending)
+            naming = OffsetNaming(identity, ids)
+            naming.set_start_offsets(start_offsets)
+            dedup = Dedup(lock_seconds, naming.new_set)
+            shared = SharedState(self, lock_seconds, naming, dedup, dead_letters, jitter=jitter)
+            stack.callback(shared.log_limit.close)
+            yield ShareConnection(
+                self, identity, group=group, topic_ids=ids, naming=naming, shared=shared
+            )
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
         """Return the position after one row: the number of records that the member delivered."""

@@ -173,13 +173,13 @@ class _AioKinesisClient:
             # The token identifies the stream: the service refuses both together.
             return await self._control.list_shards(**(token or self._stream))
 
-        return [_shard(each) for each in await _all_pages(page, "Shards", MAX_SHARDS)]
+        return [_shard(each) for each in await all_pages(page, "Shards", MAX_SHARDS)]
 
     async def list_consumers(self, stream_arn: str) -> list[ConsumerDescription]:
         async def page(token: Mapping[str, str]) -> Any:
             return await self._control.list_stream_consumers(StreamARN=stream_arn, **token)
 
-        return [_consumer(each) for each in await _all_pages(page, "Consumers", MAX_CONSUMERS)]
+        return [_consumer(each) for each in await all_pages(page, "Consumers", MAX_CONSUMERS)]
 
     async def register_consumer(
         self, stream_arn: str, name: str, tags: Mapping[str, str] = NO_TAGS
@@ -257,7 +257,7 @@ class _AioKinesisClient:
             body.close()
 
 
-async def _all_pages(
+async def all_pages(
     page: Callable[[Mapping[str, str]], Awaitable[Any]], key: str, limit: int
 ) -> list[Any]:
     """Return the entries of all pages of a listing; it begins anew once if its token expires."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from fanout.kinesis.queue.model import add_queues
+
 if TYPE_CHECKING:
     from botocore.model import ServiceModel
 
@@ -83,6 +85,7 @@ _KEYLESS: Final = ("PutRecordInput", "PutRecordsRequestEntry", "Record")
 
 def extend_model(model: ServiceModel) -> None:
     """Add to a client's or a server's model what it lacks; what it has stays."""
+    add_queues(model)
     document: Any = model._service_description  # noqa: SLF001 - no public name exists
     shapes = document["shapes"]
     for name, shape in _SHAPES.items():
@@ -90,6 +93,8 @@ def extend_model(model: ServiceModel) -> None:
     for name, members in _MEMBERS.items():
         for member, shape_name in members.items():
             shapes[name]["members"].setdefault(member, {"shape": shape_name})
+    # Queues have tags as well.
+    shapes["ResourceARN"]["pattern"] = r"arn:aws.*:kinesis:.*:\d{12}:.*(stream|channel|queue)/\S+"
     for name in _KEYLESS:
         shapes[name]["required"] = [
             each for each in shapes[name].get("required", ()) if each != "PartitionKey"

@@ -24,7 +24,14 @@ _SPEAKS_CBOR = "fanout.cbor"
 # https://www.iana.org/assignments/cbor-tags: a time since the epoch.
 _TIME = 1
 _BLOB = "Data"
-_TIMES = ("ApproximateArrivalTimestamp", "ConsumerCreationTimestamp", "StreamCreationTimestamp")
+_TIMES = (
+    "ApproximateArrivalTimestamp",
+    "ConsumerCreationTimestamp",
+    "FirstReceiveTimestamp",
+    "QueueCreationTimestamp",
+    "StreamCreationTimestamp",
+    "Timestamp",
+)
 _UNREADABLE = {
     "__type": "SerializationException",
     "message": "The body of the request is not readable as CBOR.",

@@ -26,6 +26,7 @@ from fanout.testing.kinesis.moto_stream import (
     invalid_argument,
     refuse_dry_run,
 )
+from fanout.testing.kinesis.queues import EmbeddedQueue
 from fanout.testing.kinesis.request_checks import serialization_error, validation_error
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
                 f"Stream {stream.stream_name} under account {self.account_id} has registered "
                 "consumers: deregister them, or set EnforceConsumerDeletion.",
             )
+        stream.check_no_queues()
         del self.streams[stream.stream_name]
         message = f"Stream {stream.stream_name} under account {self.account_id} not found."
         stream.end_subscriptions(Refusal("ResourceNotFoundException", message))
@@ -219,12 +221,9 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
                     f"Consumer {consumer_name} under stream {stream_arn} already exists.",
                 )
             creating = [each for each in stream.consumers if each.status == "CREATING"]
-            committed = stream.is_on_demand and self.commitment["Status"] != "DISABLED"
-            most = _MAX_CONSUMERS_COMMITTED if committed else _MAX_CONSUMERS
-            if len(stream.consumers) >= most or len(creating) >= _MAX_CREATING:
-                raise JsonRESTError(
-                    "LimitExceededException", f"Too many consumers of stream {stream_arn}."
-                )
+            self._check_room(stream)
+            if len(creating) >= _MAX_CREATING:
+                raise _too_many_consumers(stream_arn)
             # The ARN holds whole seconds; a name that is registered again gets another ARN.
             created = max(datetime.now(UTC), self._newest_consumer + timedelta(seconds=1))
             self._newest_consumer = created
@@ -237,6 +236,59 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
             )
             stream.consumers.append(consumer)
             return consumer
+
+    def _check_room(self, stream: EmbeddedStream) -> None:
+        """Refuse one more consumer, or queue, than a stream may have."""
+        committed = stream.is_on_demand and self.commitment["Status"] != "DISABLED"
+        if stream.consumer_count >= (_MAX_CONSUMERS_COMMITTED if committed else _MAX_CONSUMERS):
+            raise _too_many_consumers(stream.arn)
+
+    def create_queue(
+        self,
+        request: Mapping[str, Any],
+        stream: EmbeddedStream,
+        start: Mapping[str, Any],
+        cursors: Mapping[str, int],
+    ) -> EmbeddedQueue:
+        """Create a queue on an on-demand stream, CREATING for as long as a consumer."""
+        name = request["QueueName"]
+        if not stream.is_on_demand:
+            raise invalid_argument(
+                f"Queues are not supported on stream {stream.arn}, which is not in On-Demand mode."
+            )
+        for other in self.streams.values():
+            if any(queue.name == name for queue in other.queues):
+                raise JsonRESTError(
+                    "ResourceInUseException",
+                    f"Queue {name} under account {self.account_id} already exists.",
+                )
+        self._check_room(stream)
+        queue = EmbeddedQueue(
+            name,
+            stream,
+            start,
+            request.get("QueueAttributes", {}),
+            request.get("Tags", {}),
+            cursors=cursors,
+            creating=self.state.rules.consumer_creating,
+        )
+        stream.queues.append(queue)
+        return queue
+
+    def find_queue(self, arn: str) -> EmbeddedQueue:
+        """Find a queue by its ARN."""
+        for stream in tuple(self.streams.values()):
+            queues: list[EmbeddedQueue] = stream.queues
+            for queue in queues:
+                if queue.arn == arn:
+                    return queue
+        raise self.no_queue(arn)
+
+    def no_queue(self, arn: str) -> Exception:
+        """Return the answer about a queue that does not exist."""
+        message = f"Queue {arn} under account {self.account_id} not found."
+        error: Exception = JsonRESTError("ResourceNotFoundException", message)
+        return error
 
     def list_stream_consumers(self, stream_arn: str, **_page: Any) -> tuple[list[Consumer], None]:
         """Return all consumers of a stream: never more than a page."""
@@ -269,6 +321,13 @@ class Backend(_models.KinesisBackend):  # type: ignore[misc] # moto is untyped h
                 ):
                     return stream, consumer
         raise _exceptions.ConsumerNotFound(consumer_arn or consumer_name, self.account_id)
+
+
+def _too_many_consumers(stream_arn: str) -> Exception:
+    error: Exception = JsonRESTError(
+        "LimitExceededException", f"Too many consumers of stream {stream_arn}."
+    )
+    return error
 
 
 def _entry(record: Any, position: int, stream: EmbeddedStream) -> PutEntry:

@@ -12,7 +12,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Never
 
 import moto.kinesis.models
-import moto.kinesis.responses
 from moto.core.exceptions import JsonRESTError
 from moto.core.responses import ActionResult, EmptyResult
 from moto.core.utils import camelcase_to_underscores, get_service_model
@@ -40,6 +39,7 @@ from fanout.testing.kinesis.list_shards import (
 )
 from fanout.testing.kinesis.moto_stream import MAX_TAGS, invalid_argument, refuse_dry_run
 from fanout.testing.kinesis.polling import ShardIterator, encode_answer, read_page
+from fanout.testing.kinesis.queue_responses import QueueResponses
 from fanout.testing.kinesis.request_checks import (
     read_request,
     serialization_error,
@@ -62,12 +62,10 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 # moto's types stay outside: they describe the backend that ours replaces.
-_responses: Any = moto.kinesis.responses
-
 _backends: Any = moto.kinesis.models.kinesis_backends
 _ACCOUNT = re.compile(r"[0-9]{12}")
 # The members that name a resource, the most exact one first.
-_ARNS = ("ConsumerARN", "ResourceARN", "StreamARN")
+_ARNS = ("ConsumerARN", "QueueARN", "ResourceARN", "StreamARN")
 
 # moto reads requests and writes answers by it.
 extend_model(get_service_model("kinesis"))
@@ -87,7 +85,7 @@ _WITHOUT_TOKEN = (
 )
 
 
-class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is untyped here
+class Response(QueueResponses):
     """Answer one request; `request` is what it asks for, checked."""
 
     request: dict[str, Any]
@@ -410,6 +408,8 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
     def update_stream_mode(self) -> Any:
         """Change the mode; a provisioned stream is distributed by partition key."""
         stream = self._stream()
+        if self.request["StreamModeDetails"]["StreamMode"] == "PROVISIONED":
+            stream.check_no_queues()
         stream.stream_mode = self.request["StreamModeDetails"]
         if not stream.is_on_demand:
             stream.strategy, stream.warm_throughput = "USER_PARTITION_KEY", None
@@ -482,9 +482,9 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
         return stream, after, shard_filter
 
     def tag_resource(self) -> Any:
-        """Tag a consumer or a stream."""
+        """Tag a consumer, a queue or a stream."""
         arn, tags = self.request["ResourceARN"], self.request["Tags"]
-        if "/consumer/" in arn:
+        if "/consumer/" in arn or ":queue/" in arn:
             self._tags_of_resource().update(tags)
         else:
             self.kinesis_backend.describe_stream(arn, None).add_tags(tags)
@@ -505,11 +505,14 @@ class Response(_responses.KinesisResponse):  # type: ignore[misc] # moto is unty
     def _tags_of_resource(self) -> dict[str, str]:
         """Find what moto does not know by its ARN."""
         arn = self.request["ResourceARN"]
-        tagged: Any = (
-            self.kinesis_backend.find_consumer(None, None, arn)[1]
-            if "/consumer/" in arn
-            else self.kinesis_backend.describe_stream(arn, None)
-        )
+        backend = self.kinesis_backend
+        tagged: Any
+        if "/consumer/" in arn:
+            tagged = backend.find_consumer(None, None, arn)[1]
+        elif ":queue/" in arn:
+            tagged = backend.find_queue(arn)
+        else:
+            tagged = backend.describe_stream(arn, None)
         tags: dict[str, str] = tagged.tags
         return tags
 

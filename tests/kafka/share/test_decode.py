@@ -14,14 +14,15 @@ import pytest
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.events import Split
+from fanout.core.lending.acknowledgements import SharedState
+from fanout.core.lending.acquired import AcquiredRecords, ExpiredRecords
+from fanout.core.lending.decode import decode
+from fanout.core.lending.dedup import Dedup
+from fanout.core.lending.delivery import MemberDelivery
 from fanout.core.user_decode import UserDecode
 from fanout.errors import DecodeFailedError
 from fanout.kafka.reading.columns import PLACES
-from fanout.kafka.share.acknowledgements import SharedState
-from fanout.kafka.share.acquired import AcquiredRecords, ExpiredRecords
-from fanout.kafka.share.decode import decode
-from fanout.kafka.share.dedup import Dedup
-from fanout.kafka.share.delivery import MemberDelivery
+from fanout.kafka.share.naming import OffsetNaming
 from fanout.kafka.share.poll_columns import NO_RECORDS, SCHEMA, PolledRecords
 from tests.support.virtual_time import in_virtual_time
 
@@ -57,7 +58,7 @@ def test_what_would_end_the_process_makes_no_record_bad(error: BaseException) ->
     acquired = AcquiredRecords(polled(4), LOCK)
     function = UserDecode(ending, NO_RECORDS, PLACES)
     with pytest.raises(DecodeFailedError) as caught:
-        decode(function, acquired, acquired.all_rows, find_bad=True)
+        decode(function, acquired, acquired.all_rows, row_column="offset", find_bad=True)
     assert caught.value.__cause__ is error
 
 
@@ -91,8 +92,11 @@ async def test_records_that_come_late_to_decode_are_delivered_if_it_asks_for_no_
     )
     jitter = FullJitter(Backoff(), Random(1))
     any_: Any = None
+    naming = OffsetNaming("group", any_)
     letters = cast("Any", SlowLetters())
-    shared = SharedState(cast("Any", options), LOCK, any_, Dedup(LOCK), letters, jitter)
+    shared = SharedState(
+        cast("Any", options), LOCK, naming, Dedup(LOCK, naming.new_set), letters, jitter
+    )
     member = cast("Any", OnePoll())
     delivery = MemberDelivery(Split("member"), 0, member, ExpiredRecords(), shared)
 

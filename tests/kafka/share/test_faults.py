@@ -112,9 +112,9 @@ async def test_a_broker_that_is_killed_and_restarted_loses_nothing(
         waiting = asyncio.create_task(quiet.acknowledge(await first(quiet)))
         await until(quiet, lambda counts: counts.pending_records == 0)
         await asyncio.to_thread(broker.kill)
-        with pytest.raises(AcknowledgementError, match="without the broker's confirmation"):
+        with pytest.raises(AcknowledgementError, match="without the service's confirmation"):
             await waiting
-        with pytest.raises(AcknowledgementError, match="without the broker's confirmation"):
+        with pytest.raises(AcknowledgementError, match="without the service's confirmation"):
             await stream.acknowledge(held)
         await asyncio.to_thread(broker.restart)
         while seen.keys() != group.written:
@@ -238,7 +238,7 @@ async def test_records_that_waited_in_the_client_past_their_lock_are_given_back(
 ) -> None:
     group = await new_group(kafka_broker, 4)
     # Every record is older than that.
-    monkeypatch.setattr("fanout.kafka.share.acquired._UNTIL_DELIVERY", -1.0)
+    monkeypatch.setattr("fanout.core.lending.acquired._UNTIL_DELIVERY", -1.0)
     async with group.open() as stream:
         await until(stream, lambda counts: counts.acquired == 4)
         monkeypatch.undo()

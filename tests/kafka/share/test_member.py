@@ -19,6 +19,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from fanout.core.lending.seam import Settlement
 from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.share.member import open_member
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     Word = tuple[int, int, KafkaException | None]
 
-ACCEPT = AcknowledgeType.ACCEPT
+ACCEPT = Settlement.ACCEPT
 
 
 async def set_up(group: Group, settings: dict[str, str]) -> None:
@@ -225,7 +226,7 @@ async def test_records_are_answered_for_once(kafka_broker: KafkaBroker) -> None:
         assert isinstance(errors[Partition(group.topic.name, 0)], IllegalStateException)
         with pytest.raises(IllegalStateException):
             await member.poll()
-        assert await member.acknowledge(ranges(group, 1, 2), AcknowledgeType.RELEASE) == {}
+        assert await member.acknowledge(ranges(group, 1, 2), Settlement.RELEASE) == {}
         assert (await poll(member)).records.column("offset").to_pylist() == [1]
 
 

@@ -20,15 +20,15 @@ def test_ranges_are_a_set_of_records(
     for adds, partition, (begin, end) in steps:
         some = {(partition, offset) for offset in range(begin, end)}
         if adds:
-            records.add(partition, begin, end)
+            records.add((partition, begin, end))
             model |= some
         else:
-            records.remove(partition, begin, end)
+            records.remove((partition, begin, end))
             model -= some
     found = list(records)
     assert {(one, n) for one, begin, end in found for n in range(begin, end)} == model
     assert (len(records), bool(records)) == (len(model), bool(model))
-    inside = {n for begin, end in records.overlaps(A, *asked) for n in range(begin, end)}
+    inside = {n for _, begin, end in records.overlaps((A, *asked)) for n in range(begin, end)}
     assert inside == {n for one, n in model if one == A} & set(range(*asked))
 
 
@@ -36,7 +36,7 @@ def test_ranges_are_a_set_of_records(
 def test_neighbours_are_one_range(steps: list[tuple[bool, Partition, tuple[int, int]]]) -> None:
     records = RecordSet()
     for _, partition, (begin, end) in steps:
-        records.add(partition, begin, end)
+        records.add((partition, begin, end))
     for partition in (A, B):
         edges = [edge for one, *both in records if one == partition for edge in both]
         assert edges == sorted(set(edges))

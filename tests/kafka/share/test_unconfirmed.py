@@ -6,7 +6,7 @@ import pytest
 
 from fanout.errors import PositionError, ServiceError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.share.dedup import (
+from fanout.kafka.share.unconfirmed import (
     MAX_UNCONFIRMED,
     read_unconfirmed,
     write_unconfirmed,

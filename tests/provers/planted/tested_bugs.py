@@ -142,7 +142,7 @@ _LAST_POSITIONS: Final = node(ast.Attribute, value=node(ast.Name, id="last"), at
 
 TESTED_BUGS: Final[dict[str, TestedBug]] = {
     "a listing is not begun anew": TestedBug(
-        (Edit(client._all_pages, on(node(ast.If), with_test(constant(value=True)))),),
+        (Edit(client.all_pages, on(node(ast.If), with_test(constant(value=True)))),),
         "tests/kinesis/test_client.py::test_a_listing_whose_page_token_expires_begins_anew",
     ),
     "a consumer of another account's stream is used": TestedBug(

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Generic, final
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import AcknowledgeType
 
 from fanout.core.backoff import until_ready
 from fanout.core.events import Batch
+from fanout.core.lending.acknowledgements import Acknowledgements
+from fanout.core.lending.acquired import AcquiredRecords, acknowledge_within
+from fanout.core.lending.decode import decode, take_rows
+from fanout.core.lending.dedup import DuplicateAction
+from fanout.core.lending.seam import P, Settlement
 from fanout.core.positions import Cursor, Range
 from fanout.core.sentence import Suggestion
 from fanout.errors import BadRecordError
-from fanout.kafka.share.acknowledgements import Acknowledgements
-from fanout.kafka.share.acquired import AcquiredRecords, acknowledge_within, is_stale, lock_deadline
-from fanout.kafka.share.decode import decode, take_rows
-from fanout.kafka.share.dedup import DuplicateAction
-from fanout.kafka.share.offset_ranges import describe_ranges
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -27,27 +26,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fanout.core.events import Split
+    from fanout.core.lending.acknowledgements import SharedState
+    from fanout.core.lending.acquired import ExpiredRecords
+    from fanout.core.lending.decode import DecodedRows
+    from fanout.core.lending.seam import LendingMember, Rows
     from fanout.core.source import Reserve
     from fanout.core.user_decode import UserDecode
     from fanout.errors import RetryLaterError
-    from fanout.kafka.share.acknowledgements import SharedState
-    from fanout.kafka.share.acquired import ExpiredRecords, Rows
-    from fanout.kafka.share.decode import DecodedRows
-    from fanout.kafka.share.member import Member
-    from fanout.kafka.share.offset_ranges import OffsetRange
 
 log = logging.getLogger(__name__)
 
 # Bytes that are reserved before a poll. A member holds them while no records come, so they are few;
 # larger polls reserve the rest when they are there.
 _RESERVED: Final = 64 * 1024
-_UNREADABLE: Final = "a header has a key that is not UTF-8, and the client cannot read any of them"
 _STALE_PAUSE: Final = 1.0  # seconds; several polls that bring nothing
 _NEW: Final = 0  # beside the values of DuplicateAction, which begin with 1
 
 
 @final
-class MemberDelivery:
+class MemberDelivery(Generic[P]):
     """Deliver the records of a member, poll by poll.
 
     A member polls again when every record of its last poll is acknowledged, released or rejected,
@@ -59,11 +56,11 @@ class MemberDelivery:
         self,
         split: Split,
         delivered: int,
-        member: Member,
-        expired: ExpiredRecords,
-        shared: SharedState,
+        member: LendingMember[P],
+        expired: ExpiredRecords[P],
+        shared: SharedState[P],
     ) -> None:
-        self.acquired: AcquiredRecords | None = None
+        self.acquired: AcquiredRecords[P] | None = None
         self._split = split
         self._delivered = delivered
         self._member = member
@@ -93,25 +90,25 @@ class MemberDelivery:
         if self.acquired is not None:
             self._mark_expired(self.acquired)
 
-    def accept(self, until: int) -> asyncio.Future[list[OffsetRange]]:
+    def accept(self, until: int) -> asyncio.Future[list[P]]:
         """Accept the pending records up to a delivery number.
 
         The acknowledgement is under way when this returns; the result is what was not confirmed.
         """
         if self.acquired is None:
-            nothing: asyncio.Future[list[OffsetRange]] = asyncio.get_running_loop().create_future()
+            nothing: asyncio.Future[list[P]] = asyncio.get_running_loop().create_future()
             nothing.set_result([])
             return nothing
         rows = self.acquired.delivered_between(0, until)
-        self._shared.dedup.mark_stored(self.acquired.ranges(rows))
-        return self._acknowledgements.send(self.acquired, rows, AcknowledgeType.ACCEPT)
+        self._shared.dedup.mark_stored(self.acquired.pieces(rows))
+        return self._acknowledgements.send(self.acquired, rows, Settlement.ACCEPT)
 
     async def release(self, after: int, until: int) -> None:
         """Release the pending records with delivery numbers above `after` and up to `until`."""
         if self.acquired is not None:
             rows = self.acquired.delivered_between(after, until)
-            self._shared.dedup.forget_delivered(self.acquired.ranges(rows))
-            await self._acknowledgements.send(self.acquired, rows, AcknowledgeType.RELEASE)
+            self._shared.dedup.forget_delivered(self.acquired.pieces(rows))
+            await self._acknowledgements.send(self.acquired, rows, Settlement.RELEASE)
 
     def keeps(self, after: int, until: int) -> bool:
         """Release records whose locks have too little left; return whether they have enough."""
@@ -124,15 +121,15 @@ class MemberDelivery:
         expired = now >= acquired.lock_deadline
         if expired:
             self._shared.counts.expired += len(rows)
-        self._shared.dedup.forget_delivered(acquired.ranges(rows))
-        self._acknowledgements.send(acquired, rows, AcknowledgeType.RELEASE, counted=expired)
+        self._shared.dedup.forget_delivered(acquired.pieces(rows))
+        self._acknowledgements.send(acquired, rows, Settlement.RELEASE, counted=expired)
         return False
 
-    def _latest_delivery(self, acquired: AcquiredRecords) -> float:
+    def _latest_delivery(self, acquired: AcquiredRecords[P]) -> float:
         """Return until when records may be delivered, so that the rest of their locks is left."""
         return acquired.lock_deadline - acknowledge_within(self._shared.lock_seconds)
 
-    async def reject(self, numbers: Sequence[int], reason: str) -> list[OffsetRange]:
+    async def reject(self, numbers: Sequence[int], reason: str) -> list[P]:
         """Reject records by their delivery numbers; return those that were not rejected."""
         late = self._expired.take(numbers)
         if self.acquired is None:
@@ -140,11 +137,11 @@ class MemberDelivery:
         rows = self.acquired.delivered_as(numbers)
         return late + await self._reject(self.acquired, rows, [reason] * len(rows))
 
-    def pending_ranges(self, until: int) -> list[OffsetRange]:
+    def pending_pieces(self, until: int) -> list[P]:
         """Return the pending records up to a delivery number."""
         if self.acquired is None:
             return []
-        return self.acquired.ranges(self.acquired.delivered_between(0, until))
+        return self.acquired.pieces(self.acquired.delivered_between(0, until))
 
     async def _last_poll_done(self) -> None:
         """Wait until no record of the last poll is pending; release them when a lock expires."""
@@ -157,6 +154,8 @@ class MemberDelivery:
                 async with asyncio.timeout_at(acquired.lock_deadline):
                     await self._changed.wait()
             except TimeoutError:
+                if asyncio.get_running_loop().time() < acquired.lock_deadline:
+                    continue  # the locks were extended meanwhile
                 self._shared.counts.expired += acquired.pending
                 await self._release_pending(expired=True)
                 if not self._shared.dedup.enabled:
@@ -172,11 +171,10 @@ class MemberDelivery:
         polled = await self._member.poll()
         if polled is None:
             return None
-        deadline = lock_deadline(polled.acquired_after, shared.lock_seconds)
-        self.acquired = acquired = AcquiredRecords(polled, deadline)
+        self.acquired = acquired = AcquiredRecords(polled, shared.lock_seconds)
         shared.counts.acquired += acquired.pending
         shared.counts.redelivered += int(np.count_nonzero(acquired.delivery_counts > 1))
-        if is_stale(polled.acquired_after, shared.lock_seconds, loop.time()):
+        if loop.time() > self._latest_delivery(acquired):
             # Another member may have these records by now. If the whole process was stopped, the
             # next member would find them stale as well, and so on, until the broker drops them.
             # The pause lets that member poll in between, so that its records are not stale.
@@ -185,15 +183,17 @@ class MemberDelivery:
             return None
         return await self._deliver(acquired)
 
-    async def _deliver(self, acquired: AcquiredRecords) -> Batch | None:
+    async def _deliver(self, acquired: AcquiredRecords[P]) -> Batch | None:
         """Make a batch of the records that are neither duplicate nor bad."""
         rows = await self._drop_duplicates(acquired)
         # Before anything is awaited: that may take longer than a lock.
-        self._shared.dedup.add_delivered(acquired.ranges(rows))
+        self._shared.dedup.add_delivered(acquired.pieces(rows))
         if len(acquired.unreadable) and len(
             unreadable := np.intersect1d(rows, acquired.unreadable)
         ):
-            await self._handle_bad(acquired, unreadable, [_UNREADABLE] * len(unreadable))
+            await self._handle_bad(
+                acquired, unreadable, [self._shared.naming.unreadable] * len(unreadable)
+            )
             rows = np.setdiff1d(rows, unreadable)
         most, counts = self._shared.options.max_deliveries, acquired.delivery_counts
         if most is not None and len(often := rows[counts[rows] > most]):
@@ -211,25 +211,27 @@ class MemberDelivery:
             return None
         return Batch(self._split, records, Range(Cursor(position), Cursor(self._delivered)))
 
-    async def _drop_duplicates(self, acquired: AcquiredRecords) -> Rows:
+    async def _drop_duplicates(self, acquired: AcquiredRecords[P]) -> Rows:
         """Return the rows that the stream does not have already."""
         if not self._duplicates(acquired, acquired.all_rows).any():
             return acquired.all_rows
-        # A topic that was created again has other records at the same offsets.
-        self._shared.dedup.forget_topics(await self._shared.topic_ids.refresh())
+        # A topic that was created again has other records at the same offsets, for example.
+        await self._shared.naming.forget_replaced(self._shared.dedup)
         new = self._duplicates(acquired, acquired.all_rows) == _NEW
         self._shared.counts.repeated += int(np.count_nonzero(~new))
         return np.flatnonzero(new)
 
-    def _duplicates(self, acquired: AcquiredRecords, rows: Rows) -> NDArray[np.int8]:
+    def _duplicates(self, acquired: AcquiredRecords[P], rows: Rows) -> NDArray[np.int8]:
         """Return the DuplicateAction of each row of a poll, looking at some rows alone."""
         actions = np.full(len(acquired.all_rows), _NEW, np.int8)
-        for range_ in acquired.ranges(rows):
-            for begin, end, action in self._shared.dedup.duplicates(range_):
-                actions[acquired.rows_in(range_[0], begin, end)] = action.value
+        for piece in acquired.pieces(rows):
+            for part, action in self._shared.dedup.duplicates(piece):
+                actions[acquired.rows_of(part)] = action.value
         return actions
 
-    async def _decoded(self, acquired: AcquiredRecords, rows: Rows) -> tuple[pa.RecordBatch, Rows]:
+    async def _decoded(
+        self, acquired: AcquiredRecords[P], rows: Rows
+    ) -> tuple[pa.RecordBatch, Rows]:
         """Apply the user's `decode`, if there is one, and accept the rows that it leaves out."""
         if self._decode is None or not len(rows):
             return take_rows(acquired.records, rows), rows
@@ -240,12 +242,12 @@ class MemberDelivery:
             await self._reject(acquired, np.array([*decoded.bad]), [*decoded.bad.values()])
         kept = np.concatenate([np.empty(0, np.int64), *decoded.rows])
         left_out = np.setdiff1d(rows, np.concatenate([kept, [*decoded.bad]]).astype(np.int64))
-        await self._acknowledgements.send(acquired, left_out, AcknowledgeType.ACCEPT)
+        await self._acknowledgements.send(acquired, left_out, Settlement.ACCEPT)
         whole = pa.Table.from_batches(decoded.batches, self._decode.schema).combine_chunks()
         return (whole.to_batches() or [self._decode.no_records])[0], kept
 
     async def _decode_when_ready(
-        self, function: UserDecode, acquired: AcquiredRecords, rows: Rows
+        self, function: UserDecode, acquired: AcquiredRecords[P], rows: Rows
     ) -> DecodedRows | None:
         """Call the user's `decode` until it does not ask to be called later.
 
@@ -257,7 +259,8 @@ class MemberDelivery:
         waited = False
 
         async def attempt() -> DecodedRows:
-            return decode(function, acquired, rows, find_bad=find_bad)
+            column = self._shared.naming.row_column
+            return decode(function, acquired, rows, row_column=column, find_bad=find_bad)
 
         def on_wait(cause: RetryLaterError, delay: float) -> None:
             nonlocal waited
@@ -268,7 +271,7 @@ class MemberDelivery:
         # A function that is only slow would be as slow the next time, until the broker drops them.
         if not waited or asyncio.get_running_loop().time() <= self._latest_delivery(acquired):
             return decoded
-        self._shared.dedup.forget_delivered(acquired.ranges(rows))
+        self._shared.dedup.forget_delivered(acquired.pieces(rows))
         await self._release_pending()
         return None
 
@@ -280,34 +283,36 @@ class MemberDelivery:
             type(cause.__cause__ or cause).__name__,
         )
 
-    async def _handle_bad(self, acquired: AcquiredRecords, rows: Rows, reasons: list[str]) -> None:
+    async def _handle_bad(
+        self, acquired: AcquiredRecords[P], rows: Rows, reasons: list[str]
+    ) -> None:
         if self._shared.options.on_bad_record == "dead_letter":
             await self._reject(acquired, rows, reasons)
             return
         raise BadRecordError(
-            f"{', '.join(describe_ranges(acquired.ranges(rows)))}: {reasons[0]}",
+            f"{', '.join(self._shared.naming.describe(acquired.pieces(rows)))}: {reasons[0]}",
             Suggestion.of("; {on_bad_record='dead_letter'} goes on without such records"),
         )
 
-    async def _settle_duplicates(self, acquired: AcquiredRecords) -> None:
+    async def _settle_duplicates(self, acquired: AcquiredRecords[P]) -> None:
         """Accept the duplicates of stored records; release those that the stream lost again."""
         rows = acquired.undelivered
         if not len(rows):
             return
         actions = self._duplicates(acquired, rows)[rows]
         stored, lost = rows[actions == DuplicateAction.ACCEPT.value], rows[actions == _NEW]
-        await self._acknowledgements.send(acquired, stored, AcknowledgeType.ACCEPT)
-        await self._acknowledgements.send(acquired, lost, AcknowledgeType.RELEASE)
+        await self._acknowledgements.send(acquired, stored, Settlement.ACCEPT)
+        await self._acknowledgements.send(acquired, lost, Settlement.RELEASE)
 
     async def _reject(
-        self, acquired: AcquiredRecords, rows: Rows, reasons: list[str]
-    ) -> list[OffsetRange]:
+        self, acquired: AcquiredRecords[P], rows: Rows, reasons: list[str]
+    ) -> list[P]:
         """Reject rows, after the dead letter topic has them."""
         if not len(rows):
             return []
         if self._shared.dead_letters is not None:
             await self._shared.dead_letters.write(take_rows(acquired.records, rows), reasons)
-        return await self._acknowledgements.send(acquired, rows, AcknowledgeType.REJECT)
+        return await self._acknowledgements.send(acquired, rows, Settlement.REJECT)
 
     async def _release_pending(self, *, expired: bool = False) -> None:
         """Release all pending records of the last poll; the delivered ones are expired.
@@ -318,10 +323,10 @@ class MemberDelivery:
         assert acquired is not None
         rows = acquired.pending_rows
         self._mark_expired(acquired)
-        kind = AcknowledgeType.RELEASE
+        kind = Settlement.RELEASE
         await self._acknowledgements.send(acquired, rows, kind, counted=expired)
 
-    def _mark_expired(self, acquired: AcquiredRecords) -> None:
+    def _mark_expired(self, acquired: AcquiredRecords[P]) -> None:
         """Note the delivered records that cannot be acknowledged any more.
 
         A stream with dedup still stores them. For any other stream they come again.
@@ -332,4 +337,4 @@ class MemberDelivery:
         acquired.mark_expired(rows)
         self._expired.add(acquired)
         if not self._shared.dedup.enabled:
-            self._shared.dedup.forget_delivered(acquired.ranges(rows))
+            self._shared.dedup.forget_delivered(acquired.pieces(rows))

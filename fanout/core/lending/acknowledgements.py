@@ -1,30 +1,25 @@
-"""Acknowledge records to the group, and count which acknowledgements the broker confirmed."""
+"""Acknowledge records to the service, and count which acknowledgements it confirmed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
-
-from confluent_kafka import AcknowledgeType
+from typing import TYPE_CHECKING, Any, Generic, final
 
 from fanout.core.error_text import text_of
+from fanout.core.lending.seam import P, Settlement
 from fanout.core.limits import WINDOW, LogLimit
-from fanout.kafka.share.offset_ranges import count_records
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from fanout.core.backoff import FullJitter
-    from fanout.kafka.share.acquired import AcquiredRecords, Rows
-    from fanout.kafka.share.dead_letters import DeadLetters
-    from fanout.kafka.share.dedup import Dedup
-    from fanout.kafka.share.group_admin import TopicIds
-    from fanout.kafka.share.member import Member, PartitionErrors
-    from fanout.kafka.share.offset_ranges import OffsetRange
-    from fanout.kafka.share.options import ShareOptions
+    from fanout.core.lending.acquired import AcquiredRecords
+    from fanout.core.lending.dedup import Dedup
+    from fanout.core.lending.naming import Naming
+    from fanout.core.lending.seam import DeadLetterWriter, LendingMember, LendingOptions, Rows
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +37,7 @@ class MemberCounts:
     rejected: int = 0
     expired: int = 0
     refused: int = 0
+    dead_letters: int = 0
 
 
 def _summarize(kind: str, left_out: Counter[str]) -> None:
@@ -55,18 +51,18 @@ def _summarize(kind: str, left_out: Counter[str]) -> None:
 
 @final
 @dataclass(slots=True)
-class SharedState:
+class SharedState(Generic[P]):
     """The state that all members of one stream share.
 
     `fetching` is set while members may fetch records, and `consumer_waits` while the consumer waits
     for some; `log_limit` bounds the lines about acknowledgements that are not confirmed.
     """
 
-    options: ShareOptions
+    options: LendingOptions
     lock_seconds: float
-    topic_ids: TopicIds
-    dedup: Dedup
-    dead_letters: DeadLetters | None
+    naming: Naming[P]
+    dedup: Dedup[P]
+    dead_letters: DeadLetterWriter | None
     jitter: FullJitter
     counts: MemberCounts = field(default_factory=MemberCounts)
     fetching: asyncio.Event = field(default_factory=asyncio.Event)
@@ -75,80 +71,82 @@ class SharedState:
 
 
 @final
-class Acknowledgements:
+class Acknowledgements(Generic[P]):
     """Send the acknowledgements of one member; `notify` hears of each, and of its response."""
 
-    def __init__(self, member: Member, shared: SharedState, notify: Callable[[], None]) -> None:
+    def __init__(
+        self, member: LendingMember[P], shared: SharedState[P], notify: Callable[[], None]
+    ) -> None:
         self._member = member
         self._shared = shared
         self._notify = notify
 
     def send(
         self,
-        acquired: AcquiredRecords,
+        acquired: AcquiredRecords[P],
         rows: Rows,
-        kind: AcknowledgeType,
+        kind: Settlement,
         *,
         counted: bool = False,
-    ) -> asyncio.Future[list[OffsetRange]]:
-        """Acknowledge rows; return those whose acknowledgement the broker did not confirm.
+    ) -> asyncio.Future[list[P]]:
+        """Acknowledge rows; return those whose acknowledgement the service did not confirm.
 
         The acknowledgement is sent and counted even if the future is cancelled or dropped.
-        `counted` rows
-        are released ones that have been counted as expired.
+        `counted` rows are released ones that have been counted as expired.
         """
-        done: asyncio.Future[list[OffsetRange]] = asyncio.get_running_loop().create_future()
-        failed: list[OffsetRange] = []
+        done: asyncio.Future[list[P]] = asyncio.get_running_loop().create_future()
+        failed: list[P] = []
         if not len(rows):
             done.set_result(failed)
             return done
-        ranges = acquired.ranges(rows)
+        pieces, naming = acquired.pieces(rows), self._shared.naming
         acquired.mark_done(rows)
 
-        def count(response: asyncio.Future[PartitionErrors]) -> None:
+        def count(response: asyncio.Future[Mapping[Any, Exception]]) -> None:
             errors = response.result()
             if errors and self._shared.log_limit.admits(kind.name, ""):
                 first, error = next(iter(errors.items()))
                 log.warning(
-                    "%s was not confirmed for %d partitions, the first is %s: %s",
+                    "%s was not confirmed for %d %s, the first is %s: %s",
                     kind.name,
                     len(errors),
+                    naming.owners,
                     first,
                     text_of(error),
                 )
-            failed.extend(range_ for range_ in ranges if range_[0] in errors)
+            failed.extend(piece for piece in pieces if naming.owner(piece) in errors)
             self._count_failed(failed, kind)
             if not counted:
-                confirmed = [range_ for range_ in ranges if range_[0] not in errors]
+                confirmed = [piece for piece in pieces if naming.owner(piece) not in errors]
                 self._count(confirmed, kind)
             self._notify()
             if not done.cancelled():
                 done.set_result(failed)
 
         self._notify()  # first, so that the next poll can carry the acknowledgement
-        self._member.acknowledge(ranges, kind).add_done_callback(count)
+        self._member.acknowledge(pieces, kind).add_done_callback(count)
         return done
 
-    def _count(self, ranges: list[OffsetRange], kind: AcknowledgeType) -> None:
+    def _count(self, pieces: list[P], kind: Settlement) -> None:
         counts, dedup = self._shared.counts, self._shared.dedup
-        records = count_records(ranges)
+        records = self._shared.naming.count(pieces)
         match kind:
-            case AcknowledgeType.ACCEPT:
+            case Settlement.ACCEPT:
                 counts.accepted += records
-                dedup.mark_confirmed(ranges, asyncio.get_running_loop().time())
-            case AcknowledgeType.REJECT:
+                dedup.mark_confirmed(pieces, asyncio.get_running_loop().time())
+            case Settlement.REJECT:
                 counts.rejected += records
-                dedup.forget_delivered(ranges)
+                dedup.forget_delivered(pieces)
             case _:
                 counts.released += records
 
-    def _count_failed(self, ranges: list[OffsetRange], kind: AcknowledgeType) -> None:
+    def _count_failed(self, pieces: list[P], kind: Settlement) -> None:
         dedup = self._shared.dedup
         # A record that could not be released is available already, or will be soon.
-        if kind is AcknowledgeType.RELEASE and dedup.enabled:
+        if kind is Settlement.RELEASE and dedup.enabled:
             return  # a delivered record is still going to be stored
-        dedup.forget_delivered(ranges)
-        if kind is not AcknowledgeType.RELEASE:
-            records = count_records(ranges)
+        dedup.forget_delivered(pieces)
+        if kind is not Settlement.RELEASE:
+            records = self._shared.naming.count(pieces)
             self._shared.counts.expired += records
             self._shared.counts.refused += records

@@ -1,28 +1,24 @@
-"""`stream.lending` of a share group: acknowledge, release and reject, over all members together."""
+"""The locks of one stream: acknowledge, release and reject, over all members together."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Generic, final
 
+from fanout.core.lending.acquired import ExpiredRecords, acknowledge_within
+from fanout.core.lending.seam import P
 from fanout.core.positions import Cursor
 from fanout.core.statistics import LendingStatistics
 from fanout.errors import AcknowledgementError
-from fanout.kafka.share.acquired import ExpiredRecords, acknowledge_within
-from fanout.kafka.share.dedup import read_unconfirmed, write_unconfirmed
-from fanout.kafka.share.offset_ranges import describe_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fanout.core.events import Batch
+    from fanout.core.lending.acknowledgements import SharedState
+    from fanout.core.lending.delivery import MemberDelivery
     from fanout.core.positions import Position, Range
-    from fanout.kafka.partitions import Partition
-    from fanout.kafka.share.acknowledgements import SharedState
-    from fanout.kafka.share.delivery import MemberDelivery
-    from fanout.kafka.share.group_admin import StartOffset
-    from fanout.kafka.share.offset_ranges import OffsetRange
 
 
 def delivery_number(position: Position) -> int:
@@ -31,26 +27,24 @@ def delivery_number(position: Position) -> int:
 
 
 @final
-class GroupLending:
-    """The records that the group has locked for one stream.
+class MemberLocks(Generic[P]):
+    """The records that the service has locked for one stream.
 
-    It implements `RecordLocks` of `fanout.core.source`; `source` is the identity of the source.
+    It implements `RecordLocks` of `fanout.core.source`.
     """
 
-    def __init__(self, source: str, shared: SharedState) -> None:
-        self._source = source
+    def __init__(self, shared: SharedState[P]) -> None:
         self._shared = shared
         self._clock = asyncio.get_running_loop().time
-        self._deliveries: dict[str, MemberDelivery] = {}
-        self._expired: dict[str, ExpiredRecords] = {}
-        self._start_offsets: dict[Partition, int] = {}
+        self._deliveries: dict[str, MemberDelivery[P]] = {}
+        self._expired: dict[str, ExpiredRecords[P]] = {}
         shared.fetching.set()
 
-    def expired(self, split_id: str) -> ExpiredRecords:
+    def expired(self, split_id: str) -> ExpiredRecords[P]:
         """Return the expired records of a member, of all its subscriptions."""
         return self._expired.setdefault(split_id, ExpiredRecords())
 
-    def begin_delivery(self, split_id: str, delivery: MemberDelivery) -> None:
+    def begin_delivery(self, split_id: str, delivery: MemberDelivery[P]) -> None:
         """Note that a member's subscription has begun."""
         self._deliveries[split_id] = delivery
 
@@ -117,22 +111,24 @@ class GroupLending:
         """Accept the records that were delivered up to these positions, even if it is cancelled.
 
         Raises:
-            AcknowledgementError: If the group did not confirm the acknowledgement of some records.
+            AcknowledgementError: If the service did not confirm the acknowledgement of some of
+                the records.
         """
-        failed: list[OffsetRange] = []
-        responses: list[asyncio.Future[list[OffsetRange]]] = []
+        failed: list[P] = []
+        responses: list[asyncio.Future[list[P]]] = []
         # All acknowledgements are under way before the first await, so that none depends on a
         # cancellation.
         for id_, position in positions.items():
             late = self.expired(id_).take_up_to(delivery_number(position))
             self._shared.dedup.mark_stored(late)
+            self._shared.dedup.forget_delivered(late)  # who has not stored them gets them again
             failed += late
             if id_ in self._deliveries:
                 responses.append(self._deliveries[id_].accept(delivery_number(position)))
         self._notify()
         for response in responses:
             failed += await response
-        _raise_if_any(failed, "acknowledged")
+        self._raise_if_any(failed, "acknowledged")
 
     async def release(self, split_id: str, piece: Range) -> None:
         """Release a range of the records that a member delivered."""
@@ -143,10 +139,10 @@ class GroupLending:
             await self._deliveries[split_id].release(after, until)
 
     async def reject(self, split_id: str, piece: Range, rows: Sequence[int], reason: str) -> None:
-        """Reject rows of a range, after the dead letter topic has them.
+        """Reject rows of a range, after the dead letters have them.
 
         Raises:
-            AcknowledgementError: If the group did not confirm the rejection of some rows.
+            AcknowledgementError: If the service did not confirm the rejection of some rows.
             ServiceError: If the dead letters cannot be written.
         """
         numbers = [delivery_number(piece.after) + 1 + row for row in rows]
@@ -154,46 +150,35 @@ class GroupLending:
             late = await self._deliveries[split_id].reject(numbers, reason)
         else:
             late = self.expired(split_id).take(numbers)
-        _raise_if_any(late, "rejected")
+        self._raise_if_any(late, "rejected")
 
     def unconfirmed(self, positions: Mapping[str, Position]) -> str:
-        """Return as JSON the records up to these positions that the group may deliver again."""
+        """Return as JSON the records up to these positions that the service may deliver again."""
         dedup = self._shared.dedup
         for id_, position in positions.items():
             until = delivery_number(position)
             dedup.add_unconfirmed(self.expired(id_).up_to(until))
             if id_ in self._deliveries:
-                dedup.add_unconfirmed(self._deliveries[id_].pending_ranges(until))
-        return write_unconfirmed(self._source, dedup.unconfirmed, self._shared.topic_ids.known)
+                dedup.add_unconfirmed(self._deliveries[id_].pending_pieces(until))
+        return self._shared.naming.write(dedup.unconfirmed)
 
     def remember(self, unconfirmed: str) -> None:
         """Take over the unconfirmed records of an earlier run, and drop them from now on."""
         dedup = self._shared.dedup
-        ranges = read_unconfirmed(unconfirmed, self._source, self._shared.topic_ids.known)
-        dedup.add_unconfirmed(ranges)
-        dedup.mark_stored(ranges)
-        dedup.forget_before(self._start_offsets)
-
-    def set_start_offsets(self, start_offsets: Mapping[Partition, StartOffset]) -> None:
-        """Forget unconfirmed records before the start offsets of the group."""
-        ids = self._shared.topic_ids.known
-        self._start_offsets = {
-            partition: at.offset
-            for partition, at in start_offsets.items()
-            if at.offset is not None and at.topic_id == ids.get(partition.topic)
-        }
-        self._shared.dedup.forget_before(self._start_offsets)
+        pieces = self._shared.naming.read(unconfirmed)
+        dedup.add_unconfirmed(pieces)
+        dedup.mark_stored(pieces)
+        self._shared.naming.forget_gone(dedup)
 
     def _notify(self) -> None:
         for delivery in self._deliveries.values():
             delivery.notify()
 
-
-def _raise_if_any(ranges: list[OffsetRange], what: str) -> None:
-    if ranges:
-        records = describe_ranges(ranges)
-        raise AcknowledgementError(
-            f"these records were {what} too late, after their locks had expired, or without the "
-            f"broker's confirmation, and may be delivered again: {', '.join(records)}",
-            records,
-        )
+    def _raise_if_any(self, pieces: list[P], what: str) -> None:
+        if pieces:
+            records = self._shared.naming.describe(pieces)
+            raise AcknowledgementError(
+                f"these records were {what} too late, after their locks had expired, or without "
+                f"the service's confirmation, and may be delivered again: {', '.join(records)}",
+                records,
+            )

@@ -1,0 +1,1 @@
+"""Queues of Kinesis: records of an on-demand stream, lent one by one to any number of receivers."""

@@ -1,0 +1,28 @@
+"""The operations on queues, for a botocore that does not know them yet; they are in model.json."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from botocore.model import ServiceModel
+
+
+def add_queues(model: ServiceModel) -> None:
+    """Add the operations on queues to a client's or a server's model; what it has stays."""
+    document: Any = model._service_description  # noqa: SLF001 - no public name exists
+    if "ReceiveQueueRecords" not in document["operations"]:
+        for kind, added in _added().items():
+            for name, shape in added.items():
+                document[kind].setdefault(name, shape)
+
+
+@cache
+def _added() -> dict[str, dict[str, Any]]:
+    document: dict[str, dict[str, Any]] = json.loads(
+        files("fanout.kinesis.queue").joinpath("model.json").read_text()
+    )
+    return document
