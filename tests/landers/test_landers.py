@@ -246,6 +246,26 @@ async def test_an_end_and_a_move_wait_for_no_batch(tmp_path: Path) -> None:
         assert await rig.rows(await rig.batch()) == all_of("c", 1)
 
 
+async def test_splits_are_told_of_and_lost_in_one_order_in_each_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"split-{number}" for number in range(8)]
+    told: list[str] = []
+    lost: list[str] = []
+    async with asyncio.timeout(20.0), Rig(ManualSource(*names), tmp_path).running(0, 1) as rig:
+        await until(lambda: len(rig.coordinator._owners) == 8)
+        delays = rig.coordinator._delays
+        monkeypatch.setattr(delays, "moved", lambda split_id, _now: told.append(split_id))
+        monkeypatch.setattr(delays, "lost", lambda split_id, *_rest: lost.append(split_id))
+        first, second = rig.coordinator._sessions[0], rig.coordinator._sessions[1]
+        first.tell(Release(tuple(first.splits)))
+        of_first = sorted(first.splits)
+        await until(lambda: len(told) == 4)
+        of_second = sorted(second.splits)  # some of the first are its own now
+        await rig.kill(1)
+        assert (told, lost) == (of_first, of_second)
+
+
 async def test_a_position_that_was_told_without_records_never_goes_back(tmp_path: Path) -> None:
     source = ManualSource("a", "b", "c")
     source.put(*numbered(10))
