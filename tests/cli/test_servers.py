@@ -21,10 +21,13 @@ import pytest
 
 from fanout.testing.ports import free_ports
 from tests.support.commands import ENVIRONMENT, FANOUT, fanout
+from tests.support.groups import KAFKA_COMMANDS
 from tests.support.process_list import running_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+pytestmark = KAFKA_COMMANDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 KINESIS_COMMAND, KAFKA_COMMAND = (

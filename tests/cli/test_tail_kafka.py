@@ -10,10 +10,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.cli.test_tail import ready, running, tail, values
+from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
+
+pytestmark = KAFKA_COMMANDS
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.spark.lander_driver import LANDERS
 from tests.spark.lander_work import Attempt, LanderWork
+from tests.support.groups import SPARK_CLUSTERS
 from tests.support.spark.cluster import SPARK_ON_THIS_MACHINE, start_cluster
 from tests.support.spark.harness import eventually
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tests.support.spark.cluster import StandaloneCluster
 
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
-pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
+pytestmark = [SPARK_CLUSTERS, pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
 
 
 @final

@@ -18,9 +18,12 @@ from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.testing.kafka.broker import KafkaBroker
 from fanout.testing.kafka.topics import Topics
 from fanout.testing.ports import free_ports
+from tests.support.groups import KAFKA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+pytestmark = KAFKA
 
 DEADLINE = 30.0
 QUICK = "-XX:TieredStopAtLevel=1"

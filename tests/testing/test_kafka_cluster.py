@@ -11,12 +11,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from fanout.errors import OptionError, StreamStateError
 from fanout.testing.kafka.cluster import KafkaCluster
 from fanout.testing.ports import free_ports
+from tests.support.groups import KAFKA_CLUSTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 DEADLINE = 30.0
-pytestmark = pytest.mark.long
+pytestmark = [KAFKA_CLUSTERS, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
