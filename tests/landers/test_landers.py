@@ -17,6 +17,7 @@ from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import publish
 from tests.landers.rig import MemoryChannel, Rig, until
 from tests.support.manual_source import ManualSource
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -324,7 +325,7 @@ async def test_a_lander_reads_no_longer_while_its_last_segment_is_published(
 
     def publish_slowly(storage: Storage, segment: OpenSegment) -> SegmentFile:
         publishing.set()
-        published.wait(20.0)
+        published.wait(2 * PATIENCE)
         return publish(storage, segment)
 
     monkeypatch.setattr("fanout.landers.lander.publish", publish_slowly)
@@ -335,7 +336,7 @@ async def test_a_lander_reads_no_longer_while_its_last_segment_is_published(
             await until(publishing.is_set)
             assert source.subscriptions == 1
             await rig.channels[0].other.close()  # the lander has lost its coordinator
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(PATIENCE):
                 await until(lambda: not source.subscriptions)
         finally:
             published.set()

@@ -16,6 +16,7 @@ import pytest
 from tests.spark.lander_driver import LANDERS
 from tests.spark.lander_work import Attempt, LanderWork
 from tests.support.groups import SPARK_CLUSTERS
+from tests.support.patience import PATIENCE
 from tests.support.spark.cluster import SPARK_ON_THIS_MACHINE, start_cluster
 from tests.support.spark.harness import eventually
 
@@ -73,7 +74,7 @@ def driver(master: str, cores: int, directory: Path) -> Iterator[Running]:
             yield running
             assert process.stdin is not None
             process.stdin.close()
-            process.wait(60)
+            process.wait(PATIENCE)
         finally:
             process.kill()
 
