@@ -131,7 +131,10 @@ def _of_the_first(last: ast.Attribute) -> ast.Attribute:
     return last
 
 
-_MIXED: Final = "tests/landing/log/test_columns.py::test_a_run_that_would_mix_a_landing_is_refused_before_it_writes"
+_MIXED: Final = (
+    "tests/landing/log/test_columns.py"
+    "::test_a_run_that_would_mix_a_landing_is_refused_before_it_writes"
+)
 _FILES: Final = "tests/spark/hadoop/test_write_once.py"
 _FUNCTION: Final = node(ast.AsyncFunctionDef)
 _HSYNC: Final = node(ast.If, body=[node(ast.Expr, value=_method("hsync"))])
