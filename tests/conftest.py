@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, final
@@ -15,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 from fanout.errors import SetupError
 from tests.jars.fetch import jar_set
 from tests.progress_line import ProgressLine
+from tests.support.groups import group_of, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,59 +39,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("fanout")
 
-
-# Campaigns, and tests of the tools that run campaigns, benchmarks and live runs: `make prove` runs
-# these, and `make test-all` does not.
-_PROVE = (
-    "tests/benchmarks/",
-    "tests/provers/",
-    "tests/spark/sinks/kafka/test_benchmark.py",
-    "tests/test_live.py",
-)
-# `make test` runs these too, as they are quick: plans that once showed a defect, and whether the
-# planted bugs fit the library as it is.
-_REGRESSIONS = (
-    "tests/provers/tests/planted/test_edits.py",
-    "tests/provers/tests/simulation/campaign/test_corpus.py",
-    "tests/provers/tests/simulation/landers/test_some_runs.py",
-    "tests/provers/tests/simulation/spark/test_some_runs.py",
-)
-# Tests that share a JVM, by path: the tests of a group run in one process, one after the other.
-# Kafka's are two groups, as one alone would be the last to end, and so are Spark's: tests on
-# clusters share no JVM with the others.
-_GROUPS = {
-    "tests/spark/test_lander_jobs_on_clusters": "Spark, by clusters",
-    "tests/spark/test_landers_on": "Spark, by clusters",
-    "tests/spark/test_signalled_driver": "Spark, by clusters",
-    "tests/spark/": "Spark",
-    "tests/kafka/share/": "Kafka, by commands and share groups",
-    "tests/cli/test_exit_codes": "Kafka, by commands and share groups",
-    "tests/cli/test_land_kafka": "Kafka, by commands and share groups",
-    "tests/cli/test_servers": "Kafka, by commands and share groups",
-    "tests/cli/test_share": "Kafka, by commands and share groups",
-    "tests/cli/test_shuffle": "Kafka, by commands and share groups",
-    "tests/cli/test_status": "Kafka, by commands and share groups",
-    "tests/cli/test_tail_kafka": "Kafka, by commands and share groups",
-    "tests/cli/test_kafka_doctor": "Kafka, by commands and share groups",
-    "tests/cli/test_transactions": "Kafka, by commands and share groups",
-    "tests/kafka/test_cluster_faults": "Kafka, by clusters",
-    "tests/testing/test_kafka_cluster": "Kafka, by clusters",
-    "tests/demo/test_kafka": "Kafka",
-    "tests/kafka/": "Kafka",
-    "tests/testing/test_kafka": "Kafka",
-}
-# Tests that take long and share nothing may each run in another process.
-_ALONE = ("tests/demo/test_demo", "tests/examples/", "tests/provers/tests/crash/test_campaign")
-# The groups that take longest begin first, so that no process is left with one of them at the end.
-_FIRST = (
-    "tests/spark/",
-    "tests/kafka/test_cluster_faults",
-    "tests/testing/test_kafka_cluster",
-    "tests/kafka/share/",
-    "tests/kafka/",
-    *_ALONE,
-    "tests/provers/",
-)
+# Where the processes of `-n` write which tests are of which group.
+_GROUPS = pytest.StashKey[TemporaryDirectory[str]]()
 
 
 @final
@@ -96,14 +48,19 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
     """With `-n`, run the tests of a file in one process, and those of a group in the same one.
 
     What a module, Spark or Kafka starts for many tests is then started once. The groups of
-    `--dist loadgroup` would do it too, but pytest-xdist 3.8 does not see them with pytest 9.2.
+    `--dist loadgroup` would do it too, but pytest-xdist 3.8 does not see them with pytest 9.2. The
+    processes that run tests see their marks, and write the groups into files.
     """
 
+    @cached_property
+    def _groups(self) -> dict[str, str]:
+        groups: dict[str, str] = {}
+        for file in Path(self.config.stash[_GROUPS].name).iterdir():
+            groups |= json.loads(file.read_bytes())
+        return groups
+
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(_ALONE):
-            return nodeid
-        group = next((_GROUPS[path] for path in _GROUPS if nodeid.startswith(path)), None)
-        return group or nodeid.partition("::")[0]
+        return self._groups.get(nodeid) or nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has made its reporter
@@ -112,6 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if config.option.numprocesses and reporter is not None:
         config.pluginmanager.register(ProgressLine(reporter))
+        config.stash[_GROUPS] = TemporaryDirectory(prefix="fanout-groups-")
+        config.add_cleanup(config.stash[_GROUPS].cleanup)
     # A shell starts what runs in the background with SIGINT ignored, and every process of a test
     # would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -127,16 +86,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     return Groups(config, log)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.nodeid.startswith(_PROVE) and not item.nodeid.startswith(_REGRESSIONS):
-            item.add_marker("prove")
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["groups"] = node.config.stash[_GROUPS].name
 
-    def rank(item: pytest.Item) -> int:
-        return next((n for n, path in enumerate(_FIRST) if item.nodeid.startswith(path)), 99)
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker, after the hooks of folders
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=rank)
+    found: dict[str, str] | None = getattr(config, "workerinput", None)
+    if found is not None:
+        groups = {item.nodeid: group for item in items if (group := group_of(item)) is not None}
+        Path(found["groups"], found["workerid"]).write_text(json.dumps(groups), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

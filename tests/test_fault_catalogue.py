@@ -189,7 +189,7 @@ STREAMING: Final[Lines] = {
     ),
     "The caller of a read is gone when its batch is ready: the next read returns it.": (
         "tests/core/test_fan_out.py::test_what_a_cancelled_drain_has_collected_is_returned_in_order",
-        "tests/landing/test_segment_filler.py::test_a_cancelled_call_takes_nothing",
+        "tests/landing/segments/test_segment_filler.py::test_a_cancelled_call_takes_nothing",
     ),
     "Subscriptions succeed and end without an event: the waits between them grow.": (
         "tests/core/test_subscriber.py::test_backoff_does_not_reset_on_a_successful_subscribe",

@@ -19,6 +19,8 @@ from fanout.testing.kinesis.process import KinesisProcess
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.prove
+
 ROOT = Path(__file__).parents[1]
 
 

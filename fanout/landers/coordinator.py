@@ -481,7 +481,7 @@ class Coordinator:
             if not self._closed:
                 self._lifecycle.lander_gone(session.name, reason)
         now = self._time()
-        for split_id in list(session.splits):
+        for split_id in sorted(session.splits):
             subscribed = self._counters.subscribed(split_id, now)
             self._free(session, split_id)
             self._delays.lost(split_id, session.lander, subscribed, now)

@@ -324,7 +324,7 @@ class Lander:
         """Tell of splits that are read no longer, once all that was read of them has landed."""
         done = [
             split_id
-            for split_id in self._releasing
+            for split_id in sorted(self._releasing)
             if to_wire(self._progress[split_id].delivered) == self._landed[split_id].until
         ]
         if done:

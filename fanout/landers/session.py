@@ -70,7 +70,7 @@ class LanderSession:
 
     def statistics(self, bytes_per_second: Mapping[str, float]) -> LanderStatistics:
         """Return what the lander does, with the rates of splits as far as known; in any thread."""
-        splits = tuple(self.splits)
+        splits = sorted(self.splits)
         return LanderStatistics(
             lander=self.lander,
             host=self.host,

@@ -15,9 +15,17 @@ from opentelemetry.metrics import Observation, get_meter
 from fanout.core.option_checks import whole
 from fanout.core.statistics import Statistics
 from fanout.errors import OptionError
-from fanout.metrics.instruments import COUNTERS, ERROR, GAUGES, LEVELS, OPERATION
+from fanout.metrics.instruments import (
+    COUNTERS,
+    ERROR,
+    GAUGES,
+    LEVELS,
+    OPERATION,
+    WRITE_COUNTERS,
+    WRITE_LEVELS,
+    WriteReading,
+)
 from fanout.metrics.readings import StreamReading
-from fanout.metrics.write_instruments import WRITE_COUNTERS, WRITE_LEVELS, WriteReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -14,11 +14,18 @@ from benchmarks import (
     latency,
     shuffle,
 )
+from tests.support.groups import of_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in of_folder(__file__, items):
+        item.add_marker("prove")
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.cli.command import ExitCode
 from tests.support.commands import ENVIRONMENT, FANOUT, fanout
+from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from fanout.testing.kafka.broker import KafkaBroker
     from fanout.testing.kinesis.server import KinesisServer
+
+pytestmark = KAFKA_COMMANDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 CHECKPOINT = Path(__file__).parents[1] / "checkpoints" / "version_0_1" / "sink"

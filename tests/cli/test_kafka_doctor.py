@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.landing.claims import claim_stopped
 from fanout.landing.storage.local_storage import LocalStorage
+from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.brokers import connect, create, produce
 from tests.support.stored_query import at, stored
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
     from fanout.testing.kafka.broker import KafkaBroker
+
+pytestmark = KAFKA_COMMANDS
 
 
 def run(*arguments: str) -> Result:

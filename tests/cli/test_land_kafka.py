@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from tests.cli.test_land import landed
+from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fanout.testing.kafka.broker import KafkaBroker
+
+pytestmark = KAFKA_COMMANDS
 
 
 def test_topics_of_kafka(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

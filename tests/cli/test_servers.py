@@ -21,10 +21,14 @@ import pytest
 
 from fanout.testing.ports import free_ports
 from tests.support.commands import ENVIRONMENT, FANOUT, fanout
+from tests.support.groups import KAFKA_COMMANDS
+from tests.support.patience import PATIENCE
 from tests.support.process_list import running_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+pytestmark = KAFKA_COMMANDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 KINESIS_COMMAND, KAFKA_COMMAND = (
@@ -156,7 +160,7 @@ def test_a_broker_that_ends_by_itself_is_told_with_1(tmp_path: Path) -> None:
             if "kafka.Kafka\0server.properties" in command and "keeper" not in command
         ]
         os.kill(java, signal.SIGKILL)
-        stdout, stderr = server.process.communicate(timeout=30)
+        stdout, stderr = server.process.communicate(timeout=PATIENCE)
         assert (server.process.returncode, stdout) == (1, "")
         assert stderr == "fanout: Kafka ended by itself, and its records are gone; start it again\n"
         assert server.is_gone()
@@ -247,4 +251,4 @@ def test_a_server_that_does_not_serve_yet_ends_with_130(waits: str, number: sign
         assert process.stdout is not None
         assert process.stdout.readline() == "waits\n"
         process.send_signal(number)
-        assert (process.wait(30), process.communicate()) == (130, ("", ""))
+        assert (process.wait(PATIENCE), process.communicate()) == (130, ("", ""))

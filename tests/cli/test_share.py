@@ -8,10 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
+from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.sharing import Group, first, new_group
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
+
+pytestmark = KAFKA_COMMANDS
 
 THERE = ["--protocol", "PLAINTEXT"]
 

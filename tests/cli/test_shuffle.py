@@ -13,11 +13,14 @@ from fanout.kafka import open_shuffle_writer
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.shuffle.frames import HelloFrame, encode_control
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
+from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.brokers import HERE
 from tests.support.kafka.topics import Topic
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
+
+pytestmark = KAFKA_COMMANDS
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,7 @@ from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
+from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.brokers import connect, create, produce
 from tests.support.manual_source import ManualSource
 from tests.support.s3 import s3_options
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.testing.kafka.broker import KafkaBroker
     from fanout.testing.kinesis.server import KinesisServer
+
+pytestmark = KAFKA_COMMANDS
 
 
 def run(*arguments: str) -> Result:

@@ -33,6 +33,7 @@ from fanout.kinesis.writing.kpl_format import encode_aggregate
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from tests.support.commands import ENVIRONMENT, FANOUT
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -265,7 +266,7 @@ def test_new_records_come_across_a_reshard_until_ctrl_c_ends_it_quietly(stream: 
         stream.put(b"newer", shard=SHARDS.index(left))
         assert values(process, 1) == ["newer"]
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=20) == ("", "")
+        assert process.communicate(timeout=PATIENCE) == ("", "")
     assert process.returncode == 130
     assert stream.consumers() == []
     assert stream.server.statistics().open_subscriptions == 0
@@ -279,7 +280,7 @@ def test_a_signal_ends_it_while_the_service_does_not_answer() -> None:
         command = ["kinesis://orders", "--endpoint-url", endpoint, "--region", "us-east-1"]
         with running(*command, **keys) as process, silent.accept()[0]:
             process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=20) == ("", "")
+            assert process.communicate(timeout=PATIENCE) == ("", "")
     assert process.returncode == 130
 
 
@@ -293,7 +294,7 @@ def test_a_pipe_that_is_closed_ends_it_quietly(stream: Stream, *, idle: bool) ->
         assert values(process, 1) == ["x" * 1000]
         assert process.stdout is not None
         process.stdout.close()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
 
@@ -310,7 +311,7 @@ def test_ctrl_c_ends_it_while_the_pipe_is_full(stream: Stream) -> None:
             answer = fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4))
             waiting = int.from_bytes(answer, sys.byteorder)
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(PATIENCE) == 130
         assert process.stderr is not None
         assert process.stderr.read() == ""
 
@@ -336,7 +337,7 @@ def test_a_terminal_gets_a_hint_and_colors(stream: Stream) -> None:
                 stream.put(b"value")
                 shown += terminal.read(65536) if ready(terminal) else b""
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 130
+            assert process.wait(PATIENCE) == 130
         finally:
             process.kill()
     hint, line, *_ = shown.decode().splitlines()
@@ -442,7 +443,7 @@ def test_a_stream_that_is_deleted_ends_it_with_one_sentence(stream: Stream) -> N
         client = boto3.client("kinesis", **stream.server.client_options)
         client.delete_stream(StreamName=stream.name, EnforceConsumerDeletion=True)
         client.close()
-        _, stderr = process.communicate(timeout=20)
+        _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
     # Warnings of the library may come before it.
     assert re.match(r"fanout tail: .*it was deleted", stderr.splitlines()[-1]), stderr

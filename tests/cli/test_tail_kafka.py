@@ -10,10 +10,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.cli.test_tail import ready, running, tail, values
+from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.topics import Topic
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
+
+pytestmark = KAFKA_COMMANDS
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +89,7 @@ def test_new_records_come_until_ctrl_c_and_no_group_is_left(kafka_broker: KafkaB
         while values(process, 1) != ["of the other"]:
             pass
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=20)[1] == ""
+        assert process.communicate(timeout=PATIENCE)[1] == ""
     assert process.returncode == 130
     left = {group.group_id for group in admin.list_consumer_groups().result(20).valid}
     assert left == groups

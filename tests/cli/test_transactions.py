@@ -17,6 +17,7 @@ from fanout.kafka.transactions.transactions import Transactions
 from fanout.landing.claims import Ownership, PosixLock
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.sinks.kafka.stored_tokens import SinkState
+from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.transacting import ended, new_sink, transactions
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from fanout.kafka.transactions.commit_token import CommitToken
     from fanout.testing.kafka.broker import KafkaBroker
+
+pytestmark = KAFKA_COMMANDS
 
 LONG_AGO = timedelta(days=7)
 

@@ -23,6 +23,8 @@ from tests.support.process_list import running_with
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+pytestmark = pytest.mark.alone
+
 _MARK = "FANOUT_TEST_RUN"
 
 

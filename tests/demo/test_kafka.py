@@ -19,12 +19,15 @@ from fanout.demo.kafka import KafkaStream
 from fanout.demo.options import STREAM, DemoFailedError
 from fanout.demo.plan import Action, Kind
 from fanout.testing.trials.records import RecordProducer, read_number
+from tests.support.groups import KAFKA
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from fanout.demo.verification import SentRecord
     from fanout.testing.kafka.broker import KafkaBroker
+
+pytestmark = KAFKA
 
 RECORDS = RecordProducer(STREAM, Random(1)).make(200)
 NAMES = itertools.count(1)

@@ -4,10 +4,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.groups import KAFKA, group_folder
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.kafka.secured import Secured
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    group_folder(__file__, items, KAFKA)
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ from tests.support.kafka.brokers import (
     produce,
     produce_batch,
 )
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from fanout.kafka.reading.transport import KafkaTransport
@@ -210,7 +211,7 @@ async def test_a_connection_that_is_idle_for_as_long_as_the_options_say_is_close
     async with connect(kafka_broker, connections_max_idle=0.05) as transport:
         others = asyncio.all_tasks() - {asyncio.current_task()}  # the reader of the connection
         assert len(others) == 1
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await asyncio.wait(others)
         assert (await transport.describe(["nowhere"])).keys() == {"nowhere"}
 

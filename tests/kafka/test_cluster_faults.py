@@ -13,12 +13,13 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 import fanout
 from fanout.kafka import Cluster, KafkaSource, Security, open_writer
 from fanout.testing.kafka.cluster import KafkaCluster
+from tests.support.groups import KAFKA_CLUSTERS
 from tests.support.kafka.transacting import reported
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [KAFKA_CLUSTERS, pytest.mark.long, pytest.mark.timeout(300)]
 
 PARTITIONS, KEYS = 6, 12
 # A dead node is missed after this many seconds.

@@ -17,6 +17,7 @@ from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import publish
 from tests.landers.rig import MemoryChannel, Rig, until
 from tests.support.manual_source import ManualSource
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -246,6 +247,26 @@ async def test_an_end_and_a_move_wait_for_no_batch(tmp_path: Path) -> None:
         assert await rig.rows(await rig.batch()) == all_of("c", 1)
 
 
+async def test_splits_are_told_of_and_lost_in_one_order_in_each_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"split-{number}" for number in range(8)]
+    told: list[str] = []
+    lost: list[str] = []
+    async with asyncio.timeout(20.0), Rig(ManualSource(*names), tmp_path).running(0, 1) as rig:
+        await until(lambda: len(rig.coordinator._owners) == 8)
+        delays = rig.coordinator._delays
+        monkeypatch.setattr(delays, "moved", lambda split_id, _now: told.append(split_id))
+        monkeypatch.setattr(delays, "lost", lambda split_id, *_rest: lost.append(split_id))
+        first, second = rig.coordinator._sessions[0], rig.coordinator._sessions[1]
+        first.tell(Release(tuple(first.splits)))
+        of_first = sorted(first.splits)
+        await until(lambda: len(told) == 4)
+        of_second = sorted(second.splits)  # some of the first are its own now
+        await rig.kill(1)
+        assert (told, lost) == (of_first, of_second)
+
+
 async def test_a_position_that_was_told_without_records_never_goes_back(tmp_path: Path) -> None:
     source = ManualSource("a", "b", "c")
     source.put(*numbered(10))
@@ -304,7 +325,7 @@ async def test_a_lander_reads_no_longer_while_its_last_segment_is_published(
 
     def publish_slowly(storage: Storage, segment: OpenSegment) -> SegmentFile:
         publishing.set()
-        published.wait(20.0)
+        published.wait(2 * PATIENCE)
         return publish(storage, segment)
 
     monkeypatch.setattr("fanout.landers.lander.publish", publish_slowly)
@@ -315,7 +336,7 @@ async def test_a_lander_reads_no_longer_while_its_last_segment_is_published(
             await until(publishing.is_set)
             assert source.subscriptions == 1
             await rig.channels[0].other.close()  # the lander has lost its coordinator
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(PATIENCE):
                 await until(lambda: not source.subscriptions)
         finally:
             published.set()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fanout.testing.s3_clients import BUCKET
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -23,7 +24,7 @@ def forked(*arguments: str) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     return ran.stdout.splitlines()
 

@@ -20,9 +20,8 @@ from fanout.core.lifecycle_log import LogEvent
 from fanout.core.statistics import SplitState
 from fanout.kinesis import KinesisSource
 from fanout.metrics import Metrics, instruments
-from fanout.metrics.instruments import GAUGES
+from fanout.metrics.instruments import GAUGES, WRITE_LEVELS
 from fanout.metrics.metrics import SUMS
-from fanout.metrics.write_instruments import WRITE_LEVELS
 from tests.support.pages import defined_by
 
 if TYPE_CHECKING:

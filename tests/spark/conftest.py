@@ -15,6 +15,7 @@ from fanout.kinesis import KinesisSource
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.spark.session import small_settings
+from tests.support.groups import SPARK, group_folder
 from tests.support.spark.cluster import standalone_cluster as standalone_cluster  # noqa: PLC0414 - a fixture
 from tests.support.spark.harness import fanout_threads
 from tests.support.spark.table_formats import format_settings
@@ -35,6 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if pyspark.__version__.startswith("3."):
         # It compares the version of pandas so.
         config.addinivalue_line("filterwarnings", "ignore:.*distutils:DeprecationWarning")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    group_folder(__file__, items, SPARK)
 
 
 def pytest_exception_interact(call: pytest.CallInfo[None]) -> None:

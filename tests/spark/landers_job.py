@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from tests.spark.lander_work import Attempt
 from tests.spark.landers_query_driver import CREDENTIALS, SETTINGS
 from tests.spark.landers_traffic import RECORDS
+from tests.support.patience import PATIENCE
 from tests.support.spark.cluster import SPARK_ON_THIS_MACHINE
 from tests.support.spark.harness import eventually
 from tests.support.spark.hosts import HERE
@@ -102,7 +103,7 @@ class Job:
             assert process.stdin is not None
             process.stdin.close()
             try:
-                process.wait(30)
+                process.wait(PATIENCE)
             finally:
                 process.kill()
 

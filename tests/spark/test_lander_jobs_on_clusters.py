@@ -15,6 +15,8 @@ import pytest
 
 from tests.spark.lander_driver import LANDERS
 from tests.spark.lander_work import Attempt, LanderWork
+from tests.support.groups import SPARK_CLUSTERS
+from tests.support.patience import PATIENCE
 from tests.support.spark.cluster import SPARK_ON_THIS_MACHINE, start_cluster
 from tests.support.spark.harness import eventually
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from tests.support.spark.cluster import StandaloneCluster
 
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
-pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
+pytestmark = [SPARK_CLUSTERS, pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
 
 
 @final
@@ -72,7 +74,7 @@ def driver(master: str, cores: int, directory: Path) -> Iterator[Running]:
             yield running
             assert process.stdin is not None
             process.stdin.close()
-            process.wait(60)
+            process.wait(PATIENCE)
         finally:
             process.kill()
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fanout.spark.landers.jobs import LanderJobs
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     import pytest
@@ -27,7 +28,7 @@ def test_jobs_begin_a_tenth_of_a_second_apart(monkeypatch: pytest.MonkeyPatch) -
     stopped: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
     before = time.monotonic()
     with LanderJobs(stopped, lambda *_: None, landers=4, on_end=lambda *_: None):
-        assert all_begun.wait(20)
+        assert all_begun.wait(PATIENCE)
     assert sorted(lander for lander, _ in begun) == [0, 1, 2, 3]
     for lander, at in begun:
         assert at - before >= 0.1 * lander
@@ -42,7 +43,7 @@ def test_a_job_that_ends_after_its_lander_was_told_to_stop_is_not_started_again(
 
     def run_job(_: LanderJobs, lander: int) -> None:
         begun.append(lander)
-        told.wait(20)
+        told.wait(PATIENCE)
 
     monkeypatch.setattr(LanderJobs, "_run_job", run_job)
     stopped: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))

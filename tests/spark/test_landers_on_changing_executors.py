@@ -11,6 +11,7 @@ from fanout.testing.kinesis.process import KinesisProcess
 from tests.spark.landers_job import Job, finish, read_all, running
 from tests.spark.landers_segments import Segments
 from tests.spark.landers_traffic import RECORDS, KinesisTraffic, writing
+from tests.support.groups import SPARK_CLUSTERS
 from tests.support.process_list import running_with
 from tests.support.spark.cluster import start_cluster
 from tests.support.spark.harness import eventually
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
-pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
+pytestmark = [SPARK_CLUSTERS, pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
 
 _DYNAMIC: Final[Mapping[str, str]] = {
     "spark.dynamicAllocation.enabled": "true",

@@ -18,6 +18,7 @@ from fanout.testing.kinesis.process import KinesisProcess
 from tests.spark.landers_job import Job, finish, output, running
 from tests.spark.landers_segments import Segments
 from tests.spark.landers_traffic import SPLITS, KafkaTraffic, KinesisTraffic, Traffic, writing
+from tests.support.groups import SPARK_CLUSTERS
 from tests.support.spark.cluster import start_cluster
 from tests.support.spark.harness import eventually
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tests.support.spark.cluster import StandaloneCluster
 
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
-pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
+pytestmark = [SPARK_CLUSTERS, pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
 
 # How often a strike waits for records after the one before.
 _AFTER_RECORDS: Final = 0.7

@@ -16,6 +16,7 @@ from fanout.testing.kinesis.process import KinesisProcess
 from tests.spark.landers_job import Job, read_all, running
 from tests.spark.landers_segments import Segments
 from tests.spark.landers_traffic import KinesisTraffic, writing
+from tests.support.groups import SPARK_CLUSTERS
 from tests.support.spark.cluster import start_cluster
 from tests.support.spark.harness import PATIENCE, eventually
 from tests.support.spark.hosts import network
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tests.support.spark.hosts import Network
 
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
-pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
+pytestmark = [SPARK_CLUSTERS, pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
 
 # Spark starts no twin until a test has set the threshold.
 _SPECULATIVE: Final[Mapping[str, str]] = {

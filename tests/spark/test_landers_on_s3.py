@@ -15,13 +15,14 @@ from tests.spark.driver_on_s3 import MAX_RECORDS
 from tests.spark.test_driver_on_s3 import START, Job, Moment, at
 from tests.spark.test_driver_on_s3 import kinesis as kinesis  # noqa: PLC0414 - a fixture
 from tests.spark.test_driver_on_s3 import store as store  # noqa: PLC0414 - a fixture
+from tests.support.groups import SPARK_CLUSTERS
 from tests.support.s3_faults import cut_in_the_middle, faulty_s3, passed
 from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
     from fanout.testing.kinesis.server import KinesisServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
+pytestmark = [SPARK_CLUSTERS, pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.spark.lost_jvm_driver import STATES
+from tests.support.patience import PATIENCE
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -24,7 +25,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Any:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=PATIENCE,
         check=False,
     )
     assert driver.stdout, driver.stderr

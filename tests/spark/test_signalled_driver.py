@@ -19,6 +19,7 @@ from pyspark.find_spark_home import _find_spark_home
 from fanout.kafka import Cluster
 from fanout.kafka.share.group_admin import describe_group
 from tests.spark.sinks.kafka.harness import Output
+from tests.support.groups import SPARK_CLUSTERS
 from tests.support.kafka.topics import PLAINTEXT, Topic
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
 
 # Long enough for a busy machine; nothing waits for it unless a driver hangs.
-pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
+pytestmark = [SPARK_CLUSTERS, pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 RECORDS = 20

@@ -18,11 +18,14 @@ from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.testing.kafka.broker import KafkaBroker
 from fanout.testing.kafka.topics import Topics
 from fanout.testing.ports import free_ports
+from tests.support.groups import KAFKA
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DEADLINE = 30.0
+pytestmark = KAFKA
+
 QUICK = "-XX:TieredStopAtLevel=1"
 
 
@@ -33,7 +36,7 @@ def put(broker: KafkaBroker, topic: str, *values: bytes, key: bytes | None = Non
         producer.produce(
             topic, value, key, partition=0, on_delivery=lambda error, _: failures.append(error)
         )
-    assert producer.flush(DEADLINE) == 0
+    assert producer.flush(PATIENCE) == 0
     assert failures == [None] * len(values)
 
 
@@ -56,7 +59,7 @@ def consuming(broker: KafkaBroker) -> Iterator[Consumer]:
 def kept(broker: KafkaBroker, topic: str) -> tuple[int, int]:
     """The first offset that is kept, and the offset after the last."""
     with consuming(broker) as consumer:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), DEADLINE)
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), PATIENCE)
         return low, high
 
 
@@ -66,7 +69,7 @@ def read(broker: KafkaBroker, topic: str) -> list[tuple[int, bytes]]:
     with consuming(broker) as consumer:
         consumer.assign([TopicPartition(topic, 0, low)])
         while not found or found[-1][0] < high - 1:
-            (message,) = consumer.consume(1, DEADLINE)
+            (message,) = consumer.consume(1, PATIENCE)
             assert message.error() is None
             offset, value = message.offset(), message.value()
             assert offset is not None
@@ -76,7 +79,7 @@ def read(broker: KafkaBroker, topic: str) -> list[tuple[int, bytes]]:
 
 
 def eventually(fact: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + PATIENCE
     while not fact():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -99,7 +102,7 @@ def test_the_broker_of_all_tests_keeps_what_is_put(kafka_broker: KafkaBroker) ->
 def test_the_first_share_group_waits_for_no_topic_of_the_broker(mortal_broker: KafkaBroker) -> None:
     with consuming(mortal_broker) as consumer:
         assert (
-            len(consumer.list_topics(timeout=DEADLINE).topics["__share_group_state"].partitions)
+            len(consumer.list_topics(timeout=PATIENCE).topics["__share_group_state"].partitions)
             == 4
         )
 
@@ -109,7 +112,7 @@ def test_a_topic_has_the_partitions_and_configurations_it_was_made_with(
 ) -> None:
     kafka_broker.create_topic("made", 3, {"max.message.bytes": "16000000"})
     with consuming(kafka_broker) as consumer:
-        assert len(consumer.list_topics("made", DEADLINE).topics["made"].partitions) == 3
+        assert len(consumer.list_topics("made", PATIENCE).topics["made"].partitions) == 3
     with pytest.raises(OptionError, match="already exists"):
         kafka_broker.create_topic("made")
 
@@ -118,7 +121,7 @@ def test_a_topic_grows(kafka_broker: KafkaBroker) -> None:
     kafka_broker.create_topic("grown", 4)
     kafka_broker.grow_topic("grown", 6)
     with consuming(kafka_broker) as consumer:
-        assert len(consumer.list_topics("grown", DEADLINE).topics["grown"].partitions) == 6
+        assert len(consumer.list_topics("grown", PATIENCE).topics["grown"].partitions) == 6
     with pytest.raises(OptionError, match="would not be an increase"):
         kafka_broker.grow_topic("grown", 5)
 
@@ -177,10 +180,10 @@ def test_a_transaction_is_committed(kafka_broker: KafkaBroker) -> None:
         "transactional.id": "tests",
     }
     producer = Producer(options)
-    producer.init_transactions(DEADLINE)
+    producer.init_transactions(PATIENCE)
     producer.begin_transaction()
     producer.produce("transactional", b"a", partition=0)
-    producer.commit_transaction(DEADLINE)
+    producer.commit_transaction(PATIENCE)
     # The marker of the commit takes an offset too.
     eventually(lambda: kept(kafka_broker, "transactional") == (0, 2))
 
@@ -204,20 +207,20 @@ def test_a_broker_that_was_started_again_leads_every_partition(mortal_broker: Ka
     mortal_broker.restart()
     with consuming(mortal_broker) as consumer:
         for number in range(200):
-            consumer.get_watermark_offsets(TopicPartition("led", number), DEADLINE)
+            consumer.get_watermark_offsets(TopicPartition("led", number), PATIENCE)
     mortal_broker.delete_topic("led")
 
 
 def test_a_paused_broker_answers_when_it_is_resumed(mortal_broker: KafkaBroker) -> None:
     with consuming(mortal_broker) as consumer:
-        consumer.list_topics(timeout=DEADLINE)
+        consumer.list_topics(timeout=PATIENCE)
         mortal_broker.pause()
         try:
             with pytest.raises(KafkaException, match=r"_T(IMED_OUT|RANSPORT)"):
                 consumer.list_topics(timeout=0.5)
         finally:
             mortal_broker.resume()
-        consumer.list_topics(timeout=DEADLINE)
+        consumer.list_topics(timeout=PATIENCE)
 
 
 @pytest.mark.long
@@ -343,7 +346,7 @@ def ready(servers: str, cluster: str, timeout: float) -> bool:
 
 
 def test_the_broker_of_somebody_else_is_not_ours(kafka_broker: KafkaBroker) -> None:
-    assert not ready(kafka_broker.bootstrap_servers, "another", DEADLINE)
+    assert not ready(kafka_broker.bootstrap_servers, "another", PATIENCE)
 
 
 def test_a_broker_that_is_not_there_is_not_ready() -> None:

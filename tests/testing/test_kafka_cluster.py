@@ -11,12 +11,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from fanout.errors import OptionError, StreamStateError
 from fanout.testing.kafka.cluster import KafkaCluster
 from fanout.testing.ports import free_ports
+from tests.support.groups import KAFKA_CLUSTERS
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DEADLINE = 30.0
-pytestmark = pytest.mark.long
+pytestmark = [KAFKA_CLUSTERS, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def put(cluster: KafkaCluster, topic: str, *values: bytes) -> list[object]:
     producer = Producer(options | servers)
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error))
-        assert producer.flush(DEADLINE) == 0
+        assert producer.flush(PATIENCE) == 0
     assert failures == [None] * len(values)
     return throttled
 
@@ -53,7 +54,7 @@ def read(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})
     try:
         consumer.assign([TopicPartition(topic, number, 0) for number in cluster.leaders(topic)])
-        found = [consumer.consume(1, DEADLINE)[0].value() for _ in range(count)]
+        found = [consumer.consume(1, PATIENCE)[0].value() for _ in range(count)]
     finally:
         consumer.close()
     return sorted(value for value in found if isinstance(value, bytes))
@@ -128,7 +129,7 @@ def test_topics_and_internal_ones_have_three_replicas(cluster: KafkaCluster) -> 
     cluster.create_topic("alone", 2, replicas=1)
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})
     try:
-        topics = consumer.list_topics(timeout=DEADLINE).topics
+        topics = consumer.list_topics(timeout=PATIENCE).topics
     finally:
         consumer.close()
     counts = {

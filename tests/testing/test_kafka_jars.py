@@ -11,9 +11,12 @@ import pytest
 
 from fanout.errors import SetupError
 from fanout.testing.kafka.jars import kafka_jars
+from tests.support.groups import KAFKA
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = KAFKA
 
 # Stands for Java where a test must not depend on the network: it notes that it was called as Ivy
 # or as Kafka's formatter, and makes the files that they make. Its directory has `calls` and may

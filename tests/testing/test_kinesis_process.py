@@ -13,6 +13,7 @@ from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.testing.faults import EndEarly
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.kinesis.rules import KinesisRules
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,4 +109,4 @@ def test_sigterm_ends_the_process_cleanly() -> None:
     with KinesisProcess() as process:
         os.kill(process.pid, signal.SIGTERM)
         assert process._process is not None
-        assert process._process.wait(10) == 0
+        assert process._process.wait(PATIENCE) == 0

@@ -22,6 +22,7 @@ from fanout.errors import OptionError, StreamStateError
 from fanout.testing.faults import IgnoreSubscribe, Stall
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -272,7 +273,7 @@ def test_a_strict_client_reads_from_the_server() -> None:
         [sys.executable, "-X", "dev", "-W", "error", "-c", STRICT_READER],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert (reader.stdout, reader.returncode) == ("1 record\n", 0), reader.stderr

@@ -132,7 +132,8 @@ def _of_the_first(last: ast.Attribute) -> ast.Attribute:
 
 
 _MIXED: Final = (
-    "tests/landing/test_columns.py::test_a_run_that_would_mix_a_landing_is_refused_before_it_writes"
+    "tests/landing/log/test_columns.py"
+    "::test_a_run_that_would_mix_a_landing_is_refused_before_it_writes"
 )
 _FILES: Final = "tests/spark/hadoop/test_write_once.py"
 _FUNCTION: Final = node(ast.AsyncFunctionDef)
@@ -358,7 +359,7 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
     ),
     "a put that a store asks for again is not made": TestedBug(
         (Edit(object_errors.asks_again, on(node(ast.Return), with_value(constant(value=False)))),),
-        "tests/landing/test_object_storage_faults.py"
+        "tests/landing/storage/test_object_storage_faults.py"
         "::test_a_put_is_made_again_as_long_as_the_service_asks_for_that",
     ),
     "an entry that a list missed stays": TestedBug(
@@ -378,7 +379,7 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
                 on(node(ast.Assign, value=node(ast.Constant, value=False)), drop),
             ),
         ),
-        "tests/landing/test_segment_filler.py"
+        "tests/landing/segments/test_segment_filler.py"
         "::test_a_hurry_is_over_with_the_segment_that_it_hurried",
     ),
     "values that PostgreSQL would cut or round are refused": TestedBug(

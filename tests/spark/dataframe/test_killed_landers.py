@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.prove, pytest.mark.timeout(400)]
 
-_PATIENCE = 60.0  # seconds
 # The run and the session of a segment are in its name.
 _SEGMENT = re.compile(r"segments/run-(\d+)-(\d+)-\d+\.parquet")
 _CONNECTED = re.compile(r"^lander (\d+) \(process (\d+) on \S+\) is connected$", re.MULTILINE)
@@ -109,7 +108,7 @@ class Job:
                 self.put(50)
             return False
 
-        eventually(landed, f"{count} sessions that land after {after}", patience=_PATIENCE)
+        eventually(landed, f"{count} sessions that land after {after}")
 
     def within_batch(self) -> bool:
         """Return whether Spark has planned a batch that is not committed."""
@@ -130,7 +129,7 @@ class Job:
             seen.update(batches)
             return self.difference().lost == 0
 
-        eventually(came, "all records in the sink", patience=_PATIENCE)
+        eventually(came, "all records in the sink")
 
     def difference(self) -> Difference:
         """Compare what came with what was sent, record by record."""
@@ -189,9 +188,9 @@ def test_landers_and_a_driver_that_are_killed_lose_repeat_and_alter_nothing(
         for _ in range(drawn.randint(1, 4)):
             job.put()
         if within_batch:
-            eventually(job.within_batch, "a batch", patience=60)
+            eventually(job.within_batch, "a batch")
         assert kill(job.mark, "driver") == 2  # Python and the JVM
-        eventually(lambda: not running_with(job.mark), "the end of its processes", patience=60)
+        eventually(lambda: not running_with(job.mark), "the end of its processes")
     job.put()
     with job.run() as driver:
         wait_until_running(driver)

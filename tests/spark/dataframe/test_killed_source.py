@@ -37,14 +37,14 @@ def test_a_query_that_lands_its_source_and_is_killed_loses_repeats_and_alters_no
                 job.put(20)
                 return job.entries() >= before + drawn.randint(2, 6)
 
-            eventually(landing, "entries", patience=60)
+            eventually(landing, "entries")
             killed += kill(job.mark, victim)
             if victim == "worker":  # its task is tried again
                 job.put()
                 job.wait_for_all()
             elif victim == "planner":
                 driver.communicate(timeout=120)  # the query ends with an error
-        eventually(lambda: not running_with(job.mark), "the end of its processes", patience=60)
+        eventually(lambda: not running_with(job.mark), "the end of its processes")
     assert killed
     job.put()
     with job.run("alone") as driver:

@@ -35,6 +35,7 @@ from fanout.spark.dataframe.options import ReadOptions
 from fanout.spark.dataframe.source_options import LandedSource
 from fanout.spark.dataframe.source_reader import SourceStreamReader
 from tests.support.manual_source import SCHEMA, ManualSource
+from tests.support.patience import PATIENCE
 from tests.support.spark.harness import eventually, fanout_threads
 
 if TYPE_CHECKING:
@@ -336,14 +337,14 @@ def test_a_planner_stops_quietly_in_the_moment_in_which_its_landing_ends(
         with asyncio.Runner() as runner:
             runner.run(landing)
         closed.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE)
 
     monkeypatch.setattr(asyncio, "run", run)
     put(source, 1, 3)
     reader = planner()
     reader.prepareForTriggerAvailableNow()
     read(reader, reader.initialOffset(), 3)
-    assert closed.wait(10)
+    assert closed.wait(PATIENCE)
     landing = reader._thread
     assert landing is not None
     with monkeypatch.context() as impatient:
@@ -489,7 +490,7 @@ def test_a_planner_that_is_terminated_leaves_nothing(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
     assert not list((tmp_path / "landing" / "_scratch").iterdir())
 
@@ -511,7 +512,7 @@ def test_an_error_is_told_although_a_thread_of_the_landing_does_not_end(tmp_path
     )
     command = [sys.executable, "-c", code, str(tmp_path / "landing")]
     ended = subprocess.run(  # noqa: S603 - our own interpreter and module
-        command, capture_output=True, text=True, timeout=50, check=False
+        command, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "told\n", "")
 

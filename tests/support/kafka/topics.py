@@ -18,6 +18,7 @@ import fanout
 from fanout.core.backoff import Backoff
 from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -241,11 +242,11 @@ def committed(topic: Topic, group: str, partitions: int = 2) -> dict[int, int]:
         {"bootstrap.servers": topic.broker.bootstrap_servers, "group.id": group, "log_level": 0}
     )
     asked = [TopicPartition(topic.name, number) for number in range(partitions)]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     try:
         while True:
             try:
-                found = consumer.committed(asked, timeout=20)
+                found = consumer.committed(asked, timeout=PATIENCE)
                 return {one.partition: one.offset for one in found if one.offset >= 0}
             except KafkaException:
                 # The first group of a broker waits until there is a topic for groups.

@@ -6,13 +6,12 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.support.patience import PATIENCE as PATIENCE  # noqa: PLC0414 - for tests with Spark
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame, Row
-
-# Longer than anything takes on a busy machine; it passes only if a test fails.
-PATIENCE = 30.0
 
 
 @dataclass(frozen=True, slots=True)

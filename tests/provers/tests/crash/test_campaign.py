@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Half a minute each where nothing else runs; they wait for JVMs, which take their time.
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.usefixtures("_kafka_jars"),
     pytest.mark.timeout(600),
 ]

@@ -22,6 +22,8 @@ from tests.provers.planted.hunt import CHANGES
 from tests.provers.planted.tested_bugs import TESTED_BUGS
 from tests.provers.simulation.kafka.faults import KafkaFault
 
+pytestmark = pytest.mark.regression
+
 
 class Counter:
     def __init__(self) -> None:

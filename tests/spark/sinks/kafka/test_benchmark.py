@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from fanout.testing.kafka.broker import KafkaBroker
 
+pytestmark = pytest.mark.prove
+
 SKIPPED, COUNTED = 3, 2
 
 

@@ -14,6 +14,8 @@ import pytest
 from tests.provers.simulation.plans import read_plan
 from tests.provers.simulation.run import run_plan
 
+pytestmark = pytest.mark.regression
+
 PLANS = sorted(Path(__file__).parent.glob("corpus/*.json"))
 
 

@@ -9,6 +9,8 @@ import pytest
 from tests.provers.simulation.landers.plan import draw_landers_plan
 from tests.provers.simulation.landers.run import run_landers_plan, run_landers_seed
 
+pytestmark = pytest.mark.regression
+
 
 @pytest.mark.long
 def test_whatever_goes_wrong_all_records_are_landed_once_and_in_order() -> None:

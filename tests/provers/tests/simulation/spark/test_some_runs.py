@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.provers.simulation.spark import draw_query_plan, on_objects, run_query_plan
+
+pytestmark = pytest.mark.regression
 
 
 def test_nothing_is_lost_or_repeated_on_a_disk_and_on_object_storage() -> None:

@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.support.groups import of_folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in of_folder(__file__, items):
+        if item.get_closest_marker("regression") is None:
+            item.add_marker("prove")
