@@ -15,10 +15,10 @@ from fanout.kinesis.control_calls import until_answered
 from fanout.kinesis.writing.entries import make_entries
 from fanout.kinesis.writing.sender import PutSender
 from fanout.kinesis.writing.shard_queues import OpenShards, ShardQueues
+from fanout.kinesis.writing.stream_settings import StreamSettings
 from fanout.kinesis.writing.write_options import (
     DELIVERY_TIMEOUT,
     MAX_BYTES_IN_FLIGHT,
-    MAX_RECORD_BYTES,
     KinesisWriteOptions,
 )
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.kinesis.writing.entries import Entries
+
 # A shard that throttles takes records again within a second.
 _WAITS: Final = Backoff(base=0.1, cap=5.0)
 
@@ -36,7 +38,7 @@ def open_writer(
     stream: str,
     *,
     aggregate: bool = False,
-    max_record_bytes: int = MAX_RECORD_BYTES,
+    max_record_bytes: int | None = None,
     max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT,
     delivery_timeout: float = DELIVERY_TIMEOUT,
     region: str | None = None,
@@ -109,15 +111,20 @@ async def open_with(
             client = await stack.enter_async_context(opening)
         with explained(f"the shards of {options.stream!r} cannot be listed"):
             shards = OpenShards(await until_answered(client.list_shards, jitter))
+        settings = StreamSettings(client, options.stream, options.max_record_bytes)
+        if options.aggregate:
+            await settings.read_now(jitter)
+        queues = ShardQueues(shards, aggregate=options.aggregate, automatic=settings.automatic)
         sender = PutSender(
             client,
-            ShardQueues(shards, aggregate=options.aggregate),
+            queues,
+            settings,
             max_bytes=options.max_bytes_in_flight,
             delivery_timeout=options.delivery_timeout,
             jitter=jitter,
         )
         await stack.enter_async_context(sender.running())
-        yield KinesisWriter(sender, options)
+        yield KinesisWriter(sender, settings, options, jitter)
         await sender.flush()
 
 
@@ -129,12 +136,22 @@ class KinesisWriter:
 
     Args:
         sender: Puts the records.
+        settings: What the stream takes.
         options: The limits.
+        jitter: The waits of calls that are made again.
     """
 
-    def __init__(self, sender: PutSender, options: KinesisWriteOptions) -> None:
+    def __init__(
+        self,
+        sender: PutSender,
+        settings: StreamSettings,
+        options: KinesisWriteOptions,
+        jitter: FullJitter,
+    ) -> None:
         self._sender = sender
+        self._settings = settings
         self._options = options
+        self._jitter = jitter
         self._lock = asyncio.Lock()
 
     async def write(self, records: pa.RecordBatch | Sequence[Mapping[str, Any]]) -> None:
@@ -155,9 +172,20 @@ class KinesisWriter:
 
         Cancellation: some of the records may be written.
         """
-        entries = make_entries(records, self._options.max_record_bytes)
+        entries = make_entries(records)
         async with self._lock:
+            await self._check(entries)
             await self._sender.put(entries)
+
+    async def _check(self, entries: Entries) -> None:
+        """Raise if the stream does not take a record, also by its settings of this moment."""
+        largest, keyless = entries.largest, entries.keyless
+        if self._settings.suffices(largest, keyless=keyless):
+            return
+        await self._settings.read_now(self._jitter)
+        self._sender.distribute()
+        if (refusal := self._settings.refusal(largest, keyless=keyless)) is not None:
+            raise refusal
 
     async def flush(self) -> None:
         """Wait until Kinesis has confirmed all written records.
