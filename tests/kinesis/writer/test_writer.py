@@ -277,7 +277,10 @@ async def test_a_stream_that_does_not_exist_is_an_error(stream: Stream) -> None:
         ([{"partitionKey": "k"}], "no column 'data'"),
         (rows(("", b"canary")), "must have 1 to 256 characters"),
         (rows(("k" * 257, b"canary")), "must have 1 to 256 characters"),
-        (rows(("k", bytes(1 << 20))), r"a record takes 1048577 bytes .* more than the 1048576 that"),
+        (
+            rows(("k", bytes(1 << 20))),
+            r"a record takes 1048577 bytes .* more than the 1048576 that",
+        ),
         ([{"partitionKey": "k", "data": b"canary", "headers": 1}], "'headers' that Kinesis cannot"),
         ([{"partitionKey": "k", "data": 1.5}], "'data' of a row cannot be made binary"),
         ([{"partitionKey": None, "data": b"canary"}], "a record has no partitionKey"),
