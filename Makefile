@@ -99,7 +99,8 @@ crash-oldest: $(OLDEST)/ready java spark-classes-oldest lakehouse-oldest
 # The longest test waits for the end of a subscription: five minutes.
 live: stream $(VENV)/ready
 	$(BIN)/python -m pytest tests/conformance -v --timeout 420 \
-	  --live-stream '$(STREAM)' $(if $(CONSUMER_PREFIX),--consumer-prefix '$(CONSUMER_PREFIX)')
+	  --live-stream '$(STREAM)' $(if $(CONSUMER_PREFIX),--consumer-prefix '$(CONSUMER_PREFIX)') \
+	  $(if $(AUTOMATIC),--automatic-stream '$(AUTOMATIC)')
 
 check: $(VENV)/ready
 	$(BIN)/ruff check
