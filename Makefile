@@ -133,7 +133,7 @@ clean:
 .PHONY: stream python java kafka kafka-oldest lakehouse-oldest s3a h2 s3mock kinesis-sdk-java kcl flink spark-classes spark-classes-oldest
 stream:
 	@[ -n '$(STREAM)' ] || { \
-	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...], with your AWS credentials and region" >&2; \
+	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...] [AUTOMATIC=name-or-arn], with your AWS credentials and region" >&2; \
 	  exit 1; }
 
 python:

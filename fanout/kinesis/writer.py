@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.kinesis.writing.entries import Entries
-
 # A shard that throttles takes records again within a second.
 _WAITS: Final = Backoff(base=0.1, cap=5.0)
 
@@ -56,13 +54,16 @@ def open_writer(
     one. A record that was put although no answer came is there twice. Leaving the block waits until
     all records are confirmed; if the block raises, records that are not confirmed are dropped.
 
+    Where the service distributes the records (RecordDistributionStrategy AUTO), records need no
+    partition key, and those of a key have no order.
+
     Args:
         stream: The stream's name or ARN.
         aggregate: Whether records of a partition key that wait together are put as one record in
             the format of the KPL. `KinesisSource`, the KCL and Firehose take them apart; a reader
-            that does not gets the packed bytes.
-        max_record_bytes: The most bytes in a record with its partition key; a stream takes 1 MiB
-            unless its own limit was raised, and 10 MiB at most.
+            that does not gets the packed bytes. None is made where the service distributes them.
+        max_record_bytes: The most bytes in a record with its partition key; None for the stream's
+            own limit, which is 1 MiB unless it was raised, and 10 MiB at most.
         max_bytes_in_flight: The most bytes that may wait to be confirmed.
         delivery_timeout: Seconds from the first attempt to put a record until it is confirmed.
         region: The AWS region; None takes it from the ARN, else from the session.
@@ -124,7 +125,7 @@ async def open_with(
             jitter=jitter,
         )
         await stack.enter_async_context(sender.running())
-        yield KinesisWriter(sender, settings, options, jitter)
+        yield KinesisWriter(sender, options)
         await sender.flush()
 
 
@@ -136,22 +137,12 @@ class KinesisWriter:
 
     Args:
         sender: Puts the records.
-        settings: What the stream takes.
         options: The limits.
-        jitter: The waits of calls that are made again.
     """
 
-    def __init__(
-        self,
-        sender: PutSender,
-        settings: StreamSettings,
-        options: KinesisWriteOptions,
-        jitter: FullJitter,
-    ) -> None:
+    def __init__(self, sender: PutSender, options: KinesisWriteOptions) -> None:
         self._sender = sender
-        self._settings = settings
         self._options = options
-        self._jitter = jitter
         self._lock = asyncio.Lock()
 
     async def write(self, records: pa.RecordBatch | Sequence[Mapping[str, Any]]) -> None:
@@ -162,11 +153,12 @@ class KinesisWriter:
         Args:
             records: Records with the columns `partitionKey` (string) and `data` (string or binary),
                 and optionally `explicitHashKey` (a string of decimal digits) and `deduplicationId`
-                (16 bytes, for `read_deduplication_ids`). Or rows as mappings.
+                (16 bytes, for `read_deduplication_ids`). Or rows as mappings. The partition key may
+                be null or missing where the service distributes the records.
 
         Raises:
-            UnwritableRecordError: If a record is too large, or Kinesis cannot hold a value; none of
-                the records is written then.
+            UnwritableRecordError: If a record is too large, or lacks a key that its stream needs,
+                or Kinesis cannot hold a value; none of the records is written then.
             ServiceError: If the stream does not exist, or the service refuses a call for good.
             WriteTimeoutError: If Kinesis does not confirm a record in time.
 
@@ -174,18 +166,8 @@ class KinesisWriter:
         """
         entries = make_entries(records)
         async with self._lock:
-            await self._check(entries)
+            await self._sender.check(entries.largest, keyless=entries.keyless)
             await self._sender.put(entries)
-
-    async def _check(self, entries: Entries) -> None:
-        """Raise if the stream does not take a record, also by its settings of this moment."""
-        largest, keyless = entries.largest, entries.keyless
-        if self._settings.suffices(largest, keyless=keyless):
-            return
-        await self._settings.read_now(self._jitter)
-        self._sender.distribute()
-        if (refusal := self._settings.refusal(largest, keyless=keyless)) is not None:
-            raise refusal
 
     async def flush(self) -> None:
         """Wait until Kinesis has confirmed all written records.

@@ -74,6 +74,18 @@ class PutSender:
         async with self._tasks:
             yield
 
+    async def check(self, largest: int, *, keyless: bool) -> None:
+        """Raise if the stream does not take such records; see `StreamSettings.refusal`."""
+        if self._settings.suffices(largest, keyless=keyless):
+            return
+        await self._settings.read_now(self._jitter)
+        if self._settings.automatic:
+            self._queues.let_service_distribute()
+        elif self._queues.automatic:
+            self._look_again()
+        if (refusal := self._settings.refusal(largest, keyless=keyless)) is not None:
+            raise refusal
+
     async def put(self, entries: Iterable[QueuedRecord]) -> None:
         """Queue entries as there is room for them."""
         self._check()
@@ -228,13 +240,6 @@ class PutSender:
         keyless = any(put.key[0] is None for put in puts)
         if (refusal := self._settings.refusal(largest, keyless=keyless)) is not None:
             raise refusal from error
-
-    def distribute(self) -> None:
-        """Follow the settings, which have been read."""
-        if self._settings.automatic:
-            self._queues.let_service_distribute()
-        elif self._queues.automatic:
-            self._look_again()
 
     def _look_again(self) -> None:
         """Ask who distributes the records, and list the shards if their keys decide."""

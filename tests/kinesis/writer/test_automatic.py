@@ -5,25 +5,39 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import aioboto3
 import pytest
 
+from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import ServiceError, UnwritableRecordError
+from fanout.kinesis.aws.api import MAX_HASH_KEY, HashRange, PutResult, ShardDescription
+from fanout.kinesis.writing.entries import QueuedRecord
+from fanout.kinesis.writing.sender import PutSender
+from fanout.kinesis.writing.shard_queues import OpenShards, ShardQueues
+from fanout.kinesis.writing.stream_settings import StreamSettings
+from fanout.kinesis.writing.write_options import KinesisWriteOptions
 from fanout.testing.faults import CutPut, Fault, RefuseCall, RefuseRecords
 from fanout.testing.kinesis.credentials import REGION
 from tests.support.kinesis.reading import FIRST, eventually
 from tests.support.kinesis.writers import first_occurrences, numbered, read, rows, writing
+from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from tests.support.kinesis.reading import Stream
 
 USER = "USER_PARTITION_KEY"
 MIB = 1 << 20
 DENIED = RefuseCall(action="DescribeStreamSummary", code="AccessDeniedException")
 
-pytestmark = pytest.mark.parametrize("shards", [4])
+
+@pytest.fixture
+def shards() -> int:
+    return 4
 
 
 class Calls(Counter[str]):
@@ -234,3 +248,48 @@ async def test_a_stream_that_cannot_be_described_is_an_error(stream: Stream) -> 
             await writer.write(keyless(1))
         await writer.write(rows(("k", b"1")))
     assert first_occurrences((await read(stream))["k"]) == [b"1"]
+
+
+class Large:
+    """A service of 64 shards that is slow, and counts the bytes that it is sent at a time."""
+
+    def __init__(self) -> None:
+        self.calls = self.sent = self.most = 0
+
+    async def put_records(self, records: Sequence[Mapping[str, Any]]) -> list[PutResult]:
+        nbytes = sum(len(record["Data"]) for record in records)
+        assert nbytes <= 10 * MIB
+        self.calls += 1
+        self.sent += nbytes
+        self.most = max(self.most, self.sent)
+        await asyncio.sleep(1)
+        self.sent -= nbytes
+        return [PutResult("any")] * len(records)
+
+
+@in_virtual_time
+async def test_large_records_to_many_shards_stay_within_the_bytes_in_flight() -> None:
+    service: Any = Large()
+    options = KinesisWriteOptions(stream="orders", max_record_bytes=10 * MIB)
+    each = MAX_HASH_KEY // 64
+    shards = [
+        ShardDescription(f"{n}", (), 1, None, HashRange(n * each, n * each + each - 1))
+        for n in range(64)
+    ]
+    queues = ShardQueues(OpenShards(shards), aggregate=False, automatic=True)
+    settings = StreamSettings(service, "orders")
+    jitter = FullJitter(Backoff(), Random(1))
+    sender = PutSender(
+        service,
+        queues,
+        settings,
+        max_bytes=options.max_bytes_in_flight,
+        delivery_timeout=120.0,
+        jitter=jitter,
+    )
+    data = bytes(10 * MIB)
+    async with sender.running():
+        await sender.put(QueuedRecord((None, None), data, len(data)) for _ in range(128))
+        await sender.flush()
+    assert service.calls == 128
+    assert 20 * MIB < service.most <= options.max_bytes_in_flight

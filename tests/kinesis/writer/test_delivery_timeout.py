@@ -69,7 +69,7 @@ async def writing(shard: BusyShard, seed: int = 0) -> AsyncIterator[KinesisWrite
         jitter=jitter,
     )
     async with sender.running():
-        writer = KinesisWriter(sender, settings, OPTIONS, jitter)
+        writer = KinesisWriter(sender, OPTIONS)
         yield writer
         await writer.flush()
 
