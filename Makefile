@@ -99,7 +99,8 @@ crash-oldest: $(OLDEST)/ready java spark-classes-oldest lakehouse-oldest
 # The longest test waits for the end of a subscription: five minutes.
 live: stream $(VENV)/ready
 	$(BIN)/python -m pytest tests/conformance -v --timeout 420 \
-	  --live-stream '$(STREAM)' $(if $(CONSUMER_PREFIX),--consumer-prefix '$(CONSUMER_PREFIX)')
+	  --live-stream '$(STREAM)' $(if $(CONSUMER_PREFIX),--consumer-prefix '$(CONSUMER_PREFIX)') \
+	  $(if $(AUTOMATIC),--automatic-stream '$(AUTOMATIC)')
 
 check: $(VENV)/ready
 	$(BIN)/ruff check
@@ -132,7 +133,7 @@ clean:
 .PHONY: stream python java kafka kafka-oldest lakehouse-oldest s3a h2 s3mock kinesis-sdk-java kcl flink spark-classes spark-classes-oldest
 stream:
 	@[ -n '$(STREAM)' ] || { \
-	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...], with your AWS credentials and region" >&2; \
+	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...] [AUTOMATIC=name-or-arn], with your AWS credentials and region" >&2; \
 	  exit 1; }
 
 python:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 
+from fanout.testing.kinesis.api_model import extend_model
 from fanout.testing.kinesis.process import KinesisProcess
 
 if TYPE_CHECKING:
@@ -72,6 +73,24 @@ def test_without_a_stream_one_sentence_says_how_to_name_one() -> None:
     assert done.returncode != 0
     assert done.stdout == ""
     assert done.stderr.startswith("name a stream of yours: make live STREAM=")
+
+
+def test_a_live_run_tests_what_an_account_has(aws: KinesisProcess, client: Any) -> None:
+    arn = aws.create_stream("one", shards=1)
+    tests = ("--live-stream", arn, "-k", "test_automatic", "-rs")
+    code, output = run(aws, *tests)
+    assert code == 0, output
+    assert "no stream with RecordDistributionStrategy AUTO is named: AUTOMATIC=name" in output
+    _, output = run(aws, *tests, "--automatic-stream", "one")
+    assert "one has not the RecordDistributionStrategy AUTO" in output
+    assert "one has the MaxRecordSizeInKiB of every new stream, 1 MiB" in output
+    extend_model(client.meta.service_model)
+    mode = {"StreamMode": "ON_DEMAND"}
+    settings = {"RecordDistributionStrategy": "AUTO", "MaxRecordSizeInKiB": 10240}
+    client.create_stream(StreamName="automatic", StreamModeDetails=mode, **settings)
+    code, output = run(aws, *tests, "--automatic-stream", "automatic")
+    assert code == 0, output
+    assert "2 passed" in output
 
 
 def test_a_live_run_leaves_the_consumers_that_it_found(aws: KinesisProcess, client: Any) -> None:

@@ -1,4 +1,4 @@
-"""The command `fanout iam-policy`: print the least policy of a reader."""
+"""The command `fanout iam-policy`: print the least policy of a reader or a writer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from fanout.cli.command import fanout_command
 from fanout.cli.common import Json, print_json
+from fanout.errors import OptionError
 
 Arn = Annotated[str, typer.Argument(help="The stream's ARN.", show_default=False)]
 Consumer = Annotated[
@@ -29,6 +30,7 @@ def iam_policy(
     polling: Annotated[
         bool, typer.Option("--polling", help="Allow polling, and no action on consumers.")
     ] = False,
+    write: Annotated[bool, typer.Option("--write", help="Allow writing, and no reading.")] = False,
     deploy: Annotated[
         bool,
         typer.Option(
@@ -44,7 +46,7 @@ def iam_policy(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print the least IAM policy that reading a stream needs, as JSON.
+    """Print the least IAM policy that reading a stream needs, or writing to it, as JSON.
 
     No call is made, so no credentials are needed. For example:
 
@@ -52,10 +54,13 @@ def iam_policy(
     """
     from fanout.kinesis.iam import iam_policy as policy  # noqa: PLC0415 - loads the AWS SDK
 
+    if polling and write:
+        raise OptionError("--polling and --write exclude each other: a role reads or writes")
+
     document = policy(
         stream_arn,
         consumer_arn,
-        mode="polling" if polling else "efo",
+        mode="write" if write else "polling" if polling else "efo",
         deploy=deploy,
         kms_key_arn=kms_key_arn,
         queue_arn=queue_arn,

@@ -75,7 +75,7 @@ class KinesisConnection:
             on_data_loss=options.on_data_loss,
         )
         self._damaged_frames = DamagedFrames(options.on_bad_frame)
-        self._deaggregator = Deaggregator(options.on_bad_aggregate)
+        self._deaggregator = Deaggregator(options.on_bad_aggregate, automatic=stream.automatic)
         self._takeovers = Takeovers(stream.name, consumer or "")
         self._discovers = False
         self._listing = asyncio.Lock()

@@ -1,4 +1,4 @@
-"""Build the least IAM policy that reading a stream needs."""
+"""Build the least IAM policy that reading a stream needs, or writing to it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def iam_policy(
     stream_arn: str,
     consumer_arn: str | None = None,
     *,
-    mode: Literal["efo", "polling"] = "efo",
+    mode: Literal["efo", "polling", "write"] = "efo",
     deploy: bool = False,
     kms_key_arn: str | None = None,
     queue_arn: str | None = None,
 ) -> dict[str, Any]:
-    """Return the policy document that lets a role read a stream, and nothing else.
+    """Return the policy document that lets a role read a stream or write to it, and nothing else.
 
     The resource of each action is from the Service Authorization Reference of Kinesis Data Streams
     and from the developer guide's page on permissions of consumers.
@@ -34,7 +34,8 @@ def iam_policy(
         stream_arn: The stream's ARN.
         consumer_arn: The consumer's ARN; without its creation time it matches every consumer
             that is ever registered under that name. None for all consumers of the stream.
-        mode: `"efo"` or `"polling"`. A role that polls needs no permission on a consumer.
+        mode: `"efo"` or `"polling"` to read, or `"write"`. A role that polls or writes needs no
+            permission on a consumer.
         deploy: Allow also to register, tag, list and deregister consumers. A job that names its
             consumer needs it to register it; one that is given a consumer's ARN does not.
         kms_key_arn: The stream's key, if it is encrypted with a customer managed key.
@@ -43,7 +44,8 @@ def iam_policy(
 
     Raises:
         OptionError: If an ARN is malformed, the consumer belongs to another stream, a queue and a
-            consumer are named, or `consumer_arn` or `deploy` is set although the role polls.
+            consumer are named, or `consumer_arn`, `deploy` or `queue_arn` is set although the role
+            polls or writes.
     """
     stream = _STREAM.fullmatch(stream_arn)
     if stream is None:
@@ -61,20 +63,27 @@ def iam_policy(
             statements = _through_a_queue(queue_arn, deploy=deploy)
         case "efo":
             statements = _through_a_consumer(stream_arn, consumer_arn, deploy=deploy)
-        case "polling" if consumer_arn is None and not deploy:
-            statements = [_allow("ReadRecords", ["GetRecords", "GetShardIterator"], [stream_arn])]
-        case "polling":
+        case "polling" | "write" if consumer_arn is not None or deploy or queue_arn is not None:
             raise OptionError(
-                all_of(["consumer_arn", "deploy"]),
-                " are about consumers, and a role that polls needs none; leave them out",
+                all_of(["consumer_arn", "queue_arn", "deploy"]),
+                f" are about consumers, and a role that {mode.removesuffix('ing')}s needs none; "
+                f"leave them out",
             )
+        case "polling":
+            statements = [_allow("ReadRecords", ["GetRecords", "GetShardIterator"], [stream_arn])]
+        case "write":
+            statements = [_allow("WriteRecords", ["PutRecords"], [stream_arn])]
         case _:
-            raise OptionError(Option("mode", mode), " is not understood; use 'efo' or 'polling'")
+            raise OptionError(
+                Option("mode", mode), " is not understood; use 'efo', 'polling' or 'write'"
+            )
     statements.append(
         _allow("DescribeStream", ["DescribeStreamSummary", "ListShards"], [stream_arn])
     )
     if kms_key_arn is not None:
-        statements.append(_allow_decryption(kms_key_arn, stream["region"], stream_arn))
+        statements.append(
+            _allow_key(kms_key_arn, stream["region"], stream_arn, writing=mode == "write")
+        )
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -142,17 +151,17 @@ def _allow(sid: str, actions: list[str], resources: list[str]) -> dict[str, Any]
     }
 
 
-def _allow_decryption(key_arn: str, region: str, stream_arn: str) -> dict[str, Any]:
-    """Allow only Kinesis to decrypt the records on behalf of the role."""
+def _allow_key(key_arn: str, region: str, stream_arn: str, *, writing: bool) -> dict[str, Any]:
+    """Allow only Kinesis to decrypt the records on behalf of the role, or to encrypt them."""
     if not _KEY.fullmatch(key_arn):
         raise OptionError(
             Option("kms_key_arn", key_arn), " is not the ARN of a key; an alias cannot be granted"
         )
     domain = "amazonaws.com.cn" if stream_arn.startswith("arn:aws-cn:") else "amazonaws.com"
     return {
-        "Sid": "DecryptRecords",
+        "Sid": "EncryptRecords" if writing else "DecryptRecords",
         "Effect": "Allow",
-        "Action": ["kms:Decrypt"],
+        "Action": ["kms:GenerateDataKey" if writing else "kms:Decrypt"],
         "Resource": [key_arn],
         "Condition": {"StringEquals": {"kms:ViaService": f"kinesis.{region}.{domain}"}},
     }

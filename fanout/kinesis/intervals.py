@@ -34,6 +34,9 @@ class KinesisIntervals:
     # The longest rest after an answer: the service refuses calls for 5 seconds after 10 MiB, the
     # largest answer.
     longest_rest: float = 5.0
+    # How old the settings of a stream may become whose records the service distributes. A writer
+    # makes one of the 20 calls a second for them that an account has.
+    settings: float = 30.0
 
 
 KINESIS_INTERVALS: Final = Intervals(KinesisIntervals())

@@ -15,10 +15,10 @@ from fanout.kinesis.control_calls import until_answered
 from fanout.kinesis.writing.entries import make_entries
 from fanout.kinesis.writing.sender import PutSender
 from fanout.kinesis.writing.shard_queues import OpenShards, ShardQueues
+from fanout.kinesis.writing.stream_settings import StreamSettings
 from fanout.kinesis.writing.write_options import (
     DELIVERY_TIMEOUT,
     MAX_BYTES_IN_FLIGHT,
-    MAX_RECORD_BYTES,
     KinesisWriteOptions,
 )
 
@@ -36,7 +36,7 @@ def open_writer(
     stream: str,
     *,
     aggregate: bool = False,
-    max_record_bytes: int = MAX_RECORD_BYTES,
+    max_record_bytes: int | None = None,
     max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT,
     delivery_timeout: float = DELIVERY_TIMEOUT,
     region: str | None = None,
@@ -54,13 +54,16 @@ def open_writer(
     one. A record that was put although no answer came is there twice. Leaving the block waits until
     all records are confirmed; if the block raises, records that are not confirmed are dropped.
 
+    Where the service distributes the records (RecordDistributionStrategy AUTO), records need no
+    partition key, and those of a key have no order.
+
     Args:
         stream: The stream's name or ARN.
         aggregate: Whether records of a partition key that wait together are put as one record in
             the format of the KPL. `KinesisSource`, the KCL and Firehose take them apart; a reader
-            that does not gets the packed bytes.
-        max_record_bytes: The most bytes in a record with its partition key; a stream takes 1 MiB
-            unless its own limit was raised, and 10 MiB at most.
+            that does not gets the packed bytes. None is made where the service distributes them.
+        max_record_bytes: The most bytes in a record with its partition key; None for the stream's
+            own limit, which is 1 MiB unless it was raised, and 10 MiB at most.
         max_bytes_in_flight: The most bytes that may wait to be confirmed.
         delivery_timeout: Seconds from the first attempt to put a record until it is confirmed.
         region: The AWS region; None takes it from the ARN, else from the session.
@@ -109,9 +112,14 @@ async def open_with(
             client = await stack.enter_async_context(opening)
         with explained(f"the shards of {options.stream!r} cannot be listed"):
             shards = OpenShards(await until_answered(client.list_shards, jitter))
+        settings = StreamSettings(client, options.stream, options.max_record_bytes)
+        if options.aggregate:
+            await settings.read_now(jitter)
+        queues = ShardQueues(shards, aggregate=options.aggregate, automatic=settings.automatic)
         sender = PutSender(
             client,
-            ShardQueues(shards, aggregate=options.aggregate),
+            queues,
+            settings,
             max_bytes=options.max_bytes_in_flight,
             delivery_timeout=options.delivery_timeout,
             jitter=jitter,
@@ -145,18 +153,20 @@ class KinesisWriter:
         Args:
             records: Records with the columns `partitionKey` (string) and `data` (string or binary),
                 and optionally `explicitHashKey` (a string of decimal digits) and `deduplicationId`
-                (16 bytes, for `read_deduplication_ids`). Or rows as mappings.
+                (16 bytes, for `read_deduplication_ids`). Or rows as mappings. The partition key may
+                be null or missing where the service distributes the records.
 
         Raises:
-            UnwritableRecordError: If a record is too large, or Kinesis cannot hold a value; none of
-                the records is written then.
+            UnwritableRecordError: If a record is too large, or lacks a key that its stream needs,
+                or Kinesis cannot hold a value; none of the records is written then.
             ServiceError: If the stream does not exist, or the service refuses a call for good.
             WriteTimeoutError: If Kinesis does not confirm a record in time.
 
         Cancellation: some of the records may be written.
         """
-        entries = make_entries(records, self._options.max_record_bytes)
+        entries = make_entries(records)
         async with self._lock:
+            await self._sender.check(entries.largest, keyless=entries.keyless)
             await self._sender.put(entries)
 
     async def flush(self) -> None:

@@ -54,6 +54,7 @@ def _kinesis_intervals(rules: KinesisRules) -> KinesisIntervals:
         subscribe=max(min(rules.call_interval, normal.subscribe), _SHORTEST),
         takeover=min(rules.takeover_after, normal.takeover),
         manual=0.05,
+        settings=0.2,
         **polls,
         **rests,
     )

@@ -62,7 +62,7 @@ def test_a_table_tells_people_what_was_found() -> None:
     assert result.exit_code == 0, result.output
     assert "orders-etl is ACTIVE" in result.stdout
     assert "→ if there is none, or a moment does not matter, --subscribe" in result.stdout
-    assert result.stdout.endswith("14 ok, 1 unknown\n")
+    assert result.stdout.endswith("16 ok, 1 unknown\n")
 
 
 @pytest.mark.usefixtures("server")
@@ -73,7 +73,7 @@ def test_json_tells_programs_the_same() -> None:
     assert (reported["stream"], reported["healthy"], len(reported["findings"])) == (
         "orders",
         True,
-        15,
+        17,
     )
     assert reported["findings"][0] == {
         "check": "credentials",

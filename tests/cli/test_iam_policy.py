@@ -20,9 +20,10 @@ KEY = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd"
         ([STREAM, CONSUMER], iam_policy(STREAM, CONSUMER)),
         ([STREAM, CONSUMER, "--deploy"], iam_policy(STREAM, CONSUMER, deploy=True)),
         ([STREAM, "--polling"], iam_policy(STREAM, mode="polling")),
+        ([STREAM, "--write"], iam_policy(STREAM, mode="write")),
         ([STREAM, "--kms-key-arn", KEY], iam_policy(STREAM, kms_key_arn=KEY)),
     ],
-    ids=["stream", "consumer", "deploy", "polling", "key"],
+    ids=["stream", "consumer", "deploy", "polling", "write", "key"],
 )
 def test_the_policy_is_printed_as_json(arguments: list[str], expected: object) -> None:
     result = CliRunner().invoke(app, ["iam-policy", *arguments])

@@ -42,6 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Take the stream on the command line alone: no environment makes a run live."""
     parser.addoption("--live-stream", help="name or ARN of a stream at AWS to test against")
     parser.addoption(
+        "--automatic-stream", help="one with RecordDistributionStrategy AUTO, and perhaps 10 MiB"
+    )
+    parser.addoption(
         "--consumer-prefix", default=_PREFIX, help="what our consumers and keys begin with"
     )
 
@@ -49,12 +52,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what a live run will do, before it does anything."""
     stream, prefix = config.getoption("--live-stream"), config.getoption("--consumer-prefix")
+    automatic = config.getoption("--automatic-stream")
+    others = [f"  puts 21 small records and a large one into {automatic}"] if automatic else []
     if stream is None:
         return ["conformance: against the embedded server; `make live STREAM=...` for AWS"]
     return [
         f"conformance: at AWS, with your credentials, for about eight minutes; stream {stream}",
         f"  registers two consumers, {prefix}-..., and deregisters them at the end, no other",
         f"  puts some 40 small records and one of 1 MiB, under partition keys {prefix}-...",
+        *others,
         "  creates, reshards, changes and deletes nothing else",
         "  costs roughly $0.03 for each shard of the stream: two consumers at $0.015 for a shard",
         "  and hour (list price of us-east-1); the records cost less than a cent",

@@ -60,6 +60,8 @@ async def test_a_stream_that_can_be_read_has_nothing_to_be_done(stream: Stream) 
         "price",
         "shards",
         "stream",
+        "distribution",
+        "record size",
         "encryption",
         "open files",
         "memory",

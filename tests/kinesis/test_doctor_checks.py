@@ -13,10 +13,12 @@ from fanout.kinesis.doctor.checks import (
     clock,
     consumer_quota,
     consumer_state,
+    distribution,
     encryption,
     memory,
     open_files,
     price,
+    record_size,
     shard_count,
     stream_state,
 )
@@ -170,3 +172,24 @@ def test_a_containers_memory_is_what_there_is(tmp_path: Path) -> None:
     assert available_memory(limit) == machine
     limit.write_text("1048576\n")
     assert available_memory(limit) == MIB < machine
+
+
+@pytest.mark.parametrize(("automatic", "says"), [(True, "AUTO"), (False, "keeps its order")])
+def test_who_distributes_the_records_is_told(*, automatic: bool, says: str) -> None:
+    found = distribution(replace(STREAM, automatic=automatic))
+    assert found.status == "ok"
+    assert says in found.detail
+
+
+@pytest.mark.parametrize(("most", "status"), [(1, "ok"), (10, "problem")])
+def test_an_event_has_to_hold_the_largest_record(most: int, status: str) -> None:
+    source = KinesisSource(stream="orders", consumer="etl", max_event_bytes=4 * MIB)
+    found = record_size(source, replace(STREAM, max_record_bytes=most * MIB))
+    assert found.status == status
+    assert f"up to {most} MiB" in found.detail
+    assert ("max_event_bytes" in found.advice) is (status == "problem")
+
+
+def test_the_usual_limit_of_an_event_suffices_for_the_largest_record() -> None:
+    source = KinesisSource(stream="orders", consumer="etl")
+    assert record_size(source, replace(STREAM, max_record_bytes=10 * MIB)).status == "ok"

@@ -9,7 +9,7 @@ import pytest
 
 import fanout
 from fanout.errors import OptionError
-from fanout.kinesis import KinesisSource, iam_policy
+from fanout.kinesis import KinesisSource, iam_policy, open_writer
 from fanout.kinesis.aws.api import KinesisClient
 from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.testing.kinesis.credentials import REGION
@@ -112,6 +112,17 @@ async def test_reading_by_polls_needs_what_polling_is_granted(stream: Stream) ->
     assert sorted(actions(iam_policy(stream.arn, mode="polling"))) == sorted(calls.needed)
 
 
+@pytest.mark.parametrize("aggregate", [False, True])
+async def test_writing_needs_what_a_writer_is_granted(stream: Stream, *, aggregate: bool) -> None:
+    stream.distribute()
+    calls = Calls()
+    where = {"endpoint_url": stream.server.endpoint_url, "session": calls.session}
+    async with open_writer(stream.arn, aggregate=aggregate, **where) as writer:
+        await writer.write([{"data": b"1"}])
+    policy = iam_policy(stream.arn, mode="write", kms_key_arn=KEY_ARN)
+    assert {*actions(policy)} == calls.needed | {"kms:GenerateDataKey"}
+
+
 def test_a_role_that_polls_may_not_use_a_consumer() -> None:
     policy = iam_policy(STREAM_ARN, mode="polling")
     assert resources(policy) == {STREAM_ARN}
@@ -168,7 +179,8 @@ def test_a_key_is_granted_through_kinesis_alone(partition: str, region: str, ser
         ({"consumer_arn": f"{STREAM_ARN}/consumer/*"}, "not the ARN of a consumer"),
         ({"mode": "polling", "deploy": True}, "a role that polls needs none; leave them out"),
         ({"mode": "polling", "consumer_arn": CONSUMER_ARN}, "a role that polls needs none"),
-        ({"mode": "EFO"}, "mode='EFO' is not understood; use 'efo' or 'polling'"),
+        ({"mode": "write", "deploy": True}, "a role that writes needs none; leave them out"),
+        ({"mode": "EFO"}, "mode='EFO' is not understood; use 'efo', 'polling' or 'write'"),
         ({"kms_key_arn": "alias/orders"}, "kms_key_arn='alias/orders' is not the ARN of a key"),
     ],
 )

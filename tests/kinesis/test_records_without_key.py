@@ -77,6 +77,20 @@ async def test_an_aggregate_that_the_service_placed_in_any_child_keeps_all_its_r
 
 
 @modes
+async def test_an_aggregate_of_the_kpl_that_the_service_distributed_keeps_all_its_records(
+    stream: Stream, mode: str
+) -> None:
+    """The KPL may count all of it as put, wherever it is."""
+    stream.server.split_shard("orders", FIRST)
+    stream.distribute()
+    pairs = [(f"key-{number}", b"%d" % number) for number in range(20)]
+    stream.server.put_records("orders", [("a", encode_aggregate(pairs))])
+    async with stream.open(mode=mode) as opened:
+        drained = await opened.drain(max_records=len(pairs), first_wait=math.inf)
+    assert rows_of(drained) == pairs
+
+
+@modes
 async def test_decode_gets_a_null(stream: Stream, mode: str) -> None:
     def lengths(records: pa.RecordBatch) -> pa.RecordBatch:
         keys = records.column("partitionKey").to_pylist()

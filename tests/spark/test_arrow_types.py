@@ -302,7 +302,7 @@ def test_sinks_write_the_large_types_that_a_session_may_hand_to_tasks() -> None:
         for kinds in (small, large)
     ]
     assert found[0].equals(found[1])
-    entries = [[*make_entries(entry(*kinds), 1000)] for kinds in (small, large)]
+    entries = [[*make_entries(entry(*kinds))] for kinds in (small, large)]
     assert [[(one.key, one.data) for one in each] for each in entries] == [
         [(("k", None), b"v")]
     ] * 2

@@ -55,6 +55,10 @@ class StreamDescription:
     consumers: int | None  # None if the service does not send it
     key_id: str | None  # the KMS key, as its ARN, its id or an alias; None without encryption
     on_demand: bool = False  # the service scales it, and bills its GB instead of its shards
+    # The service distributes the records, and keys decide nothing (RecordDistributionStrategy
+    # AUTO). Its owner may change that at any time.
+    automatic: bool = False
+    max_record_bytes: int = 1 << 20  # of data and partition key
 
 
 @final
@@ -208,6 +212,6 @@ class KinesisWritingClient(KinesisClient, Protocol):
     async def put_records(self, records: Sequence[Mapping[str, Any]]) -> list[PutResult]:
         """Call PutRecords once, without a retry or a timeout; some of the records may be refused.
 
-        It takes up to 500 PutRecordsRequestEntry of the AWS API. An answer that has not one result
-        for each is a ServiceError.
+        It takes up to 500 PutRecordsRequestEntry of the AWS API, and checks none of them. An answer
+        that has not one result for each is a ServiceError.
         """

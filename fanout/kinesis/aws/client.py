@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 _CONNECT_TIMEOUT = 15.0
 _ATTEMPTS: Final = 3
 _LARGE_BODY: Final = 1 << 20  # aiohttp warns from here on
+# The key in a parsed answer for what its stream has and botocore's model may not know.
+_SETTINGS: Final = "Settings"
 
 
 @asynccontextmanager
@@ -84,6 +87,7 @@ async def open_kinesis_client(
             with naming_extras("http_version=2"):
                 from fanout.kinesis.aws.http2_transport import subscribe_over_http2  # noqa: PLC0415 - an optional extra
             await clients.enter_async_context(subscribe_over_http2(reading, _CONNECT_TIMEOUT))
+        control.meta.events.register("before-parse.kinesis.DescribeStreamSummary", _add_settings)
         reading.meta.events.register("before-send.kinesis.PutRecords", _send_large_body_in_parts)
         hide_secrets(control)
         hide_secrets(reading)
@@ -111,6 +115,9 @@ def _reading_config() -> AioConfig:
     return pinned_config(
         # A retry inside botocore would ignore the calls a second that a shard allows.
         attempts=1,
+        # botocore's model may demand a partition key, which a record need not have today. Nothing
+        # of a call comes from a user unchecked.
+        parameter_validation=False,
         connect_timeout=_CONNECT_TIMEOUT,
         # The subscriber measures the service's silence: it knows whether the consumer is slow.
         read_timeout=None,
@@ -125,6 +132,20 @@ def _send_large_body_in_parts(request: Any, **_: Any) -> None:
     """Let aiohttp send a large body piece by piece: whole, it would hold up the event loop."""
     if len(request.body) > _LARGE_BODY:
         request.body = io.BytesIO(request.body)
+
+
+def _add_settings(
+    response_dict: Mapping[str, Any], customized_response_dict: dict[str, Any], **_: Any
+) -> None:
+    """Add to an answer of DescribeStreamSummary what the parser leaves out."""
+    try:
+        summary = json.loads(response_dict["body"])["StreamDescriptionSummary"]
+        customized_response_dict[_SETTINGS] = {
+            "automatic": summary.get("RecordDistributionStrategy") == "AUTO",
+            "max_record_bytes": int(summary.get("MaxRecordSizeInKiB", 1024)) << 10,
+        }
+    except (ValueError, LookupError, TypeError):  # an error, or no JSON: the parser says so
+        return
 
 
 def server_time(headers: Mapping[str, str]) -> datetime:
@@ -166,6 +187,7 @@ class _AioKinesisClient:
             consumers=summary.get("ConsumerCount"),
             key_id=summary.get("KeyId") if summary.get("EncryptionType") == "KMS" else None,
             on_demand=summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND",
+            **response.get(_SETTINGS, {}),
         )
 
     async def list_shards(self) -> list[ShardDescription]:

@@ -49,6 +49,7 @@ _SHARD_RATE: Final = 2 << 20
 
 _MANY_SHARDS: Final = MAX_SHARDS * 4 // 5
 
+_AROUND_RECORD: Final = 4096
 _AWS_KEY: Final = "alias/aws/kinesis"
 _MIB: Final = 1 << 20
 
@@ -85,6 +86,33 @@ def shard_count(listed: int, open_shards: int) -> Finding:
     if listed > _MANY_SHARDS:
         return warning("shards", detail, "merge shards; closed ones go with the retention period")
     return fine("shards", detail)
+
+
+def distribution(stream: StreamDescription) -> Finding:
+    """Tell who chooses the shard of a record, on which the order of a partition key depends."""
+    check = "distribution"
+    if stream.automatic:
+        return fine(
+            check,
+            "the service distributes the records (RecordDistributionStrategy AUTO): those of a "
+            "partition key have no order, and partitionKey is null where the producer gave none",
+        )
+    return fine(check, "the partition key decides the shard of a record, and keeps its order")
+
+
+def record_size(options: KinesisOptions, stream: StreamDescription) -> Finding:
+    """Compare the largest record of a stream with the largest event that is accepted."""
+    check = "record size"
+    # An event has one record at least, in base64, and some hundred bytes around it.
+    needed = stream.max_record_bytes * 4 // 3 + _AROUND_RECORD
+    detail = f"a record of the stream has up to {stream.max_record_bytes / _MIB:g} MiB"
+    if needed > options.max_event_bytes:
+        return problem(
+            check,
+            f"{detail}, and no event above {options.max_event_bytes:,} bytes is accepted",
+            Sentence.of("set {max_event_bytes} to " + f"{needed} or more"),
+        )
+    return fine(check, detail)
 
 
 def encryption(stream: StreamDescription, *, was_read: bool) -> Finding:

@@ -20,9 +20,11 @@ from fanout.kinesis.doctor.checkpoint import examine_checkpoint, read_backlogs
 from fanout.kinesis.doctor.checks import (
     available_memory,
     clock,
+    distribution,
     encryption,
     memory,
     open_files,
+    record_size,
     shard_count,
     stream_state,
 )
@@ -223,6 +225,8 @@ async def _examine(
         was_read = any(each.check in READING and each.status == "ok" for each in findings)
         findings += [
             stream_state(stream),
+            distribution(stream),
+            record_size(options, stream),
             encryption(stream, was_read=was_read),
             open_files(stream.open_shards, open_files_limit()),
             memory(options, stream.open_shards, await asyncio.to_thread(available_memory)),

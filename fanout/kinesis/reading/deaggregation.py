@@ -22,6 +22,10 @@ https://github.com/awslabs/kinesis-aggregation/blob/master/potential_data_loss.m
 This module drops a sub-record only if the KPL is certain to put it again: its hash key is outside
 of the range, the shard came from a reshard, and the aggregate has the KPL's own partition key. If
 that second put fails, the KPL reports to its caller that the sub-record was not put.
+
+Where the service distributes the records, an aggregate is in any shard, and the KPL may count all
+of it as put (developer guide, "Aggregation is not supported on service-managed streams"). Nothing
+of it is dropped there.
 """
 
 from __future__ import annotations
@@ -96,11 +100,13 @@ class Deaggregator:
     """Deaggregate the records of one stream, over all its subscriptions.
 
     An aggregated record that breaks its format or a limit is an error, or is listed in
-    `SubRecords.lost` where `on_bad` is `"gap"`.
+    `SubRecords.lost` where `on_bad` is `"gap"`. Where the service distributes the records, the
+    stream is `automatic`.
     """
 
-    def __init__(self, on_bad: Literal["fail", "gap"] = "fail") -> None:
+    def __init__(self, on_bad: Literal["fail", "gap"] = "fail", *, automatic: bool = False) -> None:
         self._on_bad = on_bad
+        self._automatic = automatic
         self._hash_ranges: dict[str, HashRange] = {}
         self._damaged: Counter[str] = Counter()
 
@@ -144,7 +150,9 @@ class Deaggregator:
 
     def _range_to_keep(self, split: Split) -> HashRange | None:
         """Return the range outside of which a sub-record is dropped; None to drop none."""
-        hash_range = self._hash_ranges.get(split.id) if split.parents else None
+        if self._automatic or not split.parents:
+            return None
+        hash_range = self._hash_ranges.get(split.id)
         return None if hash_range is None or hash_range.is_whole else hash_range
 
     def _log_damage(self, records: pa.RecordBatch, row: int, split: Split) -> None:

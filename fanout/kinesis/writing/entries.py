@@ -15,7 +15,7 @@ from fanout.kinesis.deduplication import ID_BYTES, prefixed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-KeyOfEntry: TypeAlias = "tuple[str, int | None]"
+KeyOfEntry: TypeAlias = "tuple[str | None, int | None]"
 """The partition key, and the explicit hash key if there is one: what keeps its order."""
 
 _COLUMNS: Final = {
@@ -43,16 +43,28 @@ class QueuedRecord:
 def hash_key_of_entry(key: KeyOfEntry) -> int:
     """Return the hash key of entries with a key."""
     partition_key, explicit = key
-    return hash_key_of(partition_key) if explicit is None else explicit
+    return hash_key_of(partition_key or "") if explicit is None else explicit
 
 
-def make_entries(
-    records: pa.RecordBatch | Sequence[Mapping[str, Any]], max_bytes: int
-) -> Iterator[QueuedRecord]:
-    """Return the entries of records, in their order.
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """The entries of records, in their order."""
 
-    The columns, or the names in rows, are `partitionKey` and `data`, and optionally
-    `explicitHashKey` and `deduplicationId`. An UnwritableRecordError comes before the first entry.
+    _columns: Sequence[Sequence[Any]]  # partition keys, explicit hash keys, data, and sizes
+    largest: int  # bytes of one
+    keyless: bool  # one has no partition key
+
+    def __iter__(self) -> Iterator[QueuedRecord]:
+        for key, hash_key, value, nbytes in zip(*self._columns, strict=True):
+            yield QueuedRecord((key, hash_key), value, nbytes)
+
+
+def make_entries(records: pa.RecordBatch | Sequence[Mapping[str, Any]]) -> Entries:
+    """Return the entries of records.
+
+    The columns, or the names in rows, are `data`, and optionally `partitionKey`, `explicitHashKey`
+    and `deduplicationId`. A value that Kinesis cannot hold is an UnwritableRecordError.
     """
     batch = records if isinstance(records, pa.RecordBatch) else _from_rows(records)
     columns = _checked(batch)
@@ -60,18 +72,14 @@ def make_entries(
     ids = columns.get("deduplicationId")
     if ids is not None:
         data = prefixed(ids, data)
-    sizes = pc.add(pc.binary_length(keys.cast(pa.binary())), pc.binary_length(data))
-    largest = pc.max(sizes).as_py()
-    if largest is not None and largest > max_bytes:
-        raise UnwritableRecordError(
-            f"a record takes {largest} bytes with its partition key, more than max_record_bytes="
-            f"{max_bytes}: write a smaller one, or raise it and the stream's own limit"
-        )
+    of_keys = pc.fill_null(pc.binary_length(keys.cast(pa.binary())), 0)
+    sizes = pc.add(of_keys, pc.binary_length(data))
     explicit = columns.get("explicitHashKey", pa.nulls(len(keys), pa.string()))
     hash_keys = [_hash_key(digits) for digits in explicit.to_pylist()]
-    of_each = zip(keys.to_pylist(), hash_keys, data.to_pylist(), sizes.to_pylist(), strict=True)
-    return (
-        QueuedRecord((key, hash_key), value, nbytes) for key, hash_key, value, nbytes in of_each
+    return Entries(
+        (keys.to_pylist(), hash_keys, data.to_pylist(), sizes.to_pylist()),
+        largest=pc.max(sizes).as_py() or 0,
+        keyless=keys.null_count > 0,
     )
 
 
@@ -94,14 +102,14 @@ def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """Return the columns in the types that are put."""
     names = batch.schema.names
     _check_names(names)
-    columns = {name: _cast(name, batch[name]) for name in names}
-    for name in ("partitionKey", "data", "deduplicationId"):
+    columns = {"partitionKey": pa.nulls(len(batch), pa.string())}
+    columns |= {name: _cast(name, batch[name]) for name in names}
+    for name in ("data", "deduplicationId"):
         if name in columns and columns[name].null_count:
             raise UnwritableRecordError(f"a record has no {name}: give each one")
     lengths = pc.utf8_length(columns["partitionKey"])
-    if len(batch) and not (
-        pc.min(lengths).as_py() >= 1 and pc.max(lengths).as_py() <= _MAX_KEY_CHARACTERS
-    ):
+    shortest, longest = pc.min_max(lengths).as_py().values()
+    if shortest is not None and not 1 <= shortest <= longest <= _MAX_KEY_CHARACTERS:
         raise UnwritableRecordError(
             f"the partitionKey of a record must have 1 to {_MAX_KEY_CHARACTERS} characters"
         )
@@ -114,9 +122,8 @@ def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    for name in ("partitionKey", "data"):
-        if name not in names:
-            raise UnwritableRecordError(f"the records have no column {name!r}")
+    if "data" not in names:
+        raise UnwritableRecordError("the records have no column 'data'")
     for name in names:
         if name not in _COLUMNS or names.count(name) > 1:
             raise UnwritableRecordError(

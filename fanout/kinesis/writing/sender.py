@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from fanout.kinesis.aws.api import KinesisWritingClient
     from fanout.kinesis.writing.entries import QueuedRecord
     from fanout.kinesis.writing.shard_queues import Put, ShardQueues
+    from fanout.kinesis.writing.stream_settings import StreamSettings
 
-# Seconds for the answer to a call. An answer takes milliseconds; a call of 5 MiB over a slow line
+# Seconds for the answer to a call. An answer takes milliseconds; a call of 10 MiB over a slow line
 # takes longer.
 _CALL_TIMEOUT: Final = 30.0
+# How the service refuses a call for a record that its stream does not take.
+_NOT_TAKEN: Final = frozenset({"ValidationException", "InvalidArgumentException"})
 
 
 @final
@@ -40,6 +43,7 @@ class PutSender:
         self,
         client: KinesisWritingClient,
         queues: ShardQueues,
+        settings: StreamSettings,
         *,
         max_bytes: int,
         delivery_timeout: float,
@@ -47,6 +51,7 @@ class PutSender:
     ) -> None:
         self._client = client
         self._queues = queues
+        self._settings = settings
         self._max_bytes = max_bytes
         self._delivery_timeout = delivery_timeout
         self._jitter = jitter
@@ -57,7 +62,7 @@ class PutSender:
         self.throttled = 0  # answers with an error that asks for less
         self.waiting = 0  # bytes of the records that are not confirmed
         self._sending: set[str] = set()
-        self._listing = False
+        self._looking = False
         self._has_put = False
         self._progress = asyncio.Event()
         self._failure: Exception | None = None
@@ -68,6 +73,18 @@ class PutSender:
         """Send while the block runs; entries that are not confirmed at its end are dropped."""
         async with self._tasks:
             yield
+
+    async def check(self, largest: int, *, keyless: bool) -> None:
+        """Raise if the stream does not take such records; see `StreamSettings.refusal`."""
+        if self._settings.suffices(largest, keyless=keyless):
+            return
+        await self._settings.read_now(self._jitter)
+        if self._settings.automatic:
+            self._queues.let_service_distribute()
+        elif self._queues.automatic:
+            self._look_again()
+        if (refusal := self._settings.refusal(largest, keyless=keyless)) is not None:
+            raise refusal
 
     async def put(self, entries: Iterable[QueuedRecord]) -> None:
         """Queue entries as there is room for them."""
@@ -147,6 +164,8 @@ class PutSender:
                 results = await self._client.put_records([put.to_request() for put in puts])
         except Exception as error:  # noqa: BLE001 - judged
             prefer_cancellation(error)
+            if code_of(error) in _NOT_TAKEN:
+                await self._check_settings(puts, error)
             await self._judge(error)
             failure = error
             throttled = code_of(error) in THROTTLING
@@ -160,8 +179,10 @@ class PutSender:
                     throttled = throttled or result.error_code in THROTTLING
                     continue
                 self._confirm(put)
-                if result.shard_id != shard:
-                    self._list_again()
+                if result.shard_id != shard and not self._queues.automatic:
+                    self._look_again()
+            if self._settings.has_aged:
+                self._look_again()
         self.throttled += throttled
         for put in reversed(refused):
             self._queues.settle(put, confirmed=False)
@@ -212,10 +233,19 @@ class PutSender:
             case Fatal() | KinesisRemedy():
                 raise explain(error, "records cannot be put into the stream") from error
 
-    def _list_again(self) -> None:
-        """List the shards: a record was put into another one than the last listing says."""
-        if not self._listing:
-            self._listing = True
+    async def _check_settings(self, puts: Sequence[Put], error: Exception) -> None:
+        """Raise if the stream does not take one of the records any longer."""
+        await self._settings.read_now(self._jitter)
+        largest = max(put.nbytes for put in puts)
+        keyless = any(put.key[0] is None for put in puts)
+        if (refusal := self._settings.refusal(largest, keyless=keyless)) is not None:
+            raise refusal from error
+
+    def _look_again(self) -> None:
+        """Ask who distributes the records, and list the shards if their keys decide."""
+        # A record was put into another shard than the last listing says, or that is long ago.
+        if not self._looking:
+            self._looking = True
             self._run(self._reroute)
 
     async def _reroute(self) -> None:
@@ -223,6 +253,10 @@ class PutSender:
             failures = 0
             while True:
                 try:
+                    await self._settings.read()
+                    if self._settings.automatic:
+                        self._queues.let_service_distribute()
+                        return
                     shards = await self._client.list_shards()
                 except Exception as error:  # noqa: BLE001 - judged
                     prefer_cancellation(error)
@@ -233,4 +267,4 @@ class PutSender:
                     self._queues.reroute(OpenShards(shards))
                     return
         finally:
-            self._listing = False
+            self._looking = False

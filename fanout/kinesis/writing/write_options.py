@@ -15,8 +15,7 @@ from fanout.kinesis.aws.role import AssumedRole
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A stream takes 1 MiB, unless UpdateMaxRecordSize has raised its limit, to 10 MiB at most.
-MAX_RECORD_BYTES: Final = 1024 * 1024
+# The most to which UpdateMaxRecordSize raises the limit of a stream.
 _LARGEST_RECORD: Final = 10 * 1024 * 1024
 MAX_BYTES_IN_FLIGHT: Final = 32 * 1024 * 1024
 DELIVERY_TIMEOUT: Final = 120.0
@@ -30,7 +29,7 @@ class KinesisWriteOptions:
 
     stream: str
     aggregate: bool = False
-    max_record_bytes: int = MAX_RECORD_BYTES
+    max_record_bytes: int | None = None
     max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT
     delivery_timeout: float = DELIVERY_TIMEOUT
     region: str | None = None
@@ -51,10 +50,9 @@ class KinesisWriteOptions:
             raise OptionError(f"region={self.region!r} contradicts the ARN {self.stream}")
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url, insecure=self.insecure)
-        if not 1 <= whole("max_record_bytes", self.max_record_bytes) <= _LARGEST_RECORD:
-            raise OptionError(
-                f"max_record_bytes={self.max_record_bytes} must be from 1 to {_LARGEST_RECORD}"
-            )
+        most = self.max_record_bytes
+        if most is not None and not 1 <= whole("max_record_bytes", most) <= _LARGEST_RECORD:
+            raise OptionError(f"max_record_bytes={most} must be from 1 to {_LARGEST_RECORD}")
         at_least_one("max_bytes_in_flight", self.max_bytes_in_flight)
         check_seconds("delivery_timeout", self.delivery_timeout)
         _ = self.role  # checks its options

@@ -15,6 +15,7 @@ from fanout.kinesis.aws.api import MAX_HASH_KEY, HashRange, PutResult, ShardDesc
 from fanout.kinesis.writer import KinesisWriter
 from fanout.kinesis.writing.sender import PutSender
 from fanout.kinesis.writing.shard_queues import OpenShards, ShardQueues
+from fanout.kinesis.writing.stream_settings import StreamSettings
 from fanout.kinesis.writing.write_options import KinesisWriteOptions
 from tests.support.virtual_time import in_virtual_time
 
@@ -57,12 +58,15 @@ class BusyShard:
 async def writing(shard: BusyShard, seed: int = 0) -> AsyncIterator[KinesisWriter]:
     client: Any = shard
     shards = OpenShards([ShardDescription(SHARD, (), 1, None, HashRange(0, MAX_HASH_KEY))])
+    settings = StreamSettings(client, "orders")
+    jitter = FullJitter(Backoff(base=0.1, cap=5.0), Random(seed))
     sender = PutSender(
         client,
         ShardQueues(shards, aggregate=False),
+        settings,
         max_bytes=OPTIONS.max_bytes_in_flight,
         delivery_timeout=OPTIONS.delivery_timeout,
-        jitter=FullJitter(Backoff(base=0.1, cap=5.0), Random(seed)),
+        jitter=jitter,
     )
     async with sender.running():
         writer = KinesisWriter(sender, OPTIONS)

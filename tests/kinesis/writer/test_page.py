@@ -48,6 +48,6 @@ def test_the_page_has_the_options_with_their_defaults() -> None:
         if parameter.kind is parameter.KEYWORD_ONLY
     }
     for name, default in documented.items():
-        assert default in {str(options[name]), f"{options[name]:g}"}
+        assert default in {str(options[name]), f"{options[name] or 0:g}"}
     for name in options.keys() - documented.keys():
         assert f"`{name}`" in section

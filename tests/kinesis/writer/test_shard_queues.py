@@ -95,6 +95,33 @@ def test_an_aggregate_has_what_waits_for_its_key_and_one_record_stays_as_it_is()
     assert one.data == b"x"
 
 
+def test_where_the_service_distributes_records_a_key_waits_for_nothing() -> None:
+    queues = ShardQueues(SPLIT, aggregate=True, automatic=True)
+    for n in range(5):
+        queues.add(record(b"%d" % n))
+    assert queues.ready == ["low", "high"], "as many calls as there are shards"
+    puts = queues.take("low")
+    assert [put.data for put in puts] == [b"0", b"2", b"4"]
+    queues.settle(puts[0], confirmed=False)
+    assert [put.data for put in queues.take("low")] == [b"0"], "its sender has waited"
+    assert [put.data for put in queues.take("high")] == [b"1", b"3"]
+
+
+def test_what_waited_for_its_key_still_does_when_the_service_begins_to_distribute() -> None:
+    queues = queued(*(record(b"%d" % n) for n in range(3)), aggregate=True)
+    queues.let_service_distribute()
+    (put,) = queues.take("whole")
+    assert put.data == b"0"
+    queues.add(record(b"3"))
+    assert [put.data for put in queues.take("whole")] == [b"3"]
+    queues.reroute(SPLIT)
+    queues.add(record(b"4"))
+    assert queues.take("low") == []
+    queues.settle(put, confirmed=True)
+    (put,) = queues.take("low")
+    assert len(put.entries) == 3, "the key has its order again"
+
+
 @pytest.mark.parametrize(("size", "together"), [(20_000, 2), (60_000, 1)])
 def test_an_aggregate_is_bounded(size: int, together: int) -> None:
     queues = queued(*(record(bytes(size)) for _ in range(4)), aggregate=True)

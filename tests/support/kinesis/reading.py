@@ -49,6 +49,16 @@ class Stream:
         for shard_id, number in self.server.put_records(self.name, records, shard=shard):
             self.log[shard_id].append(number)
 
+    def distribute(self, strategy: str = "AUTO") -> None:
+        """Make it an on-demand stream with a RecordDistributionStrategy."""
+        found = self.server._stream(self.name)
+        found.stream_mode = {"StreamMode": "ON_DEMAND"}
+        found.set_strategy(strategy)
+
+    def limit_records(self, nbytes: int) -> None:
+        """Change the stream's own limit of a record."""
+        self.server._stream(self.name).max_record_bytes = nbytes
+
     @property
     def put_in_all(self) -> int:
         return sum(map(len, self.log.values()))

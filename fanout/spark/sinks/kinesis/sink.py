@@ -34,7 +34,7 @@ _TYPES: Final = {
     "explicitHashKey": (StringType,),
     _ID: (BinaryType,),
 }
-_REQUIRED: Final = ("partitionKey", "data")
+_KEY: Final = "partitionKey"
 _ORDER: Final = "fanout_order"
 _WORKERS: Final = WorkerCheck(
     work="the sink", modules=("fanout.spark.sinks.kinesis.task",), extras="kinesis,spark"
@@ -49,18 +49,20 @@ class KinesisSink(KinesisWriteOptions):
     When the handler returns, the stream has every record of the batch. Kinesis has no transactions:
     a batch that fails may be there in part, and comes again with the next run of the query. With
     `deduplicate=True` its records then have the same ids, by which readers find those that are
-    there twice. The records of a partition key keep their order. A handler of the user's own calls
-    `write`.
+    there twice. The records of a partition key keep their order, unless the service distributes the
+    stream's records (RecordDistributionStrategy AUTO). A handler of the user's own calls `write`.
 
-    The DataFrame has the columns `partitionKey` (string), `data` (string or binary), and optionally
-    `explicitHashKey` (string) and `deduplicationId` (binary, 16 bytes).
+    The DataFrame has the columns `partitionKey` (string) and `data` (string or binary), and
+    optionally `explicitHashKey` (string) and `deduplicationId` (binary, 16 bytes). Where the
+    service distributes the records, `partitionKey` may be null, or missing.
 
     Args:
         stream: The stream's name or ARN. Spark's workers write to it, with the credentials that the
             AWS SDK finds there.
         aggregate: Whether records of a partition key are put as one record in the format of the
             KPL; readers have to deaggregate.
-        max_record_bytes: The most bytes in a record with its partition key; the stream's own limit.
+        max_record_bytes: The most bytes in a record with its partition key; None for the stream's
+            own limit.
         max_bytes_in_flight: The most bytes of a task that may wait to be confirmed.
         delivery_timeout: Seconds from the first attempt to put a record until it is confirmed.
         region: The AWS region; None takes it from the ARN, else from the workers' environment.
@@ -73,7 +75,7 @@ class KinesisSink(KinesisWriteOptions):
         deduplicate: Whether an id stands before the data of each record, for
             `fanout.kinesis.read_deduplication_ids`. It is made of the query's id, sink_name, the
             batch id and its content in the checkpoint, the partition key, and the place of the row
-            among those of its key.
+            among those of its key; without a key the data stand for it.
         transform: Makes of a batch what is written, for example `lambda df: df.select(...)`.
         sink_name: The sink's name, where a handler has several; a part of the ids.
 
@@ -117,6 +119,8 @@ class KinesisSink(KinesisWriteOptions):
         context = batch_of_sink(batch_id, self.sink_name)
         rows = transformed(df, self.transform)
         check_columns(rows.schema, deduplicate=self.deduplicate)
+        if _KEY not in rows.columns:
+            rows = rows.withColumn(_KEY, F.lit(None).cast("string"))
         named = (context.query_id, self.sink_name, str(batch_id), context.content)
         batch = " ".join(filter(None, named)) if self.deduplicate else None
         self._run(rows, PutTask(options=self._options, batch=batch), context)
@@ -180,9 +184,8 @@ def check_columns(schema: StructType, *, deduplicate: bool) -> None:
                 f"the column {name!r} is not part of a record: select partitionKey and data, and "
                 f"if you like explicitHashKey and {_ID}, each once"
             )
-    for name in _REQUIRED:
-        if name not in schema.names:
-            raise OptionError(f"the DataFrame has no column {name!r}: rename the column to write")
+    if "data" not in schema.names:
+        raise OptionError("the DataFrame has no column 'data': rename the column to write")
     if deduplicate and _ID in schema.names:
         raise OptionError(f"deduplicate=True makes ids: leave it out, or the column {_ID!r}")
     for column in schema:
@@ -195,8 +198,12 @@ def check_columns(schema: StructType, *, deduplicate: bool) -> None:
 
 
 def by_key(rows: DataFrame) -> DataFrame:
-    """Repartition rows so that one task has all rows of a partition key, in their order."""
+    """Repartition rows so that one task has all rows of a partition key, in their order.
+
+    Those without a key have no order, and are divided by their data.
+    """
     tasks = rows.sparkSession.sparkContext.defaultParallelism
     # Numbers that are added before the shuffle give the order after it.
     numbered = rows.withColumn(_ORDER, F.monotonically_increasing_id())
-    return numbered.repartition(tasks, "partitionKey").sortWithinPartitions(_ORDER).drop(_ORDER)
+    spread = F.when(F.col(_KEY).isNull(), F.col("data"))
+    return numbered.repartition(tasks, _KEY, spread).sortWithinPartitions(_ORDER).drop(_ORDER)

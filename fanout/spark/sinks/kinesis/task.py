@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import pyarrow as pa
 
@@ -79,21 +79,29 @@ class RowIds:
     """Make the deduplication ids of a batch: of the batch, the key, and the row's place in the key.
 
     So they are the same whenever the batch is written again, however Spark divides it into tasks,
-    as long as the rows of a key come in the same order. No other batch has the name of this one.
+    as long as the rows of a key come in the same order. A row without a key has its place among
+    those with the same data. No other batch has the name of this one.
     """
 
     def __init__(self, batch: str) -> None:
         self._batch = blake2b(batch.encode(), digest_size=ID_BYTES)
-        self._rows: Counter[Any] = Counter()
+        self._rows: Counter[bytes] = Counter()
 
     def add_to(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return the next records of a task with the column `deduplicationId`."""
-        ids = [self._next(key) for key in records["partitionKey"].to_pylist()]
+        columns = (records[name].to_pylist() for name in ("partitionKey", "data"))
+        ids = [self._next(key, data) for key, data in zip(*columns, strict=True)]
         return records.append_column("deduplicationId", pa.array(ids, pa.binary()))
 
-    def _next(self, key: str | None) -> bytes:
-        row = self._rows[key]
-        self._rows[key] = row + 1
+    def _next(self, key: str | None, data: str | bytes | None) -> bytes:
+        if key is None:
+            value = data.encode() if isinstance(data, str) else data or b""
+            # No key has the byte 255 in UTF-8.
+            name = b"\xff" + blake2b(value, digest_size=ID_BYTES).digest()
+        else:
+            name = key.encode()
+        row = self._rows[name]
+        self._rows[name] = row + 1
         made = self._batch.copy()
-        made.update(b" %d %s" % (row, b"" if key is None else key.encode()))
+        made.update(b" %d %s" % (row, name))
         return made.digest()

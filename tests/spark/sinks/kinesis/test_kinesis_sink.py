@@ -131,9 +131,30 @@ def test_a_batch_that_is_written_again_has_the_same_ids(
     assert Counter(data_of.values()) == {b"%d" % n: 4 for n in range(200)}
 
 
+@pytest.mark.parametrize("columns", [("data",), ("nullif(partitionKey, '3') partitionKey", "data")])
+def test_rows_without_a_key_are_written_where_the_service_distributes_them(
+    spark: SparkSession, kinesis: KinesisServer, tmp_path: Path, columns: tuple[str, ...]
+) -> None:
+    found = kinesis._stream(COPY)
+    found.stream_mode = {"StreamMode": "ON_DEMAND"}
+    found.set_strategy("AUTO")
+    kinesis.inject(CutPut())
+    exact = sink(kinesis, deduplicate=True)
+    rows = numbered(spark, 60).unionAll(numbered(spark, 60))
+    with run(spark, tmp_path) as here:
+        here.call(exact, rows.selectExpr(*columns), 0)
+        here.call(exact, rows.repartition(5).selectExpr(*columns), 0)
+    put = read(kinesis)
+    assert {row["partitionKey"] for row in put if int(row["data"]) % 7 == 3} == {None}
+    keyless = [row for row in put if row["partitionKey"] is None]
+    data_of = {row["deduplicationId"]: row["data"] for row in keyless}
+    assert Counter(data_of.values()) == dict.fromkeys((row["data"] for row in keyless), 2)
+    assert len({row["shardId"] for row in keyless}) == 2
+
+
 def test_ids_do_not_depend_on_how_rows_are_cut() -> None:
     keys = [f"key-{n % 5}" for n in range(50)]
-    records = pa.record_batch({"partitionKey": keys})
+    records = pa.record_batch({"partitionKey": keys, "data": keys})
 
     def ids(*sizes: int) -> list[bytes]:
         made, found, begin = RowIds("query sink 7"), [], 0
@@ -150,7 +171,7 @@ def test_ids_do_not_depend_on_how_rows_are_cut() -> None:
 
 def test_no_row_of_another_batch_has_the_same_id() -> None:
     # Batch 1 has a row 10, and batch 11 a row 0.
-    records = pa.RecordBatch.from_pydict({"partitionKey": ["key"] * 120})
+    records = pa.RecordBatch.from_pydict({"partitionKey": ["key"] * 120, "data": ["x"] * 120})
     ids = [
         made
         for batch in range(120)
@@ -208,7 +229,7 @@ def test_rows_that_do_not_fit_are_errors(
     with run(spark, tmp_path) as here:
         for wrong, says in (
             (rows.withColumnRenamed("data", "value"), "'value' is not part of a record"),
-            (rows.select("data"), "no column 'partitionKey'"),
+            (rows.select("partitionKey"), "no column 'data'"),
             (rows.selectExpr("partitionKey", "1 as data"), "'data' is int, and must be string or"),
         ):
             with pytest.raises(OptionError, match=says):
@@ -218,6 +239,8 @@ def test_rows_that_do_not_fit_are_errors(
             here.call(sink(kinesis, deduplicate=True), given, 0)
         with pytest.raises(UnwritableRecordError, match="must have 16 bytes"):
             here.call(sink(kinesis), given, 0)
+        with pytest.raises(UnwritableRecordError, match="a record has no partitionKey, and the"):
+            here.call(sink(kinesis), rows.select("data"), 0)
         large = rows.selectExpr("partitionKey", "repeat('x', 20) as data")
         with pytest.raises(UnwritableRecordError, match="max_record_bytes=10"):
             here.call(sink(kinesis, max_record_bytes=10), large, 0)
