@@ -151,6 +151,17 @@ def test_a_topic_grows_while_nobody_reads() -> None:
     assert [action.kind for action in plan.while_down] == [Kind.GROW]
 
 
+@pytest.mark.parametrize("seed", SEEDS[:5])
+def test_nodes_of_a_cluster_fail_and_all_else_stays_in_its_order(seed: int) -> None:
+    one = options(seed, source=KAFKA)
+    alone, several = draw_plan(one), draw_plan(replace(one, nodes=3))
+    kinds = [action.kind for action in several.actions]
+    assert kinds[:2] == [Kind.RESTART, Kind.MOVE]
+    assert kinds[-1] is Kind.HANG
+    assert [kinds[0], *kinds[2:-1]] == [action.kind for action in alone.actions]
+    assert several.actions[0].at < 2_500  # before the driver is killed
+
+
 def test_both_halves_of_the_handler_are_killed_by_some_seed() -> None:
     kills = [draw_plan(options(seed)).kill for seed in SEEDS]
     assert {kill.written for kill in kills if kill is not None} == {False, True}

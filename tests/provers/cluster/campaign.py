@@ -182,7 +182,8 @@ class _Campaign:
     async def _wait_for_all(self, since: float, patience: float, after: str = "the start") -> None:
         """Wait until every role has made progress."""
         deadline = time.monotonic() + patience
-        while late := [name for name, part in self._measured.items() if not part.since(since)]:
+        ours = {name: part for name, part in self._measured.items() if name not in self._peers}
+        while late := [name for name, part in ours.items() if not part.since(since)]:
             for task in self._tasks:
                 if task.done():
                     task.result()

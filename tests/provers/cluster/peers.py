@@ -107,20 +107,32 @@ class TransactionPeer(Peer):
                 messages = _records(consumer.consume(_AT_ONCE, _WAIT))
                 if messages:
                     self._copy(producer, consumer, messages)
-                    self.progress.mark()
         finally:
             consumer.close()
 
     def _copy(self, producer: Producer, consumer: Consumer, messages: Sequence[Message]) -> None:
+        """Copy records in one transaction; after an error that asks for it, abort and rewind."""
+        positions = [one for one in consumer.position(consumer.assignment()) if one.offset >= 0]
+        group = consumer.consumer_group_metadata()
         producer.begin_transaction()
-        for message in messages:
-            producer.produce(self._target, message.value(), message.key())
-            producer.poll(0)
-        positions = consumer.position(consumer.assignment())
-        producer.send_offsets_to_transaction(
-            [one for one in positions if one.offset >= 0], consumer.consumer_group_metadata(), 60
-        )
-        producer.commit_transaction(60)
+        try:
+            for message in messages:
+                producer.produce(self._target, message.value(), message.key())
+                producer.poll(0)
+            _again(lambda: producer.send_offsets_to_transaction(positions, group, 30))
+            _again(lambda: producer.commit_transaction(30))
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            self.failures[str(error.args[0])] += 1
+            _again(lambda: producer.abort_transaction(30))
+            first: dict[int, int] = {}
+            for message in messages:
+                first.setdefault(message.partition() or 0, message.offset() or 0)
+            for number, offset in first.items():
+                consumer.seek(TopicPartition(self._topic, number, offset))
+        else:
+            self.progress.mark()
 
 
 @final
@@ -137,6 +149,16 @@ class SharePeer(Peer):
                     self.progress.mark()
         finally:
             consumer.close()
+
+
+def _again(call: Callable[[], None]) -> None:
+    """Make a call again after errors for which librdkafka says that it may be."""
+    while True:
+        try:
+            return call()
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
 
 
 def _records(messages: Sequence[Message]) -> list[Message]:

@@ -22,10 +22,15 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
+def _wait_for_end(ended: threading.Event) -> None:
+    sys.stdin.read()
+    ended.set()
+
+
 def main(servers: str, directory: Path) -> None:
     """Run the query until stdin ends, and begin it again when it fails."""
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    threading.Thread(target=_wait_for_end, args=[ended], daemon=True).start()
     source = KafkaSource(cluster=cluster_of(servers), topics="in")
     sink = KafkaSink(
         cluster=cluster_of(servers),
