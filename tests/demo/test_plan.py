@@ -99,7 +99,10 @@ def test_everything_that_can_be_done_to_a_service_is_in_its_plan(seed: int) -> N
         source: {action.kind for action in plan.actions + plan.while_down}
         for source, plan in plans.items()
     }
-    assert done[KINESIS] | done[KAFKA] == set(Kind)
+    several = draw_plan(replace(options(seed, source=KAFKA), nodes=3))
+    of_nodes = {action.kind for action in several.actions} - done[KAFKA]
+    assert done[KINESIS] | done[KAFKA] | of_nodes == set(Kind)
+    assert of_nodes == {Kind.MOVE, Kind.HANG}
     assert not done[KINESIS] & done[KAFKA]
     assert done[KAFKA_SHARE] == done[KAFKA]
 

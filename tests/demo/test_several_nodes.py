@@ -33,7 +33,9 @@ def numbers(servers: str, count: int) -> Counter[int | None]:
     while found.total() < count:
         (message,) = consumer.consume(1, 20)
         assert message.error() is None
-        found[read_number(message.value() or b"")] += 1
+        value = message.value() or b""
+        key = (message.key() or b"").decode()
+        found[read_number(STREAM, key, value)] += 1
     consumer.close()
     return found
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from fanout.core.policy import Fatal, Pace
+from fanout.core.policy import Fatal, Pace, Retry
 from fanout.errors import (
     BatchNotWrittenError,
     FencedError,
@@ -113,6 +113,12 @@ def test_a_writer_has_an_outcome_for_each_code(request_name: str, code: int) -> 
     assert "UnknownError" not in str(final or error)
     if expected == "end":
         assert str(final).count(": ") >= 2, "it names the code, and what to do"
+
+
+def test_the_number_of_an_error_of_the_network_is_no_code_of_kafka() -> None:
+    """104 is ECONNRESET, and INCONSISTENT_CLUSTER_ID."""
+    verdict = judge(ConnectionResetError(104, "reset"), first=False)
+    assert (type(verdict), getattr(verdict, "hint", "")) == (Retry, "")
 
 
 def test_a_code_that_is_newer_is_tried_again_for_minutes_and_to_be_reported() -> None:

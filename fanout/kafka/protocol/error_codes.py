@@ -175,6 +175,12 @@ def error_of(code: int, what: object) -> KafkaError | None:
     return error
 
 
+def code_of(error: BaseException) -> int:
+    """Return the code of an error that a broker answered; 0 for every other error."""
+    code = getattr(error, "errno", 0) if isinstance(error, KafkaError) else 0
+    return code if code in CODE_NAMES else 0
+
+
 def raise_for_code(code: int, what: object) -> None:
     """Raise the error of a code, with the subject of the call, except for the code of success."""
     error = error_of(code, what)

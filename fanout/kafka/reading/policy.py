@@ -21,7 +21,7 @@ from fanout.errors import (
     SubscriptionEndedError,
     SubscriptionSilentError,
 )
-from fanout.kafka.protocol.error_codes import CODE_NAMES, BrokerError
+from fanout.kafka.protocol.error_codes import BrokerError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -227,11 +227,11 @@ def _kind_of(error: Exception) -> ErrorKind:
 
 
 def _hint_of(error: Exception) -> str:
-    code = getattr(error, "errno", None)
+    code = code_of(error)
     if hint := _HINTS.get(type(error)) or _CODE_HINTS.get(code, ""):
         return hint
     ours = _kind_of(error) is not ErrorKind.UNKNOWN
-    return "" if ours or code not in CODE_NAMES else _OF_OTHERS
+    return _OF_OTHERS if code and not ours else ""
 
 
 _TABLE: Final = PolicyTable(ROWS, kind_of=_kind_of, hint_of=_hint_of)

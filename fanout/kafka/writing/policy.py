@@ -14,9 +14,9 @@ from fanout.errors import (
     UnwritableRecordError,
 )
 from fanout.kafka.protocol.error_codes import (
-    CODE_NAMES,
     InvalidRecordError,
     TransactionAbortableError,
+    code_of,
 )
 
 if TYPE_CHECKING:
@@ -115,7 +115,6 @@ def final_error(error: kafka.KafkaError) -> FanOutError | None:
         return UnwritableRecordError(f"{message}: {_UNWRITABLE[kind]}")
     if error.retriable or isinstance(error, _PASSING):
         return None
-    code = getattr(error, "errno", None)
-    known = _OF_OTHERS if code in CODE_NAMES else ""
-    hint = _HINTS.get(kind) or _CODE_HINTS.get(code, known)
+    code = code_of(error)
+    hint = _HINTS.get(kind) or _CODE_HINTS.get(code, _OF_OTHERS if code else "")
     return ServiceError(f"the cluster refuses the records, {message}{hint and f': {hint}'}")

@@ -39,7 +39,7 @@ def test_the_same_seed_draws_the_same_plan_and_another_does_not() -> None:
 
 
 def test_every_step_of_a_batch_is_struck_in_one_deal_of_some_sink() -> None:
-    dealt = [*strikes(rounds=catalogue(*ALL), seed=Random(0).randrange(100))]
+    dealt = [*strikes(rounds=catalogue(*ALL) + 10, nodes=3, seed=Random(0).randrange(100))]
     for sink in SINKS:
         deal = catalogue(Pipeline.KINESIS, sink=sink)
         dealt += strikes(rounds=deal, sink=sink, pipelines=(Pipeline.KINESIS,))
@@ -86,7 +86,8 @@ def test_kinesis_is_left_alone_where_nobody_reads_it() -> None:
     assert {each.pipeline for both in dealt for each in both} == {Pipeline.KAFKA}
     kinds = {each.kind for both in dealt for each in both}
     of_kinesis = {StrikeKind.KILL_KINESIS, StrikeKind.CUT_KINESIS}
-    assert kinds == set(StrikeKind) - of_kinesis - OF_LANDERS
+    of_clusters = {StrikeKind.MOVE_LEADERS}
+    assert kinds == set(StrikeKind) - of_kinesis - OF_LANDERS - of_clusters
 
 
 @pytest.mark.parametrize("pipelines", [ALL, LANDERS])
