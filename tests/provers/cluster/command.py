@@ -55,6 +55,8 @@ def cluster(
     typer.echo(report.table(), err=json)
     for name, counts in report.counts.items():
         typer.echo(f"{name}: {counts} {report.failures.get(name, '')}", err=json)
+    for name, gaps in report.gaps.items():
+        typer.echo("\n".join(f"{name}: {gap}" for gap in gaps), err=json, nl=bool(gaps))
     if json:
         typer.echo(report.to_json())
     if not report.holds:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 __all__ = ("PARTITIONS", "Load", "Progress", "Seen", "count_topic", "quiet")
 
@@ -20,6 +20,7 @@ PARTITIONS: Final = 6
 _KEYS: Final = 12
 _TICK: Final = 0.1
 _FLUSH: Final = 120.0
+_GAPS: Final = 20
 
 
 def quiet(servers: str) -> dict[str, object]:
@@ -34,6 +35,7 @@ class Seen:
     def __init__(self) -> None:
         self.next: defaultdict[str, int] = defaultdict(int)
         self.wrong: Counter[str] = Counter()
+        self.gaps: list[str] = []
 
     def add(self, values: Iterable[bytes | str]) -> None:
         """Compare records with those before."""
@@ -45,12 +47,19 @@ class Seen:
                 self.wrong["repeated"] += 1
             elif number > due:
                 self.wrong["lost or out of order"] += number - due
+                if len(self.gaps) < _GAPS:
+                    self.gaps.append(f"key {key}: {number} comes after {due - 1}")
             self.next[key] = max(due, number + 1)
 
-    def compare(self, counts: dict[str, int]) -> dict[str, int]:
-        """Return how many records there are, and what is wrong about them."""
+    def compare(self, counts: Mapping[str, int], known: Mapping[str, int]) -> dict[str, int]:
+        """Return how many records there are, and what is wrong about them.
+
+        Args:
+            counts: How many records of each key there have to be.
+            known: What is wrong about what is read already.
+        """
         missing = sum(max(0, count - self.next[key]) for key, count in counts.items())
-        wrong = self.wrong + Counter({"lost": missing})
+        wrong = self.wrong + Counter({"lost": missing}) - Counter(known)
         return {"records": sum(self.next.values()), **wrong}
 
 
