@@ -74,10 +74,11 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
 #   are set aside, values that a table would alter, batches that a sink knows again, throttled
 #   brokers, functions that never run, and hints by call and code.
 # - 600 for clusters of Kafka in tests and brokers that hang, 550 for the embedded Kinesis of today.
+# - 200 for a demo on several nodes, and the meaning of each error code of Kafka.
 # Then 8,200 went: private docstrings of one sentence, one engine for the demo and the crash
 # campaign, one error of another process, and 78 modules that were no concept of their own. Only a
 # new capability raises it.
-MAX_LINES, MAX_MODULES = 65_400, 386
+MAX_LINES, MAX_MODULES = 65_600, 387
 
 
 def test_the_wheel_does_not_grow_unnoticed(wheel: Path) -> None:
