@@ -69,7 +69,9 @@ class SourceRole(Role):
         super().__init__(servers)
         self.seen = Seen()
         self.progress = Progress(f"{topic}-{number}" for number in range(PARTITIONS))
-        self._source = KafkaSource(cluster=self.kafka, topics=topic, group_id="ours")
+        self._source = KafkaSource(
+            cluster=self.kafka, topics=topic, start="earliest", group_id="ours"
+        )
 
     async def work(self) -> None:
         """Read and acknowledge."""
@@ -89,7 +91,7 @@ class WriterRole(Role):
 
     def __init__(self, servers: str, topic: str, target: str) -> None:
         super().__init__(servers)
-        self._source = KafkaSource(cluster=self.kafka, topics=topic)
+        self._source = KafkaSource(cluster=self.kafka, topics=topic, start="earliest")
         self._target = target
 
     async def work(self) -> None:
@@ -158,7 +160,9 @@ class ShuffleRole(Role):
         self.counts: dict[str, int] = {}
         self._topic = topic
         self._runs = 0
-        self._source = ShuffleSource(KafkaSource(cluster=self.kafka, topics=topic))
+        self._source = ShuffleSource(
+            KafkaSource(cluster=self.kafka, topics=topic, start="earliest")
+        )
 
     async def read(self) -> None:
         """Read for ever; it goes on where it was after an error."""

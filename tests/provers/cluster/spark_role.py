@@ -31,7 +31,7 @@ def main(servers: str, directory: Path) -> None:
     """Run the query until stdin ends, and begin it again when it fails."""
     ended = threading.Event()
     threading.Thread(target=_wait_for_end, args=[ended], daemon=True).start()
-    source = KafkaSource(cluster=cluster_of(servers), topics="in")
+    source = KafkaSource(cluster=cluster_of(servers), topics="in", start="earliest")
     sink = KafkaSink(
         cluster=cluster_of(servers),
         topic="out-spark",
