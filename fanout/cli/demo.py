@@ -9,6 +9,7 @@ import typer
 from fanout.cli.command import ExitCode, fanout_command
 from fanout.demo.options import (
     MAX_LANDERS,
+    MAX_NODES,
     MAX_RECORDS,
     MAX_SHARDS,
     MIN_RECORDS,
@@ -84,6 +85,15 @@ def demo(
             "with --source kinesis or kafka, and pyspark 4.",
         ),
     ] = False,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=MAX_NODES,
+            help="How many nodes the cluster of Kafka has; with three, one is killed, one hangs, "
+            "and leaders move; with --source kafka or kafka-share.",
+        ),
+    ] = _DEFAULTS.nodes,
     json: Annotated[
         bool, typer.Option("--json", help="Print only the result, as one JSON object.")
     ] = False,
@@ -99,6 +109,9 @@ def demo(
     topic grows while records flow, the broker is killed and restarted, one transaction is committed
     and two are aborted. With `--source kafka-share` a share group reads that topic: each record is
     delivered once, in no order.
+
+    With `--nodes 3` the topic has three replicas: a node is killed and restarted, all leaders and
+    coordinators move, and a node answers nothing for six seconds, until others lead.
 
     With `--shuffle` two queries run, each in a driver of its own. The first writes each record by
     its key to a second topic, exactly once, and the second reads that. The proof also counts
@@ -126,6 +139,7 @@ def demo(
         storage=storage,
         landers=landers,
         dataframe=dataframe,
+        nodes=nodes,
     )
     try:
         proven = _run_demo(options, json=json)

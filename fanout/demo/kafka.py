@@ -1,8 +1,9 @@
-"""The demo on Apache Kafka: the topic grows, the broker is killed, transactions are aborted."""
+"""The demo on Apache Kafka: the topic grows, nodes fail, transactions are aborted."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -14,11 +15,13 @@ from fanout.demo.options import STREAM, DemoFailedError
 from fanout.demo.plan import ActionResult, Kind
 from fanout.demo.sources import OUT_OF_ORDERNESS
 from fanout.demo.verification import SentRecord
+from fanout.errors import OptionError
 from fanout.testing.kafka.broker import KafkaBroker
+from fanout.testing.kafka.cluster import KafkaCluster
 from fanout.testing.kafka.producer import open_producer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from aiokafka import AIOKafkaProducer
 
@@ -37,16 +40,22 @@ _MILLIS_AGO = 2 * 3_600_000
 # An event every 4 ms; its record is late by less than the reader expects.
 _EVERY = 4
 _LATENESS = round(OUT_OF_ORDERNESS * 1_000)
+# A node is missed after this many milliseconds, and hangs for more seconds than that.
+_SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+_HANG = 6.0
+# For so many seconds leaders cannot move, because a replica catches up.
+_MOVING = 60.0
+_LOOK = 0.5
 # Has no divisor in common with the lateness, so that each one occurs.
 _SCATTER = 7_919
 
 
 @contextmanager
-def start_kafka(partitions: int) -> Iterator[KafkaStream]:
-    """Run a broker while the block lasts, with a topic that begins with some partitions."""
-    with KafkaBroker() as broker:
-        broker.create_topic(STREAM, partitions)
-        yield KafkaStream(broker, STREAM, partitions)
+def start_kafka(partitions: int, nodes: int) -> Iterator[KafkaStream]:
+    """Run brokers while the block lasts, with a topic that begins with some partitions."""
+    with KafkaBroker() if nodes == 1 else KafkaCluster(nodes=nodes, settings=_SESSION) as cluster:
+        cluster.create_topic(STREAM, partitions)
+        yield KafkaStream(cluster, STREAM, partitions)
 
 
 def event_time(number: int, first: int) -> int:
@@ -58,17 +67,17 @@ def event_time(number: int, first: int) -> int:
 class KafkaStream:
     """A topic of Kafka.
 
-    Every action except growth affects the records that are sent next: a broker is killed while they
-    are in flight, or they are part of a transaction.
+    Every action except growth affects the records that are sent next: a node fails while they are
+    in flight, or they are part of a transaction.
     """
 
     _plain: AIOKafkaProducer
     _transactional: AIOKafkaProducer
 
-    def __init__(self, broker: KafkaBroker, topic: str, partitions: int) -> None:
-        self.address = broker.bootstrap_servers
+    def __init__(self, cluster: KafkaCluster, topic: str, partitions: int) -> None:
+        self.address = cluster.bootstrap_servers
         self.environment: Mapping[str, str] = {}
-        self._broker = broker
+        self._cluster = cluster
         self._topic = topic
         self._partitions = partitions
         self._faults: Counter[str] = Counter()
@@ -100,7 +109,11 @@ class KafkaStream:
         try:
             match kind:
                 case Kind.RESTART:
-                    return await self._put_across_a_restart(records)
+                    return await self._put_across("KillBroker", self._restart, records)
+                case Kind.MOVE:
+                    return await self._put_across("MoveLeaders", self._move_leaders, records)
+                case Kind.HANG:
+                    return await self._put_across("HangBroker", self._hang, records)
                 case Kind.COMMIT:
                     return await self._put_in_a_transaction(records)
                 case Kind.ABORT:
@@ -120,20 +133,49 @@ class KafkaStream:
     async def _grow(self) -> ActionResult:
         before, self._partitions = self._partitions, self._partitions + _GROWTH
         async with self._changing:
-            await asyncio.to_thread(self._broker.grow_topic, self._topic, self._partitions)
+            await asyncio.to_thread(self._cluster.grow_topic, self._topic, self._partitions)
         for producer in (self._plain, self._transactional):
             while len(await producer.partitions_for(self._topic)) < self._partitions:
                 await producer.client.force_metadata_update()
         born = tuple(f"{self._topic}-{number}" for number in range(before, self._partitions))
         return ActionResult(f"add the partitions {' and '.join(born)}", born=born)
 
-    async def _put_across_a_restart(self, records: Sequence[Record]) -> list[SentRecord]:
-        """Send records, and kill the broker while they are in flight."""
+    async def _put_across(
+        self, fault: str, strike: Callable[[], None], records: Sequence[Record]
+    ) -> list[SentRecord]:
+        """Send records, and let a fault strike while they are in flight."""
         sent = await self._send(self._plain, records)
         async with self._changing:
-            await asyncio.to_thread(self._broker.restart)
-        self._faults["KillBroker"] += 1
+            await asyncio.to_thread(strike)
+        self._faults[fault] += 1
         return await self._taken(sent)
+
+    def _restart(self) -> None:
+        node = self._leader()
+        self._cluster.kill(node)
+        self._cluster.start(node)
+
+    def _hang(self) -> None:
+        node = self._leader()
+        self._cluster.pause(node)
+        time.sleep(_HANG)
+        self._cluster.resume(node)
+
+    def _move_leaders(self) -> None:
+        deadline = time.monotonic() + _MOVING
+        while True:
+            try:
+                self._cluster.move_leaders()
+            except OptionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOOK)
+            else:
+                return
+
+    def _leader(self) -> int:
+        """Return the node that leads the first partition."""
+        return max(1, self._cluster.leaders(self._topic)[0])
 
     async def _put_in_a_transaction(self, records: Sequence[Record]) -> list[SentRecord]:
         await self._transactional.begin_transaction()

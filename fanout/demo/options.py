@@ -20,6 +20,8 @@ MAX_RECORDS: Final = 1_000_000
 MAX_SHARDS: Final = 50
 # Each holds a core, and a Python process.
 MAX_LANDERS: Final = 8
+# Of a cluster of Kafka; each takes some 200 MB.
+MAX_NODES: Final = 5
 # With fewer, a shard that is created late in a run could get none.
 _MIN_RECORDS_PER_SHARD = 100
 
@@ -67,6 +69,7 @@ class DemoOptions:
     storage: StorageName = StorageName.DISK  # of the checkpoints and the output
     landers: int = 0  # that read, in Python workers of Spark; 0 for the driver itself
     dataframe: bool = False  # whether the query is one of a streaming DataFrame
+    nodes: int = 1  # of the cluster of Kafka; with several, their faults are among the actions
 
     def __post_init__(self) -> None:
         if not MIN_RECORDS <= self.records <= MAX_RECORDS:
@@ -91,6 +94,7 @@ class DemoOptions:
             )
         self._check_landers()
         self._check_dataframe()
+        self._check_nodes()
         least = _MIN_RECORDS_PER_SHARD * self.shards
         if self.records < least:
             raise OptionError(
@@ -144,6 +148,15 @@ class DemoOptions:
             )
         if self.storage is not StorageName.DISK:
             raise OptionError(Sentence.of("{dataframe=True} needs {storage='disk'}"))
+
+    def _check_nodes(self) -> None:
+        nodes = Option("nodes", self.nodes)
+        if not 1 <= self.nodes <= MAX_NODES or self.nodes == 2:  # noqa: PLR2004 - no majority
+            raise OptionError(nodes, f" must be 1, or 3 to {MAX_NODES}, so that one may fail")
+        if self.nodes > 1 and self.source is ServiceName.KINESIS:
+            raise OptionError(
+                nodes, Sentence.of(" are those of a cluster of Kafka; pass {source='kafka'}")
+            )
 
 
 def check_environment(

@@ -40,6 +40,8 @@ class Kind(Enum):
     GROW = "add partitions to the topic"
     RESTART = "kill the broker while the next records are in flight, and restart it"
     COMMIT = "send the next records in a transaction"
+    MOVE = "let other nodes lead while the next records are in flight"
+    HANG = "let a node answer nothing while the next records are in flight, until others lead"
     ABORT = "send the next records twice, once in a transaction that is aborted"
 
 
@@ -128,6 +130,8 @@ def draw_plan(options: DemoOptions) -> DemoPlan:
     # finds children whose parent has ended. The broker is killed before the driver is, which has to
     # read on. The topic grows midway, and at least one transaction is aborted after that.
     kinds = [Kind.SPLIT, *drawn] if kinesis else [Kind.RESTART, drawn[0], Kind.GROW, *drawn[1:]]
+    if options.nodes > 1:  # leaders move where all nodes are in sync, so the hang comes last
+        kinds = [kinds[0], Kind.MOVE, *kinds[1:], Kind.HANG]
     window = (_LAST - _FIRST) / len(kinds)
     actions = tuple(
         Action(

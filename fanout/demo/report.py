@@ -96,6 +96,7 @@ class DemoReport:
             {
                 "source": self.options.source,
                 "seed": self.options.seed,
+                "nodes": self.options.nodes,
                 **msgspec.structs.asdict(self.proof),
                 # The planner of a DataFrame does not report them.
                 "resubscriptions": None if self.options.dataframe else causes.total(),

@@ -316,7 +316,7 @@ def _start(options: DemoOptions) -> AbstractContextManager[KinesisStream | Kafka
         return start_kinesis(options.shards)
     from fanout.demo.kafka import start_kafka  # noqa: PLC0415 - see above
 
-    return start_kafka(options.shards)
+    return start_kafka(options.shards, options.nodes)
 
 
 def _s3(options: DemoOptions) -> AbstractContextManager[str | None]:

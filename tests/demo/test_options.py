@@ -91,3 +91,15 @@ def test_a_dataframe_is_not_for_all_else(
 def test_s3_is_not_for_a_shuffle_or_a_share_group(source: ServiceName, *, shuffle: bool) -> None:
     with pytest.raises(OptionError, match="source='kafka' without a shuffle"):
         DemoOptions(source=source, shuffle=shuffle, storage=StorageName.S3)
+
+
+@pytest.mark.parametrize("nodes", [0, 2, 6])
+def test_a_cluster_of_which_no_node_may_fail_is_refused(nodes: int) -> None:
+    with pytest.raises(OptionError, match=f"nodes={nodes} must be 1, or 3 to 5"):
+        DemoOptions(source=ServiceName.KAFKA, nodes=nodes)
+
+
+def test_nodes_are_those_of_kafka() -> None:
+    assert DemoOptions(source=ServiceName.KAFKA_SHARE, nodes=3).nodes == 3
+    with pytest.raises(OptionError, match="nodes=3 are those of a cluster of Kafka; pass source="):
+        DemoOptions(nodes=3)

@@ -99,7 +99,10 @@ def test_everything_that_can_be_done_to_a_service_is_in_its_plan(seed: int) -> N
         source: {action.kind for action in plan.actions + plan.while_down}
         for source, plan in plans.items()
     }
-    assert done[KINESIS] | done[KAFKA] == set(Kind)
+    several = draw_plan(replace(options(seed, source=KAFKA), nodes=3))
+    of_nodes = {action.kind for action in several.actions} - done[KAFKA]
+    assert done[KINESIS] | done[KAFKA] | of_nodes == set(Kind)
+    assert of_nodes == {Kind.MOVE, Kind.HANG}
     assert not done[KINESIS] & done[KAFKA]
     assert done[KAFKA_SHARE] == done[KAFKA]
 
@@ -149,6 +152,17 @@ def test_a_topic_grows_midway_and_a_transaction_is_aborted_after_that(seed: int)
 def test_a_topic_grows_while_nobody_reads() -> None:
     plan = draw_plan(options(source=KAFKA))
     assert [action.kind for action in plan.while_down] == [Kind.GROW]
+
+
+@pytest.mark.parametrize("seed", SEEDS[:5])
+def test_nodes_of_a_cluster_fail_and_all_else_stays_in_its_order(seed: int) -> None:
+    one = options(seed, source=KAFKA)
+    alone, several = draw_plan(one), draw_plan(replace(one, nodes=3))
+    kinds = [action.kind for action in several.actions]
+    assert kinds[:2] == [Kind.RESTART, Kind.MOVE]
+    assert kinds[-1] is Kind.HANG
+    assert [kinds[0], *kinds[2:-1]] == [action.kind for action in alone.actions]
+    assert several.actions[0].at < 2_500  # before the driver is killed
 
 
 def test_both_halves_of_the_handler_are_killed_by_some_seed() -> None:

@@ -7,6 +7,7 @@ Codes and fields are those of Kafka's protocol guide, and of Errors.java of Kafk
 from __future__ import annotations
 
 from collections import defaultdict
+from copy import copy
 from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -144,8 +145,11 @@ def test_an_error_that_passes_by_itself_ends_neither_reading_nor_writing(code: i
 
 
 def test_an_error_that_aiokafka_does_not_know_has_its_name() -> None:
-    assert "code 78, OFFSET_NOT_AVAILABLE" in str(error_of(78, "t-0"))
-    assert "code 99" in str(error_of(99, "t-0"))
+    assert str(error_of(78, "t-0")) == "[Error 78] OFFSET_NOT_AVAILABLE: t-0"
+    assert str(error_of(999, "t-0")) == "[Error 999] a code that is newer than Kafka 4.3: t-0"
+    again = copy(error_of(78, "t-0"))  # as Spark sends it to the driver
+    assert again is not None
+    assert (str(again), again.retriable) == ("[Error 78] OFFSET_NOT_AVAILABLE: t-0", True)
 
 
 # ListOffsets

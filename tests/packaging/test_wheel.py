@@ -74,6 +74,7 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
 #   are set aside, values that a table would alter, batches that a sink knows again, throttled
 #   brokers, functions that never run, and hints by call and code.
 # - 600 for clusters of Kafka in tests and brokers that hang, 550 for the embedded Kinesis of today.
+# - 200 for a demo on several nodes, and the meaning of each error code of Kafka.
 # - 400 for streams of Kinesis that distribute their records, and their own limits of a record.
 # - 2,300 for queues of Kinesis: source, commands, and the embedded server.
 # - 1,650 for members of consumer groups.

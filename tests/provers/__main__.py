@@ -1,9 +1,10 @@
-"""Search for failures: `python -m tests.provers sim` and `python -m tests.provers crash`."""
+"""Search for failures: `python -m tests.provers sim`, and so `crash` and `cluster`."""
 
 from __future__ import annotations
 
 import typer
 
+from tests.provers.cluster.command import cluster
 from tests.provers.crash.command import crash
 from tests.provers.simulation.command import sim
 
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.add_typer(sim)
 app.command()(crash)
+app.command()(cluster)
 
 if __name__ == "__main__":
     app(prog_name="python -m tests.provers")

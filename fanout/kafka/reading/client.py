@@ -6,7 +6,6 @@ The versions of the answers are described in aiokafka's `consumer/fetcher.py`. B
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
@@ -20,10 +19,11 @@ from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.error_codes import check_complete, error_of, raise_for_code
+from fanout.kafka.reading.near_replicas import NearReplicas
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched, FetchRefused, Throttled
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
@@ -41,12 +41,6 @@ IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 # generation, a member, and a retention.
 _CONSUMER = -1
 _NO_MEMBER = (-1, "", -1)
-# How long the nearer replica that a leader named is used: Kafka's default of metadata.max.age.ms,
-# after which the Java consumer fetches from the leader again (KIP-392).
-_REPLICA_SECONDS = 300.0
-# For how long leaders are not told the rack after a replica has failed: they go on naming it until
-# the cluster misses it, after 9 s (`broker.session.timeout.ms`).
-_WITHOUT_RACK_SECONDS = 15.0
 
 
 async def start_client(
@@ -86,12 +80,10 @@ class _Client:
         options: ConsumerOptions,
     ) -> None:
         self._connections = connections
-        self._client_rack = client_rack
-        self._rack_told_from = 0.0
+        self._near = NearReplicas(client_rack)
         self._isolation_level = isolation_level
         self._options = options
         self._metadata = ClusterMetadata(connections)
-        self._replicas: dict[Partition, tuple[int, float]] = {}
         self._groups = Coordinators(connections, CoordinatorType.GROUP)
 
     async def start(self) -> None:
@@ -112,10 +104,8 @@ class _Client:
         return await self._metadata.refresh(topics)
 
     def leader(self, partition: Partition) -> int | None:
-        replica, until = self._replicas.get(partition, (None, 0.0))
-        if replica is not None and _now() < until:
-            return replica
-        return self._metadata.leader(partition)
+        replica = self._near.of(partition)
+        return self._metadata.leader(partition) if replica is None else replica
 
     async def offsets(
         self, specs: Mapping[Partition, OffsetSpec | int]
@@ -175,14 +165,14 @@ class _Client:
             self._options.fetch_max_bytes,
             self._isolation_level,
             topics,
-            self._client_rack if _now() >= self._rack_told_from else "",
+            self._near.rack,
         )
         try:
             response = await self._connections.send(broker, request, Lane.FETCHES)
             # The answer as a whole has an error code since version 7.
             raise_for_code(getattr(response, "error_code", 0), f"a fetch from broker {broker}")
         except KafkaError:
-            self._leave_replicas(fetches)
+            self._near.leave(fetches)
             raise
         answers: dict[Partition, FetchAnswer] = {}
         if response.throttle_time_ms > 0:
@@ -198,10 +188,9 @@ class _Client:
         if error is None:
             answer, replica = read_fetched(*fields)
             if replica is not None:
-                until = _now() + _REPLICA_SECONDS
-                self._replicas[partition] = (replica, until)
+                self._near.use(partition, replica)
             return answer
-        self._leave_replicas([partition])
+        self._near.leave([partition])
         if isinstance(error, OffsetOutOfRangeError) and broker != self._metadata.leader(partition):
             # A replica lags behind its leader; only the leader knows whether records are lost.
             error = NotLeaderForPartitionError(f"{partition} has no such offset on broker {broker}")
@@ -221,16 +210,6 @@ class _Client:
                 raise metadata.error(partition)
             leaders[leader].append(partition)
         return leaders
-
-    def _leave_replicas(self, partitions: Iterable[Partition]) -> None:
-        """Fetch from the leaders again, because a replica failed."""
-        for partition in partitions:
-            if self._replicas.pop(partition, None) is not None:
-                self._rack_told_from = _now() + _WITHOUT_RACK_SECONDS
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def read_fetched(

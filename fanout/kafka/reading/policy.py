@@ -21,6 +21,7 @@ from fanout.errors import (
     SubscriptionEndedError,
     SubscriptionSilentError,
 )
+from fanout.kafka.protocol.error_codes import BrokerError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +54,7 @@ class ErrorKind(Enum):
 
 
 _REPORT: Final = "an error that fanout does not know; please report it"
+_OF_OTHERS: Final = "Kafka does not define it as an answer to a reader: see the broker's log"
 
 ROWS: Final[Mapping[ErrorKind, PolicyRow[Remedy]]] = {
     ErrorKind.PASSING: PolicyRow(Retry()),
@@ -64,8 +66,8 @@ ROWS: Final[Mapping[ErrorKind, PolicyRow[Remedy]]] = {
     # without end, slowly and with a log line each time, so that the stream recovers by itself.
     ErrorKind.ACCESS: PolicyRow(Retry(Pace.SLOW), first=Fatal()),
     ErrorKind.REFUSED: PolicyRow(Fatal()),
-    # aiokafka has one error for all codes that are newer than it, and many of them pass: those that
-    # last longer than about ten minutes of the largest waits are fatal.
+    # A broker may have a code that is newer than this table, and many of them pass: those that last
+    # longer than about ten minutes of the largest waits are fatal.
     ErrorKind.UNKNOWN: PolicyRow(Retry(hint=_REPORT, limit=40)),
     # The same bytes fail the same way each time, so the retries are limited.
     ErrorKind.DAMAGE: PolicyRow(Retry(limit=3)),
@@ -160,6 +162,30 @@ _KAFKA: Final[Mapping[type[Exception], ErrorKind]] = {
     kafka.IllegalStateError: ErrorKind.UNEXPECTED,
 }
 
+# The codes for which aiokafka has no class, and which readers are answered. Those of the codes
+# that Java's client retries pass as well; all others are answered to nobody who reads.
+_CODES: Final[Mapping[int, ErrorKind]] = {
+    76: ErrorKind.REFUSED,  # UNSUPPORTED_COMPRESSION_TYPE
+    77: ErrorKind.PASSING,  # STALE_BROKER_EPOCH
+    93: ErrorKind.ACCESS,  # UNACCEPTABLE_CREDENTIAL
+    97: ErrorKind.ACCESS,  # PRINCIPAL_DESERIALIZATION_FAILURE
+    104: ErrorKind.REFUSED,  # INCONSISTENT_CLUSTER_ID
+    107: ErrorKind.PASSING,  # INELIGIBLE_REPLICA
+    108: ErrorKind.PASSING,  # NEW_LEADER_ELECTED
+    114: ErrorKind.REFUSED,  # MISMATCHED_ENDPOINT_TYPE
+    115: ErrorKind.REFUSED,  # UNSUPPORTED_ENDPOINT_TYPE
+    129: ErrorKind.PASSING,  # REBOOTSTRAP_REQUIRED
+}
+_CODE_HINTS: Final[Mapping[int, str]] = {
+    -1: "the broker met an error that it did not expect: see its log",
+    76: "the records are compressed with zstd, and this broker sends them to newer clients alone",
+    93: "check the username and the password",
+    97: "the broker cannot read the name of this client: see its log",
+    104: "the address is that of another cluster: check the bootstrap servers",
+    114: "the address is that of a controller: name the brokers",
+    115: "the address is that of a controller: name the brokers",
+}
+
 # The first that fits counts.
 _TYPES: Final[tuple[tuple[tuple[type[Exception], ...], ErrorKind], ...]] = (
     ((MalformedEventError,), ErrorKind.DAMAGE),
@@ -177,6 +203,7 @@ _HINTS: Final[Mapping[type[Exception], str]] = {
     kafka.CorruptRecordException: (
         "the broker finds its own log damaged: see its log, and restore the partition"
     ),
+    kafka.ProducerFenced: _OF_OTHERS,
     kafka.UnsupportedVersionError: "fanout reads from Kafka 0.11 and later",
     kafka.IncompatibleBrokerVersion: "fanout reads from Kafka 0.11 and later",
 }
@@ -193,12 +220,18 @@ def judge(error: Exception, *, first: bool) -> Treatment:
 def _kind_of(error: Exception) -> ErrorKind:
     if isinstance(error, kafka.KafkaError):
         passing = ErrorKind.PASSING if error.retriable else ErrorKind.UNKNOWN
+        if isinstance(error, BrokerError):
+            return _CODES.get(error.errno, passing)
         return _KAFKA.get(type(error), passing)
     return kind_by_type(error, _TYPES)
 
 
 def _hint_of(error: Exception) -> str:
-    return _HINTS.get(type(error), "")
+    code = code_of(error)
+    if hint := _HINTS.get(type(error)) or _CODE_HINTS.get(code, ""):
+        return hint
+    ours = _kind_of(error) is not ErrorKind.UNKNOWN
+    return _OF_OTHERS if code and not ours else ""
 
 
 _TABLE: Final = PolicyTable(ROWS, kind_of=_kind_of, hint_of=_hint_of)

@@ -13,7 +13,11 @@ from fanout.errors import (
     ServiceError,
     UnwritableRecordError,
 )
-from fanout.kafka.protocol.error_codes import InvalidRecordError, TransactionAbortableError
+from fanout.kafka.protocol.error_codes import (
+    InvalidRecordError,
+    TransactionAbortableError,
+    code_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +75,26 @@ _HINTS: Final[Mapping[type[Exception], str]] = {
         "confirmed records are missing, or another writer uses the same producer id"
     ),
     kafka.UnknownProducerId: "the broker has deleted the producer: check its retention",
+    kafka.TransactionalIdAuthorizationFailed: "grant the principal WRITE on the transactional id",
+    kafka.GroupAuthorizationFailedError: "grant the principal READ on the group",
+    kafka.InvalidTransactionTimeout: (
+        "the brokers allow no transaction to take that long: see transaction.max.timeout.ms"
+    ),
+    kafka.InvalidTopicError: "the topic is an internal one, or its name is not allowed",
+    kafka.UnsupportedForMessageFormatError: "the topic has a message format of before Kafka 0.11",
+    **dict.fromkeys(
+        (kafka.IllegalGenerationError, kafka.UnknownMemberIdError),
+        "the group has members of another application: name a group of its own",
+    ),
 }
+_CODE_HINTS: Final[Mapping[int, str]] = {
+    -1: "the broker met an error that it did not expect: see its log",
+    76: "the broker does not know the compression.type",
+    **dict.fromkeys(
+        (82, 110, 113), "the group has members of another application: name a group of its own"
+    ),
+}
+_OF_OTHERS: Final = "Kafka does not define it as an answer to a writer: see the broker's log"
 
 
 def final_error(error: kafka.KafkaError) -> FanOutError | None:
@@ -92,5 +115,6 @@ def final_error(error: kafka.KafkaError) -> FanOutError | None:
         return UnwritableRecordError(f"{message}: {_UNWRITABLE[kind]}")
     if error.retriable or isinstance(error, _PASSING):
         return None
-    hint = f": {_HINTS[kind]}" if kind in _HINTS else ""
-    return ServiceError(f"the cluster refuses the records, {message}{hint}")
+    code = code_of(error)
+    hint = _HINTS.get(kind) or _CODE_HINTS.get(code, _OF_OTHERS if code else "")
+    return ServiceError(f"the cluster refuses the records, {message}{hint and f': {hint}'}")

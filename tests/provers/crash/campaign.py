@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from fanout.testing.kafka.broker import KafkaBroker
+from fanout.testing.kafka.cluster import KafkaCluster
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.spark.driver_process import Message
@@ -62,6 +63,8 @@ _PER_CALL = {False: 60, True: 10}
 # In which a record that comes twice at the very end would be read as well.
 _AFTERMATH = 1.0
 _LOOK = 0.01
+# A node that does not answer is missed after three seconds.
+_SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
 def run_campaign(
@@ -104,6 +107,7 @@ def run_campaign(
             comparison = campaign.compare()
         report = CrashReport(
             sink=options.sink,
+            nodes=options.nodes,
             seed=options.seed,
             rounds=tuple(rounds),
             verdicts=comparison.verdicts,
@@ -133,11 +137,12 @@ def _run(rounds: Coroutine[Any, Any, list[RoundResult]]) -> list[RoundResult]:
 
 
 @contextmanager
-def _broker(options: CrashOptions) -> Iterator[KafkaBroker | None]:
+def _broker(options: CrashOptions) -> Iterator[KafkaCluster | None]:
     if options.sink is not Sink.KAFKA:
         yield None
         return
-    with KafkaBroker() as broker:
+    several = KafkaCluster(nodes=options.nodes, settings=_SESSION) if options.nodes > 1 else None
+    with several or KafkaBroker() as broker:
         for pipeline in options.pipelines:
             broker.create_topic(output_of(pipeline), PARTITIONS)
             if not pipeline.of_kinesis:
@@ -178,7 +183,7 @@ def _cluster(
 class _Around:
     """What a campaign has around its job."""
 
-    broker: KafkaBroker | None
+    broker: KafkaCluster | None
     kinesis: KinesisProcess | None
     destination: Destination | None
     cluster: StandaloneCluster | None

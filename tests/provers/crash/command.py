@@ -45,6 +45,15 @@ def crash(
             show_default="all into Kafka, or the one into another sink",
         ),
     ] = None,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=5,
+            help="How many nodes Kafka has; with three, one is killed or paused at a time, and "
+            "leaders move.",
+        ),
+    ] = _DEFAULTS.nodes,
     json: Annotated[
         bool,
         typer.Option("--json", help="Print the result as one JSON object, in the last line."),
@@ -61,6 +70,9 @@ def crash(
 
     Two of the pipelines are read by landers on a Spark cluster of separate processes: a lander, its
     executor, or the Spark worker of both dies as it publishes a segment or tells of it.
+
+    With `--nodes 3` topics have three replicas. A node that is killed or paused is missed after
+    three seconds, and is away for two to twelve.
 
     Another client reads the output, read_committed, all the time, and a second one at the end. Both
     must find exactly what was produced: by key, order and count. For example, one round for each
@@ -84,7 +96,9 @@ def crash(
     try:
         every = Pipeline if sink is Sink.KAFKA else (Pipeline.KINESIS,)
         pipelines = tuple(dict.fromkeys(pipeline or every))
-        options = CrashOptions(rounds=rounds, seed=seed, sink=sink, pipelines=pipelines)
+        options = CrashOptions(
+            rounds=rounds, seed=seed, sink=sink, pipelines=pipelines, nodes=nodes
+        )
         report = _run(options, json=json)
     except FanOutError as error:
         typer.echo(f"python -m tests.provers crash: {error}", err=True)

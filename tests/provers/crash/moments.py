@@ -116,6 +116,7 @@ class StrikeKind(StrEnum):
     KILL_SPARK_WORKER = "Spark worker killed"
     KILL_BROKER = "broker killed"
     PAUSE_BROKER = "broker paused"
+    MOVE_LEADERS = "leaders moved"
     KILL_KINESIS = "Kinesis killed"
     CUT_KINESIS = "Kinesis cut"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, cycle
 from random import Random
 from typing import TYPE_CHECKING, Final, final
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ("MAX_ROUNDS", "CampaignFailedError", "CrashOptions", "Round", "draw_crash_plan")
 
 MAX_ROUNDS: Final = 10_000
+_NODES: Final = (1, 3, 4, 5)
 
 # The steps of a batch that every sink has.
 _OF_QUERIES = (
@@ -110,6 +111,12 @@ _OF_BROKERS = (
     (CrashMoment.RANDOM, StrikeKind.PAUSE_BROKER),
     (CrashMoment.BEFORE_MARKER, StrikeKind.PAUSE_BROKER),
 )
+# With several nodes.
+_OF_LEADERS = (
+    (CrashMoment.RANDOM, StrikeKind.MOVE_LEADERS),
+    (CrashMoment.BEFORE_END, StrikeKind.MOVE_LEADERS),
+    (CrashMoment.BEFORE_FLUSH, StrikeKind.MOVE_LEADERS),
+)
 _OF_KINESIS = (
     (CrashMoment.RANDOM, StrikeKind.KILL_KINESIS),
     (CrashMoment.RANDOM, StrikeKind.CUT_KINESIS),
@@ -150,9 +157,12 @@ class CrashOptions:
             has something to find: records that come twice.
         planted: The name of one of CRASH_BUGS that is planted into the driver, for the same; empty
             for none.
+        nodes: How many nodes Kafka has; with several, one of them is struck at a time, and leaders
+            move.
 
     Raises:
-        OptionError: If there is no round, too many, no pipeline, or one that the sink has not.
+        OptionError: If there is no round, too many, no pipeline, one that the sink has not, or
+            there are nodes of which none may fail.
     """
 
     rounds: int = 30
@@ -161,6 +171,7 @@ class CrashOptions:
     at_least_once: tuple[Pipeline, ...] = ()
     sink: Sink = Sink.KAFKA
     planted: str = ""
+    nodes: int = 1
 
     @property
     def by_landers(self) -> bool:
@@ -174,6 +185,10 @@ class CrashOptions:
             raise OptionError("pipelines must name one at least")
         if self.sink is not Sink.KAFKA and self.pipelines != (Pipeline.KINESIS,):
             raise OptionError(f"the pipeline into {self.sink} is {Pipeline.KINESIS} alone")
+        if self.nodes not in _NODES:
+            raise OptionError(f"nodes={self.nodes} must be 1, 3, 4 or 5, so that one may fail")
+        if self.nodes > 1 and self.sink is not Sink.KAFKA:
+            raise OptionError(f"the campaign into {self.sink} has no nodes of Kafka")
 
 
 @final
@@ -185,11 +200,13 @@ class Round:
         strikes: One, or two: then the driver that takes over is struck as well.
         delay: Seconds to wait before it.
         outage: Seconds for which a service is away.
+        node: The node of Kafka that is struck, where one is.
     """
 
     strikes: tuple[Strike, ...]
     delay: float
     outage: float
+    node: int = 1
 
 
 def draw_crash_plan(options: CrashOptions) -> Sequence[Round]:
@@ -199,16 +216,22 @@ def draw_crash_plan(options: CrashOptions) -> Sequence[Round]:
     again; then it strikes the other pipeline.
     """
     random = Random(options.seed)
-    strikes = _strikes(options.pipelines, options.sink, random)
-    return [
+    strikes = _strikes(options, random)
+    rounds = [
         Round(next(strikes), random.uniform(0.1, 1.0), random.uniform(0.5, 3.0))
         for _ in range(options.rounds)
     ]
+    if options.nodes == 1:
+        return rounds
+    # A cluster misses a node after three seconds.
+    return [
+        replace(each, outage=each.outage * 4, node=random.randint(1, options.nodes))
+        for each in rounds
+    ]
 
 
-def _strikes(
-    pipelines: Sequence[Pipeline], sink: Sink, random: Random
-) -> Iterator[tuple[Strike, ...]]:
+def _strikes(options: CrashOptions, random: Random) -> Iterator[tuple[Strike, ...]]:
+    pipelines, sink = options.pipelines, options.sink
     by_landers = [pipeline for pipeline in pipelines if pipeline.by_landers]
     by_driver = [pipeline for pipeline in pipelines if not pipeline.by_landers]
     catalogue: list[tuple[tuple[CrashMoment, StrikeKind], ...]] = [
@@ -220,6 +243,8 @@ def _strikes(
     catalogue += [((moment, StrikeKind.KILL_WORKER),) for moment in _OF_WORKERS[sink]]
     if sink is Sink.KAFKA:
         catalogue += [(other,) for other in _OF_BROKERS]
+    if options.nodes > 1:
+        catalogue += [(other,) for other in _OF_LEADERS]
     if any(pipeline.of_kinesis for pipeline in pipelines):
         catalogue += [(other,) for other in _OF_KINESIS]
     random.shuffle(catalogue)

@@ -59,6 +59,7 @@ class CrashReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         sink: What the job wrote to.
+        nodes: How many nodes of Kafka there were.
         seed: The seed of the plan.
         rounds: Its rounds.
         verdicts: What the comparison of output and input found.
@@ -68,6 +69,7 @@ class CrashReport(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     sink: Sink = Sink.KAFKA
+    nodes: int = 1
     seed: int
     rounds: tuple[RoundResult, ...]
     verdicts: dict[Pipeline, OutputVerdict]
@@ -94,6 +96,7 @@ class CrashReport(msgspec.Struct, frozen=True, kw_only=True):
         caught_up = [each.caught_up for each in self.rounds]
         document: dict[str, Any] = {
             "sink": self.sink,
+            "nodes": self.nodes,
             "seed": self.seed,
             "rounds": len(self.rounds),
             "kills": sum(each.reached for each in self.struck),

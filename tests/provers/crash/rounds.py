@@ -6,13 +6,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from fanout.errors import OptionError
 from tests.provers.crash.moments import CrashMoment, StrikeKind
 from tests.provers.crash.report import RoundResult, Struck
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanout.testing.kafka.broker import KafkaBroker
+    from fanout.testing.kafka.cluster import KafkaCluster
     from fanout.testing.spark.driver_process import Message
     from fanout.testing.trials.job import SparkJob
     from fanout.testing.trials.oracle import OutputOracle
@@ -33,6 +34,8 @@ _TO_CATCH_UP = 120.0
 # A query with landers begins with executors, their Python workers, and jobs that check them; one
 # into tables replays a batch into each of them, and a MERGE is several jobs.
 _TO_CATCH_UP_WITH_MORE = 300.0
+# A node that was struck is in sync after some seconds.
+_TO_BE_IN_SYNC = 60
 # A job that ends by itself so often in one round will do so for ever.
 _MOST_FAILURES = 5
 
@@ -48,31 +51,38 @@ class Services:
         cluster: The Spark cluster; None where no landers read.
     """
 
-    broker: KafkaBroker | None
+    broker: KafkaCluster | None
     kinesis: KinesisProxy | None
     cluster: StandaloneCluster | None = None
 
-    async def strike(self, kind: StrikeKind, control: Control, outage: float) -> None:
+    async def strike(
+        self, kind: StrikeKind, control: Control, outage: float, node: int = 1
+    ) -> None:
         """Strike a service, let the job go on, and bring the service back after a while.
 
         Args:
             kind: What to do.
             control: Where the job waits.
             outage: Seconds for which the service is away.
+            node: The node of Kafka, where one is struck.
         """
         match kind:
             case StrikeKind.KILL_BROKER:
                 assert self.broker is not None
-                await asyncio.to_thread(self.broker.kill)
+                await asyncio.to_thread(self.broker.kill, node)
                 await asyncio.to_thread(control.release)
                 await asyncio.sleep(outage)
-                await asyncio.to_thread(self.broker.restart)
+                await asyncio.to_thread(self.broker.start, node)
             case StrikeKind.PAUSE_BROKER:
                 assert self.broker is not None
-                await asyncio.to_thread(self.broker.pause)
+                await asyncio.to_thread(self.broker.pause, node)
                 await asyncio.to_thread(control.release)
                 await asyncio.sleep(outage)
-                await asyncio.to_thread(self.broker.resume)
+                await asyncio.to_thread(self.broker.resume, node)
+            case StrikeKind.MOVE_LEADERS:
+                assert self.broker is not None
+                await asyncio.to_thread(control.release)
+                await self._move_leaders(self.broker)
             case StrikeKind.KILL_KINESIS:
                 assert self.kinesis is not None
                 await self.kinesis.kill()
@@ -89,6 +99,18 @@ class Services:
                 await asyncio.to_thread(self.cluster.restart_workers)
             case _:
                 raise AssertionError(f"{kind} is no service")
+
+    async def _move_leaders(self, broker: KafkaCluster) -> None:
+        """Let other nodes lead, once the replicas of the node that was struck last are in sync."""
+        for left in reversed(range(_TO_BE_IN_SYNC)):
+            try:
+                await asyncio.to_thread(broker.move_leaders)
+            except OptionError:
+                if not left:
+                    raise
+                await asyncio.sleep(1.0)
+            else:
+                return
 
 
 @final
@@ -149,13 +171,13 @@ class Rounds:
         """
         self.failures = []
         await asyncio.sleep(plan.delay)
-        struck = tuple([await self._strike(each, plan.outage) for each in plan.strikes])
+        struck = tuple([await self._strike(each, plan) for each in plan.strikes])
         caught_up = await self.catch_up()
         return RoundResult(
             number=number, struck=struck, failures=tuple(self.failures), caught_up=caught_up
         )
 
-    async def _strike(self, strike: Strike, outage: float) -> Struck:
+    async def _strike(self, strike: Strike, plan: Round) -> Struck:
         if strike.moment is not CrashMoment.RANDOM:
             await asyncio.to_thread(self._control.arm, strike)
             if not await self._reached():
@@ -169,7 +191,7 @@ class Rounds:
             case StrikeKind.KILL_WORKER | StrikeKind.KILL_LANDER | StrikeKind.KILL_EXECUTOR:
                 pass
             case _:
-                await self._services.strike(strike.kind, self._control, outage)
+                await self._services.strike(strike.kind, self._control, plan.outage, plan.node)
         await asyncio.to_thread(self._control.release)
         return Struck(strike, reached=True)
 

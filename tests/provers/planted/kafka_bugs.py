@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
+from fanout.kafka.protocol.hang_watch import HangWatch
 from fanout.kafka.reading.commits import Committer
 from fanout.kafka.reading.data_loss import DataLossCheck
 from fanout.kafka.reading.fetcher import _Broker
 from fanout.kafka.reading.leaders import Leaders
+from fanout.kafka.reading.near_replicas import NearReplicas
 from fanout.kafka.reading.offsets import OffsetResolver, next_offset
 from fanout.kafka.reading.record_batches import read_raw_batches
 from fanout.kafka.reading.records import AbortFilter, _Part, _parts
 from fanout.kafka.reading.selection import PartitionCatalog
 from fanout.kafka.reading.subscription import PartitionReader, _Subscription
-from fanout.kafka.reading.transport import OffsetSpec
+from fanout.kafka.reading.transport import FetchRefused, OffsetSpec, Throttled
 from tests.provers.planted.edits import (
     ANY,
     Edit,
@@ -68,6 +70,10 @@ def _offset_by_number(batch: RawBatch) -> int:
 
 def _cut_short() -> Exception:
     return MalformedEventError("cut short")
+
+
+def _no_answer() -> FetchRefused:
+    return FetchRefused(MalformedEventError("no answer for a partition"))
 
 
 def _from_the_start_alone(compared: ast.Compare) -> ast.Compare:
@@ -235,6 +241,40 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
                 with_test(_NO),
             ),
         ),
+    ),
+    "a throttled partition is taken for a damaged answer": (
+        Edit(
+            _Broker._hand_out,
+            on(
+                node(ast.If, test=has(node(ast.Name, id=Throttled.__name__))),
+                with_body(
+                    lambda _: [
+                        ast.Assign([ast.Name("answer", ast.Store())], call(_no_answer), lineno=1)
+                    ]
+                ),
+            ),
+        ),
+    ),
+    "a broker that answers at once and without records is asked without a pause": (
+        Edit(_Broker._round, on(node(ast.IfExp), constant(0))),
+    ),
+    "a broker that its cluster misses is waited for": (
+        Edit(
+            HangWatch._is_gone,
+            on(node(ast.Return, value=ast.BoolOp), with_value(constant(value=False))),
+        ),
+    ),
+    "a broker that froze is watched only once": (
+        Edit(HangWatch._look, on(statement(set.discard), drop)),
+    ),
+    "a leader is told the rack although its replica has failed": (
+        Edit(
+            NearReplicas.leave,
+            on(node(ast.Assign), drop),
+        ),
+    ),
+    "offsets that do not move are not stored again": (
+        Edit(Committer.run, on(statement(Committer._store_again), drop)),
     ),
     "the last offsets are not committed at the end": (
         Edit(Committer.finish, on(node(ast.While), drop)),

@@ -24,6 +24,9 @@ __all__ = ("LeaderSpan", "SimCluster")
 # knows no topic, in seconds.
 _ELECTION: Final = 2.0
 _WARMING: Final = 3.0
+# After how many seconds a cluster misses a broker that it does not hear of
+# (`broker.session.timeout.ms`).
+_SESSION: Final = 9.0
 
 _Timeline: TypeAlias = "list[tuple[float, int | None]]"
 
@@ -40,14 +43,19 @@ class LeaderSpan:
     def __contains__(self, now: float) -> bool:
         return self.since <= now < self.until
 
+    def after(self, seconds: float) -> LeaderSpan:
+        """Return what is left of it after its first seconds."""
+        return LeaderSpan(self.since + seconds, self.until)
+
 
 @final
 @dataclass(slots=True)
 class _SimBroker:
-    """When a broker is down, silent, slow, or has just started."""
+    """When a broker is down, silent, frozen, slow, or has just started."""
 
     down: list[LeaderSpan] = field(default_factory=list)
     silent: list[LeaderSpan] = field(default_factory=list)
+    frozen: list[LeaderSpan] = field(default_factory=list)
     slow: list[LeaderSpan] = field(default_factory=list)
     warming: list[LeaderSpan] = field(default_factory=list)
 
@@ -62,6 +70,7 @@ class SimCluster:
         faults: What happens to them.
         until: When all of that is over, in virtual seconds.
         random: Who leads at first, and after an election.
+        rack: The broker in the rack of the clients; 0 for none.
     """
 
     def __init__(
@@ -72,8 +81,10 @@ class SimCluster:
         *,
         until: float,
         random: Random,
+        rack: int = 0,
     ) -> None:
         self.logs = logs
+        self.rack = rack
         self.brokers = {number: _SimBroker() for number in range(1, brokers + 1)}
         self._until = until
         self._random = random
@@ -144,6 +155,40 @@ class SimCluster:
         """Return until when a broker answers nothing; None where it answers."""
         return next((span.until for span in self.brokers[broker].silent if now in span), None)
 
+    @property
+    def freezes(self) -> bool:
+        """Whether a broker ever freezes."""
+        return any(broker.frozen for broker in self.brokers.values())
+
+    def frozen(self, broker: int, now: float) -> bool:
+        """Return whether a broker accepts requests and answers none."""
+        return any(now in span for span in self.brokers[broker].frozen)
+
+    def missed_since(self, broker: int, now: float) -> float | None:
+        """Return since when the cluster misses a broker; None where it does not."""
+        state = self.brokers[broker]
+        return next(
+            (s.since + _SESSION for s in (*state.frozen, *state.down) if now in s.after(_SESSION)),
+            None,
+        )
+
+    def hears_all(self, but: int, since: float, now: float) -> bool:
+        """Return whether all other brokers have answered at once all the time since a moment."""
+        return not any(
+            span.since <= now and since < span.until
+            for number, broker in self.brokers.items()
+            if number != but
+            for span in (*broker.down, *broker.silent, *broker.slow, *broker.warming)
+        )
+
+    def near(self, partition: Partition, now: float) -> int | None:
+        """Return the replica in the clients' rack that a leader names; None for none."""
+        if not self.rack or self.leader(partition, now) == self.rack:
+            return None
+        state = self.brokers[self.rack]
+        away = self.missed_since(self.rack, now) is not None
+        return None if away or any(now in span for span in state.warming) else self.rack
+
     def slow(self, broker: int, now: float) -> bool:
         """Return whether a broker takes long."""
         return any(now in span for span in self.brokers[broker].slow)
@@ -181,6 +226,15 @@ class SimCluster:
         match fault.kind:
             case KafkaFaultKind.BROKER_HANGS:
                 broker.silent.append(span)
+            case KafkaFaultKind.BROKER_FREEZES:
+                broker.silent.append(span)
+                broker.frozen.append(span)
+                missed = span.since + _SESSION
+                for partition in self.logs:
+                    if missed < span.until and self.leader(partition, missed) == number:
+                        successor = self._anyone(missed)
+                        if successor is not None:
+                            self._lead(partition, missed, successor, missed)
             case KafkaFaultKind.BROKER_SLOW:
                 broker.slow.append(span)
             case KafkaFaultKind.BROKER_DIES:
@@ -218,7 +272,7 @@ class SimCluster:
         return self._random.choice(up) if up else None
 
     def _up(self, now: float) -> list[int]:
-        return [number for number in self.brokers if not self.down(number, now)]
+        return [n for n in self.brokers if not self.down(n, now) and not self.frozen(n, now)]
 
 
 def _at(timeline: _Timeline, now: float) -> int | None:

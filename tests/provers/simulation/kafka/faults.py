@@ -27,6 +27,8 @@ class KafkaFaultSite(Enum):
     CALL = "a listing, or a look-up of offsets"
     COMMIT = "a commit of the group's offsets"
     QUOTA = "a quota of a client, which a fetch exceeds"
+    UNUSUAL = "a fetch whose answer is valid and unusual"
+    GROUP = "how long the cluster keeps the offsets of a group without members"
 
 
 @final
@@ -49,6 +51,8 @@ class KafkaFaultKind(StrEnum):
     BROKER_DIES = "broker dies"
     BROKER_HANGS = "broker hangs"
     BROKER_SLOW = "broker slow"
+    # It accepts requests and answers none, until its cluster misses it and others lead.
+    BROKER_FREEZES = "broker freezes"
     # A fetch, or what it says of a partition.
     FETCH_CUT = "fetch cut"
     FETCH_HANGS = "fetch hangs"
@@ -65,6 +69,11 @@ class KafkaFaultKind(StrEnum):
     COMMIT_UNHEARD = "commit unheard"
     # A broker answers without topics, and reads no request for a while.
     FETCH_THROTTLED = "fetch throttled"
+    FETCH_THROTTLED_PARTLY = "fetch throttled partly"
+    # A broker answers at once and without records, although it has some.
+    FETCH_EMPTY = "fetch empty"
+    # The offset of a partition that has not moved for so long is forgotten.
+    OFFSETS_FORGOTTEN = "offsets forgotten"
 
 
 @final
@@ -181,6 +190,14 @@ KAFKA_FAULTS: Final[Mapping[KafkaFaultKind, KafkaFaultTraits]] = MappingProxyTyp
         KafkaFaultKind.COMMIT_HANGS: KafkaFaultTraits(KafkaFaultSite.COMMIT, seconds=(0.1, 120)),
         KafkaFaultKind.COMMIT_UNHEARD: KafkaFaultTraits(KafkaFaultSite.COMMIT),
         KafkaFaultKind.FETCH_THROTTLED: KafkaFaultTraits(KafkaFaultSite.QUOTA, seconds=(0.05, 60)),
+        KafkaFaultKind.FETCH_THROTTLED_PARTLY: KafkaFaultTraits(
+            KafkaFaultSite.QUOTA, seconds=(0.05, 10), lasting=True
+        ),
+        KafkaFaultKind.BROKER_FREEZES: KafkaFaultTraits(KafkaFaultSite.BROKER, seconds=(5, 120)),
+        KafkaFaultKind.FETCH_EMPTY: KafkaFaultTraits(KafkaFaultSite.UNUSUAL, lasting=True),
+        KafkaFaultKind.OFFSETS_FORGOTTEN: KafkaFaultTraits(
+            KafkaFaultSite.GROUP, seconds=(60, 90), times=1
+        ),
     }
 )
 

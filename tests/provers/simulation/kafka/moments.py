@@ -45,9 +45,13 @@ class KafkaSometimes(StrEnum):
     DIED_WAITING = "a broker dies while a fetch waits for data there"
     WARMING = "a broker that has just started knows no topic"
     LAGGING = "a new leader does not know yet what its reader asks for"
+    BROKEN_OFF = "a broker that answers nothing is left, because its cluster misses it"
+    REPLICA_READ = "a replica near its reader is read in place of the leader"
+    REPLICA_DIED = "a replica dies, and a leader has named it to a reader"
     # The group.
     COMMITTED_NEWER = "a commit that has failed is followed by one of newer offsets"
     COMMIT_UNHEARD = "a commit succeeds, and its response is lost"
+    STORED_AGAIN = "an offset of the group is stored again, and has not moved"
     CLOSED_COMMITTING = "a stream is closed while a commit is under way"
     # The producers of a shuffle.
     SUPERSEDED = "a generation of producers takes the place of one that has sent frames"

@@ -61,6 +61,8 @@ class KafkaPlan:
         generations: How many generations of them there are at the most.
         producer_timeout: After how many seconds a producer is silent; None for never.
         on_silent_producer: The action of the stream where one is silent.
+        rack: The broker that is in the rack of the client, and has a replica of everything; 0
+            where the client has no rack.
         source: Which service it is a plan of; the tag of stored plans.
     """
 
@@ -93,6 +95,7 @@ class KafkaPlan:
     generations: int = 1
     producer_timeout: float | None = None
     on_silent_producer: Literal["leave_out", "fail"] = "leave_out"
+    rack: int = 0
     source: Literal["kafka"] = "kafka"
 
     def __post_init__(self) -> None:

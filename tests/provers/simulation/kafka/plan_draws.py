@@ -37,8 +37,24 @@ _SHUFFLED = 0.3
 _TIMED = 0.4
 # The share in which the client has a quota.
 _THROTTLED = 0.1
+# The share in which brokers answer valid and unusual things, freeze, are in the rack of the client,
+# or soon forget the offsets of a group.
+_UNUSUAL = 0.08
+_FROZEN = 0.08
+_IN_RACK = 0.08
+_FORGETFUL = 0.04
+# Long enough for offsets to be forgotten.
+_LONG = 240.0
 _MOST: Final = 60
 _OF_A_PARTITION: Final = {KafkaFaultSite.LOG, KafkaFaultSite.LEADERS, KafkaFaultSite.ANSWER}
+# Drawn apart from the others, so that a seed keeps the plan that it has had.
+_APART: Final = {
+    KafkaFaultKind.FETCH_THROTTLED,
+    KafkaFaultKind.FETCH_THROTTLED_PARTLY,
+    KafkaFaultKind.FETCH_EMPTY,
+    KafkaFaultKind.BROKER_FREEZES,
+    KafkaFaultKind.OFFSETS_FORGOTTEN,
+}
 _OF_A_TOPIC: Final = {
     KafkaFaultKind.RECREATED,
     KafkaFaultKind.DELETED,
@@ -94,6 +110,7 @@ def draw_kafka_plan(seed: int) -> KafkaPlan:
         cluster_faults=(),
     )
     plan = _with_shuffle(plan, stream_of(seed, "kafka shuffle"))
+    plan = _with_rack(plan, stream_of(seed, "kafka rack"))
     faults = stream_of(seed, "kafka faults")
     lossy = on_data_loss == "earliest" or happens(faults, 0.1)
     # A shuffle has its number of partitions for ever.
@@ -105,6 +122,13 @@ def draw_kafka_plan(seed: int) -> KafkaPlan:
         kind = faults.choice(fatal)
         cluster_faults.append(draw_cluster_fault(faults, kind, names, plan.seconds))
     cluster_faults += _draw_throttles(stream_of(seed, "kafka quotas"), plan.seconds)
+    cluster_faults += _draw_unusual(stream_of(seed, "kafka unusual"), plan)
+    cluster_faults += _draw_deaths_of_replica(stream_of(seed, "kafka replica"), plan)
+    forgetful = stream_of(seed, "kafka forgetful")
+    if plan.group and happens(forgetful, 2 * _FORGETFUL):
+        plan = replace(plan, seconds=max(plan.seconds, _LONG))
+        kind = KafkaFaultKind.OFFSETS_FORGOTTEN
+        cluster_faults.append(replace(draw_cluster_fault(forgetful, kind, (), 1.0), at=0.0))
     if plan.producers:
         cluster_faults = [replace(f, amount=_whole(f, partitions)) for f in cluster_faults]
     return replace(
@@ -135,6 +159,34 @@ def _draw_throttles(random: Random, seconds: float) -> list[KafkaFault]:
     kind = KafkaFaultKind.FETCH_THROTTLED
     times = random.choice((1, 3, 10))
     return [draw_cluster_fault(random, kind, (), seconds) for _ in range(times)]
+
+
+def _with_rack(plan: KafkaPlan, random: Random) -> KafkaPlan:
+    """Return a plan whose client has a rack, and a broker there; or the plan as it is."""
+    if not happens(random, _IN_RACK):
+        return plan
+    brokers = max(2, plan.brokers)
+    return replace(plan, brokers=brokers, rack=random.randint(1, brokers))
+
+
+def _draw_deaths_of_replica(random: Random, plan: KafkaPlan) -> list[KafkaFault]:
+    """Draw when the broker in the client's rack dies."""
+    if not plan.rack:
+        return []
+    kind = KafkaFaultKind.BROKER_DIES
+    drawn = [draw_cluster_fault(random, kind, (), plan.seconds) for _ in range(2)]
+    return [replace(fault, amount=plan.rack - 1) for fault in drawn]
+
+
+def _draw_unusual(random: Random, plan: KafkaPlan) -> list[KafkaFault]:
+    """Draw answers that are valid and unusual, and brokers that freeze: in few plans."""
+    kinds: list[KafkaFaultKind] = []
+    if happens(random, _UNUSUAL):
+        unusual = (KafkaFaultKind.FETCH_EMPTY, KafkaFaultKind.FETCH_THROTTLED_PARTLY)
+        kinds += random.choices(unusual, k=3)
+    if plan.brokers > 1 and happens(random, _FROZEN):
+        kinds += [KafkaFaultKind.BROKER_FREEZES] * random.choice((1, 2))
+    return [draw_cluster_fault(random, kind, (), plan.seconds) for kind in kinds]
 
 
 def _whole(fault: KafkaFault, partitions: int) -> int:
@@ -178,7 +230,7 @@ def draw_cluster_faults(
     kinds = [
         kind
         for kind, traits in KAFKA_FAULTS.items()
-        if traits.site is not KafkaFaultSite.QUOTA
+        if kind not in _APART
         if happens(random, 0.4) and not traits.fatal and (lossy or not traits.lossy)
         if kind not in but
     ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import (
@@ -16,11 +18,12 @@ from aiokafka.errors import (
 )
 
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched, OffsetSpec
+from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.kafka.faults import ERRORS, KafkaFault, KafkaFaultKind, KafkaFaultSite
 from tests.provers.simulation.kafka.moments import KafkaSometimes, note_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from random import Random
 
     from fanout.kafka.partitions import Partition
@@ -37,6 +40,27 @@ _LATENCY: Final = 0.002
 _SLOW: Final = (0.5, 8.0)
 # Two requests, one behind the other, may be as long under way together as a broker may be silent.
 _LONG: Final = 10.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """When a process has stored an offset of its group.
+
+    Args:
+        at: When, in virtual seconds.
+        blocked: For how many seconds its loop had stood still by then.
+        run: The number of the process; 0 once a call about the group has failed.
+    """
+
+    at: float
+    blocked: float
+    run: int
+
+
+def run_blocked() -> float:
+    """Return for how many seconds the loop has stood still."""
+    return running_loop().blocked
 
 
 @final
@@ -70,9 +94,12 @@ class KafkaSimService:
         self.moments: Counter[str] = Counter()
         self.offsets: dict[Partition, int] = {}
         """The offsets that the group has committed."""
+        self.forgotten: set[Partition] = set()
+        """The partitions whose offset the cluster has forgotten at some time."""
         self._random = random
         self._request_timeout = request_timeout
         self._requests = 0
+        self._stored: dict[Partition, StoredOffset] = {}
         self._rotten: set[tuple[Partition, int]] = set()
 
     @property
@@ -92,13 +119,20 @@ class KafkaSimService:
         finally:
             del sent_responses.calling[number]
 
-    async def reach(self, broker: int, sent_responses: SentResponses, hang: float = 0.0) -> None:
+    async def reach(
+        self,
+        broker: int,
+        sent_responses: SentResponses,
+        hang: float = 0.0,
+        broken: asyncio.Future[Exception] | None = None,
+    ) -> None:
         """Let a request travel to a broker and its answer back, however long that takes.
 
         Args:
             broker: The broker.
             sent_responses: The responses to the process that asks.
             hang: For how many seconds it gets no answer.
+            broken: The reason, once the client has closed the connection; None where it never does.
 
         Raises:
             KafkaConnectionError: The broker is down, or dies meanwhile.
@@ -112,7 +146,12 @@ class KafkaSimService:
         silent = cluster.silent_until(broker, began)
         takes = max(takes, hang, 0.0 if silent is None else silent - began)
         sent_responses.hung += takes > _LONG
-        await asyncio.sleep(min(takes, self._request_timeout))
+        patience = min(takes, self._request_timeout)
+        if broken is None:
+            await asyncio.sleep(patience)
+        elif (await asyncio.wait({broken}, timeout=patience))[0]:
+            self.moments[KafkaSometimes.BROKEN_OFF] += 1
+            raise sent_responses.gives(broken.result())
         if cluster.died(broker, began, self.now):
             raise sent_responses.gives(KafkaConnectionError(f"broker {broker} has died"))
         if takes > self._request_timeout:
@@ -122,9 +161,31 @@ class KafkaSimService:
         """Return a broker for a request that any can answer: one that is up, if there is one."""
         cluster = self.cluster
         for number in cluster.brokers:
-            if number not in but and not cluster.down(number, self.now):
+            away = cluster.down(number, self.now) or cluster.frozen(number, self.now)
+            if number not in but and not away:
                 return number
         return 1
+
+    def store(self, offsets: Mapping[Partition, int], run: int) -> None:
+        """Store offsets of the group for a process."""
+        for partition, offset in offsets.items():
+            self.moments[KafkaSometimes.STORED_AGAIN] += self.offsets.get(partition) == offset
+            self.offsets[partition] = offset
+            self._stored[partition] = StoredOffset(self.now, run_blocked(), run)
+
+    def fails_group(self) -> None:
+        """Note that a call about the group has failed, so that offsets may be forgotten."""
+        self._stored = {p: replace(one, run=0) for p, one in self._stored.items()}
+
+    def forget_offsets(self, run: int) -> list[Partition]:
+        """Forget what is too old; return what of it a process could have stored again."""
+        kept = min((f.seconds for f in self.armed.of(KafkaFaultSite.GROUP)), default=math.inf)
+        old = [p for p, one in self._stored.items() if self.now - one.at > kept]
+        stored = {partition: self._stored.pop(partition) for partition in old}
+        for partition in old:
+            self.offsets.pop(partition, None)
+            self.forgotten.add(partition)
+        return [p for p, one in stored.items() if one.run == run and one.blocked == run_blocked()]
 
     async def wait_for_change(
         self, broker: int, partitions: Sequence[Partition], until: float
@@ -143,8 +204,13 @@ class KafkaSimService:
         # A timer may strike by the resolution of the clock too early.
         await asyncio.sleep(max(0.0, min(first, until) - now) + 1e-6)
 
-    def check_leader(self, broker: int, partition: Partition) -> LogEra:
+    def check_leader(self, broker: int, partition: Partition, *, replica: bool = False) -> LogEra:
         """Return what a broker that is asked for a partition has of it.
+
+        Args:
+            broker: The broker.
+            partition: The partition.
+            replica: Whether a replica near the client will do.
 
         Raises:
             UnknownTopicOrPartitionError: It knows of none.
@@ -156,7 +222,7 @@ class KafkaSimService:
         if era is None or cluster.warming(broker, now):
             self.moments[KafkaSometimes.WARMING] += era is not None
             raise UnknownTopicOrPartitionError(str(partition))
-        if cluster.leader(partition, now) != broker:
+        if cluster.leader(partition, now) != broker and not (replica and broker == cluster.rack):
             self.moments[KafkaSometimes.OLD_LEADER] += 1
             raise NotLeaderForPartitionError(str(partition))
         return era
@@ -184,7 +250,7 @@ class KafkaSimService:
         Raises:
             KafkaError: It is refused.
         """
-        era, now = self.check_leader(broker, partition), self.now
+        era, now = self.check_leader(broker, partition, replica=True), self.now
         high, stable, start = era.high_watermark(now), era.last_stable(now), era.start(now)
         lag = self.cluster.lag(partition, now)
         if lag is not None:

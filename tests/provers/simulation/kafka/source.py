@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from fanout.core.events import Batch
     from fanout.core.positions import Cursor
     from fanout.kafka.reading.kafka_source import KafkaConnection
-    from fanout.kafka.reading.transport import KafkaTransport
     from fanout.kafka.shuffle.source import ShuffleConnection, ShuffleSource
     from tests.provers.simulation.kafka.plan import KafkaPlan
+    from tests.provers.simulation.kafka.transport import KafkaSimTransport
 
 
 __all__ = ("KafkaSimSource", "ShuffleSimSource", "kafka_options")
@@ -48,7 +48,7 @@ class KafkaSimSource:
     """
 
     kafka: KafkaSource
-    transport: Callable[[], KafkaTransport]
+    transport: Callable[[], KafkaSimTransport]
     random: Random
 
     @property
@@ -64,10 +64,11 @@ class KafkaSimSource:
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[KafkaConnection]:
         """Connect as the real source does, over the simulated transport."""
+        transport = self.transport()
         opening = open_kafka_connection(
-            self.kafka, self.transport(), self.random, available_now=available_now
+            self.kafka, transport, self.random, available_now=available_now
         )
-        async with opening as connection:
+        async with transport.watched(), opening as connection:
             yield connection
 
     def cursor(self, batch: Batch, row: int) -> Cursor:
@@ -126,7 +127,7 @@ class ShuffleSimSource:
     """
 
     shuffle: ShuffleSource
-    transport: Callable[[], KafkaTransport]
+    transport: Callable[[], KafkaSimTransport]
     random: Random
 
     @property
@@ -142,10 +143,9 @@ class ShuffleSimSource:
     @asynccontextmanager
     async def connect(self, *, available_now: bool = False) -> AsyncIterator[ShuffleConnection]:
         """Connect as the real source does, over the simulated transport."""
-        opening = open_shuffle(
-            self.shuffle, self.transport(), self.random, available_now=available_now
-        )
-        async with opening as connection:
+        transport = self.transport()
+        opening = open_shuffle(self.shuffle, transport, self.random, available_now=available_now)
+        async with transport.watched(), opening as connection:
             yield connection
 
     def cursor(self, batch: Batch, row: int) -> Cursor:

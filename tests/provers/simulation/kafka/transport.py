@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
+    NotLeaderForPartitionError,
+    OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
 
+from fanout.core.cancellation import TaskScope
+from fanout.kafka.reading.near_replicas import NearReplicas
 from fanout.kafka.reading.transport import Fetched, FetchRefused, Throttled
+from tests.provers.simulation.kafka.connections import SimConnections
 from tests.provers.simulation.kafka.faults import KafkaFaultKind, KafkaFaultSite
 from tests.provers.simulation.kafka.moments import KafkaSometimes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import FetchAnswer, OffsetSpec, PartitionFetch
     from tests.provers.simulation.job.process_run import ProcessRun
+    from tests.provers.simulation.kafka.faults import KafkaFault
     from tests.provers.simulation.kafka.partition_log import LogEra
     from tests.provers.simulation.kafka.sent_responses import SentResponses
     from tests.provers.simulation.kafka.service import KafkaSimService
@@ -57,6 +66,24 @@ class KafkaSimTransport:
         self._leaders: dict[Partition, int] = {}
         self.throttled = 0
         self._quiet_until: defaultdict[int, float] = defaultdict(float)
+        self._near = NearReplicas("here" if service.cluster.rack else "")
+        self._replica_failed_at: dict[Partition, float] = {}
+        self._connections: SimConnections | None = None
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Watch for brokers that freeze while the block runs, where any ever does."""
+        if not self._service.cluster.freezes:
+            yield
+            return
+        async with TaskScope() as scope:
+            self._connections = SimConnections(
+                self._service, self._sent_responses, self._witness, scope
+            )
+            try:
+                yield
+            finally:
+                self._connections.end()
 
     @property
     def cluster_id(self) -> str:
@@ -72,8 +99,9 @@ class KafkaSimTransport:
         return await self._metadata(topics)
 
     def leader(self, partition: Partition) -> int | None:
-        """Return who leads a partition, as far as is known."""
-        return self._leaders.get(partition)
+        """Return who leads a partition, as far as is known, or the replica to be read."""
+        replica = self._near.of(partition)
+        return self._leaders.get(partition) if replica is None else replica
 
     async def offsets(
         self, wanted: Mapping[Partition, OffsetSpec | int]
@@ -102,7 +130,12 @@ class KafkaSimTransport:
     ) -> Mapping[Partition, int | None]:
         """Return what the group has committed."""
         del group_id
-        await self._call("OffsetFetch", self._service.any_broker())
+        try:
+            await self._call("OffsetFetch", self._service.any_broker())
+        except KafkaError:
+            self._service.fails_group()
+            raise
+        self._witness.forgets(self._service.forget_offsets(self._run.number))
         return {partition: self._service.offsets.get(partition) for partition in partitions}
 
     async def commit(
@@ -110,13 +143,24 @@ class KafkaSimTransport:
     ) -> Mapping[Partition, Exception]:
         """Commit next offsets for the group."""
         del group_id
+        self._witness.forgets(self._service.forget_offsets(self._run.number))
+        try:
+            refused = await self._commit(offsets)
+        except KafkaError:
+            self._service.fails_group()
+            raise
+        if refused:
+            self._service.fails_group()
+        return refused
+
+    async def _commit(self, offsets: Mapping[Partition, int]) -> Mapping[Partition, Exception]:
         service, sent_responses = self._service, self._sent_responses
         self._witness.commits(offsets)
         fault = service.strike(KafkaFaultSite.COMMIT)
         kind = None if fault is None else fault.kind
         hang = fault.seconds if fault is not None and kind is KafkaFaultKind.COMMIT_HANGS else 0.0
         with service.counted("OffsetCommit", sent_responses):
-            await service.reach(service.any_broker(), sent_responses, hang)
+            await self._reach(service.any_broker(), hang)
         self._check_alive()
         if fault is not None and kind is KafkaFaultKind.COMMIT_REFUSED:
             raise sent_responses.gives(service.error_of(fault))
@@ -125,7 +169,7 @@ class KafkaSimTransport:
             first = min(offsets)
             refused[first] = sent_responses.gives(service.error_of(fault))
         done = {p: offset for p, offset in offsets.items() if p not in refused}
-        service.offsets.update(done)
+        service.store(done, self._run.number)
         if kind is KafkaFaultKind.COMMIT_UNHEARD:
             service.moments[KafkaSometimes.COMMIT_UNHEARD] += 1
             raise sent_responses.gives(KafkaConnectionError("simulated: the answer is lost"))
@@ -136,8 +180,13 @@ class KafkaSimTransport:
     ) -> Mapping[Partition, FetchAnswer]:
         """Fetch from one broker."""
         self._witness.asks(wanted)
+        self._check_replica(broker, wanted)
         try:
-            answers = await self._fetch(broker, wanted, max_wait)
+            with self._watching(broker):
+                answers = await self._fetch(broker, wanted, max_wait)
+        except KafkaError:
+            self._leave_replica(broker, wanted)
+            raise
         finally:
             self._witness.over(wanted)
         self._witness.gets(wanted, answers)
@@ -150,26 +199,41 @@ class KafkaSimTransport:
         self._witness.asks_broker(broker, self._quiet_until[broker])
         throttle = service.strike(KafkaFaultSite.QUOTA)
         if throttle is not None:
-            self.throttled += 1
-            self._quiet_until[broker] = service.now + throttle.seconds
-            return dict.fromkeys(wanted, Throttled(throttle.seconds))
+            return self._throttle(throttle, broker, wanted)
         fault = service.strike(KafkaFaultSite.REQUEST)
         began = service.now
         with service.counted("Fetch", sent_responses):
             hangs = fault is not None and fault.kind is KafkaFaultKind.FETCH_HANGS
-            await service.reach(broker, sent_responses, fault.seconds if fault and hangs else 0.0)
+            await self._reach(broker, fault.seconds if fault and hangs else 0.0)
             self._check_alive()
+            if service.strike(KafkaFaultSite.UNUSUAL) is not None:
+                self._witness.gets_nothing(broker)
+                return {p: _emptied(one) for p, one in self._answers(broker, wanted).items()}
             if fault is not None and fault.kind is KafkaFaultKind.FETCH_CUT:
                 raise sent_responses.gives(KafkaConnectionError("simulated: the connection is cut"))
             answers = self._answers(broker, wanted)
-            while not _has_content(answers) and service.now < began + max_wait:
+            while self._waits(wanted, answers) and service.now < began + max_wait:
                 await service.wait_for_change(broker, list(wanted), began + max_wait)
                 if service.cluster.died(broker, began, service.now):
                     service.moments[KafkaSometimes.DIED_WAITING] += 1
                     raise sent_responses.gives(KafkaConnectionError(f"broker {broker} has died"))
+                if service.cluster.frozen(broker, service.now):
+                    await self._reach(broker)
                 answers = self._answers(broker, wanted)
         self._check_alive()
         return answers
+
+    def _throttle(
+        self, throttle: KafkaFault, broker: int, wanted: Mapping[Partition, PartitionFetch]
+    ) -> Mapping[Partition, FetchAnswer]:
+        """Answer without records, or with those of every other partition."""
+        self.throttled += 1
+        self._quiet_until[broker] = self._service.now + throttle.seconds
+        throttled: FetchAnswer = Throttled(throttle.seconds)
+        some: dict[Partition, PartitionFetch] = {}
+        if throttle.kind is KafkaFaultKind.FETCH_THROTTLED_PARTLY:
+            some = dict(list(wanted.items())[1::2])
+        return dict.fromkeys(wanted, throttled) | self._answers(broker, some)
 
     def _answers(
         self, broker: int, wanted: Mapping[Partition, PartitionFetch]
@@ -196,9 +260,19 @@ class KafkaSimTransport:
         try:
             if fault is not None:
                 raise service.error_of(fault)
+            near = service.cluster.near(partition, service.now)
+            leads = service.cluster.leader(partition, service.now) == broker
+            if near is not None and leads and self._near.rack:
+                self._near.use(partition, near)
+                room, whole = 0, False
+            service.moments[KafkaSometimes.REPLICA_READ] += broker == near
             return service.read(broker, partition, want, sent_responses, room=room, whole=whole)
         except KafkaError as error:
             sent_responses.refused[partition, want.offset, type(error).__name__] += 1
+            replica = self._near.of(partition) is not None
+            self._near.leave([partition])
+            if replica and isinstance(error, OffsetOutOfRangeError):
+                error = NotLeaderForPartitionError(f"{partition} on the replica {broker}")
             return FetchRefused(sent_responses.gives(error))
 
     async def _metadata(self, topics: Sequence[str] | None) -> dict[str, Sequence[int] | Exception]:
@@ -235,8 +309,8 @@ class KafkaSimTransport:
         fault = service.strike(KafkaFaultSite.CALL)
         kind = None if fault is None else fault.kind
         hang = fault.seconds if fault is not None and kind is KafkaFaultKind.CALL_HANGS else 0.0
-        with service.counted(name, sent_responses):
-            await service.reach(broker, sent_responses, hang)
+        with service.counted(name, sent_responses), self._watching(broker):
+            await self._reach(broker, hang)
         self._check_alive()
         if fault is not None and kind is KafkaFaultKind.CALL_REFUSED:
             raise sent_responses.gives(service.error_of(fault))
@@ -267,10 +341,49 @@ class KafkaSimTransport:
         except KafkaError as error:
             raise self._sent_responses.gives(error) from None
 
+    def _watching(self, broker: int) -> AbstractContextManager[None]:
+        return nullcontext() if self._connections is None else self._connections.watching(broker)
+
+    async def _reach(self, broker: int, hang: float = 0.0) -> None:
+        if self._connections is None:
+            await self._service.reach(broker, self._sent_responses, hang)
+        else:
+            await self._connections.reach(broker, hang)
+
+    def _waits(
+        self, wanted: Mapping[Partition, PartitionFetch], answers: Mapping[Partition, FetchAnswer]
+    ) -> bool:
+        """Return whether a broker waits: an answer that names a replica is sent at once."""
+        if any(self.leader(p) not in {None, self._leaders.get(p)} for p in wanted):
+            return False
+        return not _has_content(answers)
+
+    def _check_replica(self, broker: int, wanted: Mapping[Partition, PartitionFetch]) -> None:
+        """Check that a replica is not asked again while the cluster does not know that it died."""
+        cluster, now = self._service.cluster, self._service.now
+        for partition in wanted:
+            if self._near.of(partition) == broker and cluster.down(broker, now):
+                self._service.moments[KafkaSometimes.REPLICA_DIED] += 1
+                failed = self._replica_failed_at.get(partition)
+                if failed is not None and not cluster.died(broker, failed + 1e-6, now):
+                    self._witness.asks_dead_replica(partition, now - failed)
+
+    def _leave_replica(self, broker: int, wanted: Mapping[Partition, PartitionFetch]) -> None:
+        for partition in wanted:
+            if self._near.of(partition) == broker and self._service.cluster.down(
+                broker, self._service.now
+            ):
+                self._replica_failed_at[partition] = self._service.now
+        self._near.leave(wanted)
+
     def _check_alive(self) -> None:
         """Let the calls of a dead process get no answer."""
         if self._run.dead:
             raise self._sent_responses.gives(KafkaConnectionError("this process is dead"))
+
+
+def _emptied(answer: FetchAnswer) -> FetchAnswer:
+    return replace(answer, batches=b"") if isinstance(answer, Fetched) else answer
 
 
 def _has_content(answers: Mapping[Partition, FetchAnswer]) -> bool:

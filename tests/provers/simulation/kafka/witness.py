@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import LeaderNotAvailableError
@@ -17,7 +17,7 @@ from tests.provers.simulation.errors import OracleError
 from tests.provers.simulation.kafka.moments import KafkaSometimes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fanout.core.backoff import Pacing
     from fanout.core.events import Split
@@ -32,6 +32,8 @@ __all__ = ("KafkaWitness",)
 
 _MOST_WRONGS: Final = 5
 _RESOLUTION: Final = 1e-6  # of the clock, in seconds
+# A broker that answers at once and without records is asked at most a hundred times a second.
+_EMPTY_A_SECOND: Final = 150
 
 
 @final
@@ -66,6 +68,7 @@ class KafkaWitness:
         self._answers: dict[Partition, tuple[int, int]] = {}
         self._asking: dict[Partition, int] = {}
         self._unreported: set[Partition] = set()
+        self._nothing: defaultdict[int, deque[float]] = defaultdict(deque)
 
     def opened(self, stream: FanOut) -> None:
         """Begin to look at a stream."""
@@ -115,6 +118,28 @@ class KafkaWitness:
         left = quiet_until - self._now
         if left > _RESOLUTION:
             self._wrong(f"broke a rule: broker {broker} is asked {left:.3f} s before it reads")
+
+    def gets_nothing(self, broker: int) -> None:
+        """Check that a broker which answers at once and without records is not asked in a loop."""
+        answers = self._nothing[broker]
+        answers.append(self._now)
+        while answers[0] < self._now - 1.0:
+            answers.popleft()
+        if len(answers) == _EMPTY_A_SECOND:
+            self._wrong(f"broke a rule: broker {broker} has nothing, and is asked without a pause")
+
+    def waits(self, broker: int, seconds: float) -> None:
+        """Take note of a request that waits for a broker which the cluster misses."""
+        self._wrong(f"stuck: a request waits {seconds:.1f} s too long for broker {broker}")
+
+    def asks_dead_replica(self, partition: Partition, since: float) -> None:
+        """Take note of a replica that is asked again after it has failed."""
+        self._wrong(f"broke a rule: the dead replica of {partition} is asked again in {since:.1f}s")
+
+    def forgets(self, partitions: Sequence[Partition]) -> None:
+        """Take note of offsets that the group has forgotten, and could have been stored again."""
+        if partitions and not self._run.dead:
+            self._wrong(f"lost: the group has forgotten its offsets of {partitions}")
 
     def over(self, wanted: Mapping[Partition, PartitionFetch]) -> None:
         """Record that a fetch is answered, or has failed."""
@@ -235,7 +260,9 @@ class KafkaWitness:
         if reading is None or not self._service.calls["OffsetCommit"]:
             return
         # A gap that is not reported yet may have led back to before what is acknowledged.
-        for partition in sorted(self._sent_responses.committed.keys() - self._unreported):
+        self.forgets(self._service.forget_offsets(self._run.number))
+        out = self._unreported | self._service.forgotten
+        for partition in sorted(self._sent_responses.committed.keys() - out):
             offset = self._service.offsets.get(partition, 0)
             acknowledged = reading.places[partition].acknowledged
             if reading.owed(partition, offset, acknowledged):

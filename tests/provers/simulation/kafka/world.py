@@ -38,7 +38,12 @@ __all__ = ("KafkaWorld",)
 _CLOSE_GRACE: Final = 5.0
 # A little less than the second that a stream that has failed has to stop reading.
 _RECENT: Final = 0.9
-_AT_ONCE: Final = {KafkaFaultSite.LOG, KafkaFaultSite.LEADERS, KafkaFaultSite.BROKER}
+_AT_ONCE: Final = {
+    KafkaFaultSite.LOG,
+    KafkaFaultSite.LEADERS,
+    KafkaFaultSite.BROKER,
+    KafkaFaultSite.GROUP,
+}
 
 
 @final
@@ -69,6 +74,7 @@ class KafkaWorld:
             plan.cluster_faults,
             until=plan.seconds,
             random=stream_of(plan.seed, "kafka leaders"),
+            rack=plan.rack,
         )
         self._service = KafkaSimService(
             cluster,

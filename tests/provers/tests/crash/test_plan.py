@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_the_same_seed_draws_the_same_plan_and_another_does_not() -> None:
 
 
 def test_every_step_of_a_batch_is_struck_in_one_deal_of_some_sink() -> None:
-    dealt = [*strikes(rounds=catalogue(*ALL), seed=Random(0).randrange(100))]
+    dealt = [*strikes(rounds=catalogue(*ALL) + 10, nodes=3, seed=Random(0).randrange(100))]
     for sink in SINKS:
         deal = catalogue(Pipeline.KINESIS, sink=sink)
         dealt += strikes(rounds=deal, sink=sink, pipelines=(Pipeline.KINESIS,))
@@ -85,7 +86,8 @@ def test_kinesis_is_left_alone_where_nobody_reads_it() -> None:
     assert {each.pipeline for both in dealt for each in both} == {Pipeline.KAFKA}
     kinds = {each.kind for both in dealt for each in both}
     of_kinesis = {StrikeKind.KILL_KINESIS, StrikeKind.CUT_KINESIS}
-    assert kinds == set(StrikeKind) - of_kinesis - OF_LANDERS
+    of_clusters = {StrikeKind.MOVE_LEADERS}
+    assert kinds == set(StrikeKind) - of_kinesis - OF_LANDERS - of_clusters
 
 
 @pytest.mark.parametrize("pipelines", [ALL, LANDERS])
@@ -102,6 +104,26 @@ def test_one_of_two_rounds_strikes_in_a_lander() -> None:
     for seed in range(50):
         moments = [each.moment for both in strikes(rounds=2, seed=seed) for each in both]
         assert set(moments) & IN_LANDERS
+
+
+def test_nodes_of_a_cluster_are_struck_one_at_a_time_and_leaders_move() -> None:
+    rounds = draw_crash_plan(CrashOptions(rounds=60, nodes=3))
+    alone = draw_crash_plan(CrashOptions(rounds=60))
+    assert {each.node for each in rounds} == {1, 2, 3}
+    assert {each.node for each in alone} == {1}
+    moved = [s for each in rounds for s in each.strikes if s.kind is StrikeKind.MOVE_LEADERS]
+    assert len(moved) >= 3
+    assert not any(s.kind is StrikeKind.MOVE_LEADERS for each in alone for s in each.strikes)
+    assert max(each.outage for each in rounds) > 5  # longer than a session of three seconds
+
+
+@pytest.mark.parametrize("options", [{"nodes": 2}, {"nodes": 3, "sink": Sink.PARQUET}])
+def test_nodes_of_which_none_may_fail_or_that_nobody_needs_are_refused(
+    options: dict[str, Any],
+) -> None:
+    pipelines = (Pipeline.KINESIS,)
+    with pytest.raises(OptionError, match="nodes"):
+        CrashOptions(**{"pipelines": pipelines, **options})
 
 
 def test_outages_and_delays_are_short() -> None:

@@ -1,0 +1,1 @@
+"""All that reads and writes Kafka, on nodes that fail, beside librdkafka on the same fault."""
