@@ -45,6 +45,14 @@ class FanOut:
 
     One task reads at a time, by iterating or by draining. Order holds within a split; a split's
     children come after it.
+
+    Args:
+        source: What is read.
+        connection: The hold on its service.
+        progress: How far each split is.
+        subscribers: Those that read.
+        resumed: The positions of an earlier run, after which this one goes on.
+        shared: The splits that this process has of its group; None where it reads all.
     """
 
     def __init__(

@@ -196,12 +196,15 @@ async def test_decode_may_leave_out_and_refuse_records(work: EmbeddedWork) -> No
             raise ValueError("three")
         return records.slice(0, max(0, records.num_rows))
 
+    # A call that waits for records when its stream closes may take the next one, and nobody has it
+    # until its visibility timeout is over.
+    soon = {"decode": decode, "visibility_timeout": 4}
     work.put(range(6))
-    async with fanout.open(work.source(decode=decode, on_bad_record="dead_letter")) as stream:
+    async with fanout.open(work.source(**soon, on_bad_record="dead_letter")) as stream:
         assert await take(stream, 5) == Counter([0, 1, 2, 4, 5])
         assert stream.lending.statistics.rejected == 1
     work.put([3])
-    async with fanout.open(work.source(decode=decode)) as stream:
+    async with fanout.open(work.source(**soon)) as stream:
         with pytest.raises(fanout.FanOutError, match="decode failed"):
             await first(stream)
 

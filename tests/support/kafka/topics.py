@@ -88,8 +88,16 @@ class Topic:
         """Return the end of a partition, open transactions included."""
         wanted = TopicPartition(self.name, partition)
         latest: Any = OffsetSpec
-        (found,) = self._admin.list_offsets({wanted: latest.latest()}).values()
-        return int(found.result(20).offset)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            (found,) = self._admin.list_offsets({wanted: latest.latest()}).values()
+            try:
+                return int(found.result(20).offset)
+            except KafkaException as error:
+                # This call, unlike others, is not repeated by the client while leaders move.
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
 
     def _written(self, error: object, message: Any) -> None:
         assert error is None, error
