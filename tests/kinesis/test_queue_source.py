@@ -198,7 +198,7 @@ async def test_decode_may_leave_out_and_refuse_records(work: EmbeddedWork) -> No
 
     # A call that waits for records when its stream closes may take the next one, and nobody has it
     # until its visibility timeout is over.
-    soon = {"decode": decode, "visibility_timeout": 4}
+    soon: dict[str, Any] = {"decode": decode, "visibility_timeout": 4}
     work.put(range(6))
     async with fanout.open(work.source(**soon, on_bad_record="dead_letter")) as stream:
         assert await take(stream, 5) == Counter([0, 1, 2, 4, 5])
