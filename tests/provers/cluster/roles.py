@@ -96,7 +96,7 @@ class WriterRole(Role):
 
     async def work(self) -> None:
         """Copy in transactions that hold the positions as well."""
-        async with open_writer(self.kafka, self._target, transactional_id="ours") as writer:
+        async with open_writer(self.kafka, self._target, transactional_id="copy") as writer:
             resume = await writer.positions(self._source)
             async with fanout.open(self._source, resume=resume) as stream:
                 while True:

@@ -151,6 +151,11 @@ class SimCluster:
         deaths = (span.since for span in self.brokers[broker].down)
         return min((death for death in deaths if death > now), default=math.inf)
 
+    def next_freeze(self, broker: int, now: float) -> float:
+        """Return when a broker freezes next; infinity for never."""
+        freezes = (span.since for span in self.brokers[broker].frozen)
+        return min((freeze for freeze in freezes if freeze > now), default=math.inf)
+
     def silent_until(self, broker: int, now: float) -> float | None:
         """Return until when a broker answers nothing; None where it answers."""
         return next((span.until for span in self.brokers[broker].silent if now in span), None)

@@ -193,13 +193,14 @@ class KafkaSimService:
         """Wait until there is something new in one of some partitions, or until a moment.
 
         Args:
-            broker: The broker that holds the request; its death ends the wait too.
+            broker: The broker that holds the request; its death or freeze ends the wait too.
             partitions: The partitions.
             until: The moment.
         """
         now = self.now
         logs = self.cluster.logs
         until = min(until, self.cluster.next_death(broker, now))
+        until = min(until, self.cluster.next_freeze(broker, now))
         first = min((logs[p].next_change(now) for p in partitions if p in logs), default=until)
         # A timer may strike by the resolution of the clock too early.
         await asyncio.sleep(max(0.0, min(first, until) - now) + 1e-6)
