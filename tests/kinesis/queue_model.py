@@ -7,7 +7,6 @@ A job stores a batch together with what it may get again, and acknowledges it af
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -272,7 +271,6 @@ class _DoneError(Exception):
 
 async def run_seed(seed: int) -> None:
     """Put records, kill the job some times, and compare what is stored."""
-    logging.getLogger("fanout").setLevel(logging.CRITICAL)
     random = Random(seed)
     faults = random.choice((0.0, 0.02, 0.1))
     queue, store = ModelQueue(random, faults), Store()

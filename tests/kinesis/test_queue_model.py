@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 SEEDS = 2_000
 _ENOUGH = 300  # seeds within which each bug is found
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Leave warnings of thousands of faults out, until the end of the test."""
+    caplog.set_level(logging.CRITICAL, logger="fanout")
 
 
 def test_some_seeds() -> None:
