@@ -292,6 +292,9 @@ class QueueMember:
         left = {each.receipt: each for each in some}
         unanswered: Exception = ServiceError("the call was cancelled")
         errors |= {each.record.record_id: unanswered for each in some}
+        if kind is Settlement.REJECT and self._receiving.queue.max_receive_count is not None:
+            # Before the call: it may come again before the call is answered.
+            self._receiving.rejected.update(errors)
         deadline = min(each.deadline for each in some)
         attempts = 0
         while left:
@@ -323,15 +326,13 @@ class QueueMember:
             return dict.fromkeys(receipts, error)
 
     def _count_dead(self, held: HeldRecord, kind: Settlement) -> None:
-        """Note a record that the queue makes a dead letter, or will once it was received enough."""
+        """Note a record that the queue makes a dead letter."""
         most, record = self._receiving.queue.max_receive_count, held.record
         if kind is Settlement.ACCEPT or most is None:
             return
         if record.receive_count >= most:
             self._receiving.counts.dead_letters += 1
             self._receiving.rejected.discard(record.record_id)
-        elif kind is Settlement.REJECT:
-            self._receiving.rejected.add(record.record_id)
 
 
 def _tens(held: Sequence[HeldRecord]) -> Iterator[Sequence[HeldRecord]]:
