@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
@@ -196,9 +196,8 @@ class FanOut:
         if max_wait < 0 or first_wait < 0:
             raise OptionError(f"{max_wait=} and {first_wait=} must not be negative")
         basket = Basket(max_records=max_records, max_bytes=max_bytes, cursor=self._source.cursor)
-        with self._reading():
-            if self._shared is not None:
-                self._shared.on_leaving = basket.drop
+        shared = self._shared
+        with self._reading(), nullcontext() if shared is None else shared.collecting(basket.drop):
             try:
                 self._fill(basket)
                 async with _at_most(first_wait):
@@ -206,8 +205,8 @@ class FanOut:
                         self._fill(basket)
                 if basket.batches:
                     await self._fill_until(basket, max_wait)
-                if self._shared is not None:
-                    await self._shared.decided()
+                if shared is not None:
+                    await shared.decided()
             except BaseException:
                 self._subscribers.give_back(basket.events)
                 raise

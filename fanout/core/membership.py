@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
 from fanout.core.cancellation import prefer_cancellation
@@ -18,7 +18,14 @@ from fanout.core.statistics import MembershipStatistics
 from fanout.errors import FanOutError, OptionError, ServiceError, SplitLostError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterator,
+        Mapping,
+    )
     from contextlib import AbstractAsyncContextManager
 
     from fanout.core.backoff import FullJitter
@@ -129,11 +136,10 @@ class SharedSplits:
         self._on_revoked = on_revoked
         self._clock = asyncio.get_running_loop().time
         self._owned: set[str] = set()
-        # Up to where splits were stored that other processes have now.
+        # Up to where splits are acknowledged that were handed over.
         self._stored: dict[str, Position] = {}
         self._acknowledged = asyncio.Event()
-        # Drops what a reader has collected, and not got yet, of a split that leaves.
-        self.on_leaving: Callable[[str], None] = _ignore
+        self._on_leaving: Callable[[str], None] = _ignore
         self._granted = self._handed_over = self._lost = 0
 
     @asynccontextmanager
@@ -169,6 +175,15 @@ class SharedSplits:
     def valid(self) -> bool:
         """Whether records may be delivered at this moment; else the splits are going to be lost."""
         return not self._owned or self._clock() < self._membership.valid_until
+
+    @contextmanager
+    def collecting(self, drop: Callable[[str], None]) -> Iterator[None]:
+        """Call `drop` with each split that leaves while a reader collects what it has not got."""
+        self._on_leaving = drop
+        try:
+            yield
+        finally:
+            self._on_leaving = _ignore  # it holds what was collected
 
     async def decided(self) -> None:
         """Wait until records may be delivered, as splits are lost whose time has run out."""
@@ -245,7 +260,8 @@ class SharedSplits:
             complete = state.acknowledged == state.delivered
             self._lifecycle.handed_over(split, state.acknowledged, complete=complete)
             self._handed_over += 1
-            self._forget(split.id)
+            self._stored[split.id] = state.acknowledged
+            self._progress.remove(split.id)
 
     async def _tell(self, splits: tuple[Split, ...]) -> None:
         if self._on_revoked is None:
@@ -268,7 +284,8 @@ class SharedSplits:
         for id_ in lost:
             self._lifecycle.split_lost(self._progress[id_].split, self._progress[id_].acknowledged)
             self._lost += 1
-            self._forget(id_)
+            self._stored.pop(id_, None)  # what was acknowledged last may be stored or not
+            self._progress.remove(id_)
         self._acknowledged.set()  # a hand-over of them is over
         await self._stop(lost)
 
@@ -276,16 +293,12 @@ class SharedSplits:
         """Deliver nothing of splits from now on."""
         self._owned.difference_update(split_ids)
         for id_ in split_ids:
-            self.on_leaving(id_)
+            self._on_leaving(id_)
 
     async def _stop(self, split_ids: Collection[str]) -> None:
         for id_ in split_ids:
             if id_ in self._subscribers.by_split:
                 await self._subscribers.stop(id_)
-
-    def _forget(self, split_id: str) -> None:
-        self._stored[split_id] = self._progress[split_id].acknowledged
-        self._progress.remove(split_id)
 
 
 def _ignore(split_id: str) -> None:

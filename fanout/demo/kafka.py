@@ -158,7 +158,7 @@ class KafkaStream:
     def _hang(self) -> None:
         node = self._leader()
         self._cluster.pause(node)
-        time.sleep(_HANG)
+        time.sleep(_HANG)  # so that its cluster misses it
         self._cluster.resume(node)
 
     def _move_leaders(self) -> None:
@@ -169,7 +169,7 @@ class KafkaStream:
             except OptionError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(_LOOK)
+                time.sleep(_LOOK)  # a replica does not report that it is in sync again
             else:
                 return
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import fanout
+from fanout.core.drain import Basket
 from fanout.core.events import Split
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import CommitStatistics
@@ -254,6 +255,37 @@ async def test_a_batch_of_before_the_loss_is_no_batch_of_now() -> None:
         await stream.acknowledge(again)
         await stream.acknowledge(drained)  # all of it is acknowledged by now
         assert member.stored == [{"a": Cursor(4)}]
+
+
+@in_virtual_time
+async def test_what_was_acknowledged_of_a_lost_split_is_not_taken_for_stored() -> None:
+    member = Member()
+    async with sharing(member) as stream:
+        await member.grant(A)
+        drained = await stream.drain(max_wait=30)
+        await stream.acknowledge(drained)
+        await (await member.ownership()).lose(["a"])
+        with pytest.raises(SplitLostError):
+            await stream.acknowledge(drained)
+
+
+@in_virtual_time
+async def test_what_a_drain_has_collected_is_not_kept_when_it_has_ended() -> None:
+    asked: list[str] = []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Basket, "drop", lambda _, split_id: asked.append(split_id))
+        member = Member()
+        async with sharing(member) as stream:
+            await member.grant(A, B)
+            await stream.drain(max_wait=30)
+            await (await member.ownership()).lose(["a"])
+            assert asked == []
+            draining = asyncio.create_task(stream.drain(max_wait=30))
+            await asyncio.sleep(1)
+            await (await member.ownership()).lose(["b"])
+            assert asked == ["b"]
+            await draining
 
 
 @in_virtual_time

@@ -122,8 +122,8 @@ _CODES: Final[Mapping[int, Callable[[Any], Iterable[int]]]] = MappingProxyType(
         25: _of_answer,  # AddOffsetsToTxn
         26: _of_answer,  # EndTxn
         28: _of_errors,  # TxnOffsetCommit
-        68: _of_answer,  # ConsumerGroupHeartbeat
         65: lambda answer: (code for code, *_ in answer.states),  # DescribeTransactions
+        68: _of_answer,  # ConsumerGroupHeartbeat
         77: _of_groups,  # ShareGroupDescribe
         90: lambda answer: (code for _, _, code, *_ in answer.groups),  # DescribeShareGroupOffsets
     }
