@@ -61,6 +61,7 @@ ROWS_OF_ROOM = {
         {"reading", "writing"},
         {"options", "stream_positions", "chosen_shards", "closed_shards", "takeovers"},
         {"connection", "streams_connection", "source", "writer", "consumers"},
+        {"leases"},
         {"queue"},
         {"doctor"},
     ),

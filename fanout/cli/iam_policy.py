@@ -44,6 +44,9 @@ def iam_policy(
     queue_arn: Annotated[
         str | None, typer.Option(help="A queue of the stream, to read its records from there.")
     ] = None,
+    table_arn: Annotated[
+        str | None, typer.Option(help="A lease table, to share the stream with other processes.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Print the least IAM policy that reading a stream needs, or writing to it, as JSON.
@@ -64,6 +67,7 @@ def iam_policy(
         deploy=deploy,
         kms_key_arn=kms_key_arn,
         queue_arn=queue_arn,
+        table_arn=table_arn,
     )
     if json:
         print_json(document)

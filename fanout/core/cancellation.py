@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 from fanout.core.error_text import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
 _T = TypeVar("_T")
 
@@ -96,3 +96,45 @@ class TaskScope:
         """Cancel all tasks."""
         for task in self._running:
             task.cancel()
+
+
+@final
+class FailingTasks:
+    """Run tasks while a block runs, which `failure` ends with the first error, as it is.
+
+    A task group of Python below 3.13 leaves the task that waits for it marked as cancelled when one
+    of its tasks fails, so that the error would be taken for one that came while it was stopped.
+    """
+
+    def __init__(self) -> None:
+        self._scope = TaskScope()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> Self:
+        await self._scope.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._scope.__aexit__(None, None, None)
+        finally:
+            self._failed.cancel()
+
+    def spawn(
+        self, name: str, work: Callable[..., Awaitable[None]], *args: Any
+    ) -> asyncio.Task[None]:
+        """Start a task."""
+        return self._scope.spawn(self._run(work, *args), name)
+
+    async def _run(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+        try:
+            await work(*args)
+        except Exception as error:  # noqa: BLE001 - `failure` raises it
+            if self._failed.done():
+                log.warning("another failure after the first: %s", text_of(error))
+            else:
+                self._failed.set_exception(error)
+
+    async def failure(self) -> None:
+        """Wait until a task fails, and raise its error."""
+        await self._failed

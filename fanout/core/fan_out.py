@@ -265,7 +265,7 @@ class FanOut:
         """Report progress without records that follows a position which the service has."""
         progress = self._progress[split.id]
         if self._shared is not None:
-            self._shared.acknowledge({split.id: progress.acknowledged})
+            self._shared.report(split.id)
         elif progress.reported is not None and progress.acknowledge(progress.acknowledged):
             await self._acknowledge({split.id: progress.acknowledged})
 
@@ -323,6 +323,8 @@ class FanOut:
         while not basket.full and (event := self._take()) is not None:
             if not basket.events and not (isinstance(event, Batch) and event.num_records):
                 self._progress.deliver([event])  # nothing is held back before it
+                if self._shared is not None:
+                    self._shared.report(event.split.id)
             elif (rest := basket.add(event)) is not None:
                 self._subscribers.give_back([rest])
 

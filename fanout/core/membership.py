@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from fanout.core.backoff import FullJitter
-    from fanout.core.events import Split
+    from fanout.core.events import End, Split
     from fanout.core.lifecycle_log import LifecycleLog
     from fanout.core.positions import Position
     from fanout.core.progress import Progress
@@ -56,6 +56,9 @@ class SplitHolder(Protocol):
 
     async def lose(self, split_ids: Collection[str]) -> None:
         """Stop reading splits that other processes may have already."""
+
+    def delivered_bytes(self, split_id: str) -> int:
+        """Return how many bytes of a split were delivered here since it was granted."""
 
 
 class Membership(Protocol):
@@ -90,6 +93,9 @@ class Membership(Protocol):
 
     def store(self, positions: Mapping[str, Position]) -> None:
         """Have acknowledged positions of splits that this process has stored soon."""
+
+    def finish(self, end: End) -> None:
+        """Have it stored soon that a split is read to its end, and all of it acknowledged."""
 
 
 class Group(Protocol):
@@ -140,12 +146,13 @@ class SharedSplits:
         self._stored: dict[str, Position] = {}
         self._acknowledged = asyncio.Event()
         self._on_leaving: Callable[[str], None] = _ignore
+        self._ends: dict[str, End] = {}  # of splits that are read to their end
         self._granted = self._handed_over = self._lost = 0
 
     @asynccontextmanager
     async def supervise(self) -> AsyncIterator[None]:
         """Take part in the group while the block runs; nothing is read after it."""
-        async with self._subscribers.running(lambda _: None):
+        async with self._subscribers.running(self._ended):
             self._subscribers.spawn(self._take_part(), "membership")
             yield
 
@@ -197,9 +204,28 @@ class SharedSplits:
         if moved := self._progress.acknowledge(mine):
             self._membership.store(moved)
             self._acknowledged.set()
+        self._finish()
         return tuple(
             id_ for id_, at in positions.items() if id_ not in mine and not self._is_stored(id_, at)
         )
+
+    def report(self, split_id: str) -> None:
+        """Acknowledge what was delivered of a split without records."""
+        self.acknowledge({split_id: self._progress[split_id].acknowledged})
+
+    def _ended(self, end: End) -> None:
+        self._ends[end.split.id] = end
+        self._lifecycle.ended(end)
+
+    def _finish(self) -> None:
+        """Let go of the splits that are read to their end, and acknowledged."""
+        for split_id, end in list(self._ends.items()):
+            state = self._progress[split_id]
+            if state.ended and state.acknowledged == state.delivered:
+                self._membership.finish(end)
+                self._stored[split_id] = state.acknowledged
+                self._forget(split_id)
+                self._subscribers.forget(split_id)
 
     def _may_acknowledge(self, split_id: str, position: Position) -> bool:
         if split_id not in self._progress:
@@ -261,7 +287,7 @@ class SharedSplits:
             self._lifecycle.handed_over(split, state.acknowledged, complete=complete)
             self._handed_over += 1
             self._stored[split.id] = state.acknowledged
-            self._progress.remove(split.id)
+            self._forget(split.id)
 
     async def _tell(self, splits: tuple[Split, ...]) -> None:
         if self._on_revoked is None:
@@ -285,9 +311,18 @@ class SharedSplits:
             self._lifecycle.split_lost(self._progress[id_].split, self._progress[id_].acknowledged)
             self._lost += 1
             self._stored.pop(id_, None)  # what was acknowledged last may be stored or not
-            self._progress.remove(id_)
+            self._forget(id_)
         self._acknowledged.set()  # a hand-over of them is over
         await self._stop(lost)
+
+    def delivered_bytes(self, split_id: str) -> int:
+        """Return how many bytes of a split were delivered here since it was granted."""
+        return self._progress[split_id].bytes if split_id in self._progress else 0
+
+    def _forget(self, split_id: str) -> None:
+        self._owned.discard(split_id)
+        self._ends.pop(split_id, None)
+        self._progress.remove(split_id)
 
     def _leave(self, split_ids: Collection[str]) -> None:
         """Deliver nothing of splits from now on."""

@@ -123,7 +123,8 @@ async def open_stream(
         resume: The `stream.positions` of an earlier run; the stream continues after them.
             None begins at the source's start.
         group: The group whose processes share the splits, such as
-            `fanout.kafka.ConsumerGroup("orders-app")`; it stores what is acknowledged, and a
+            `fanout.kafka.ConsumerGroup(group_id="orders-app")` or
+            `fanout.kinesis.LeaseTable(name="orders-app")`; it stores what is acknowledged, and a
             process goes on from there. None reads all splits here.
         available_now: Read what is there when the stream is opened, and end; for services that
             report where their splits end now. Streams of other services do not end.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fanout.kinesis.deduplication import read_deduplication_ids
     from fanout.kinesis.doctor.diagnose import diagnose
     from fanout.kinesis.iam import iam_policy
+    from fanout.kinesis.leases.group import LeaseTable
     from fanout.kinesis.queue.source import KinesisQueueSource
     from fanout.kinesis.source import KinesisSource
     from fanout.kinesis.writer import KinesisWriter, open_writer
@@ -23,6 +24,7 @@ __all__ = (
     "KinesisQueueSource",
     "KinesisSource",
     "KinesisWriter",
+    "LeaseTable",
     "diagnose",
     "iam_policy",
     "open_writer",
@@ -36,6 +38,7 @@ __getattr__, __dir__ = lazy_exports(
         "KinesisQueueSource": "fanout.kinesis.queue.source",
         "KinesisSource": "fanout.kinesis.source",
         "KinesisWriter": "fanout.kinesis.writer",
+        "LeaseTable": "fanout.kinesis.leases.group",
         "diagnose": "fanout.kinesis.doctor.diagnose",
         "iam_policy": "fanout.kinesis.iam",
         "open_writer": "fanout.kinesis.writer",

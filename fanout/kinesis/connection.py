@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
     from fanout.core.source import Reserve
-    from fanout.kinesis.aws.api import KinesisClient, StreamDescription
+    from fanout.kinesis.aws.api import KinesisClient, ShardDescription, StreamDescription
     from fanout.kinesis.options import KinesisOptions
     from fanout.kinesis.registration import ConsumerRegistration
 
@@ -101,6 +101,11 @@ class KinesisConnection:
     def stream(self) -> StreamDescription:
         """The stream, as the service described it when the connection was opened."""
         return self._stream
+
+    @property
+    def shards(self) -> Mapping[str, ShardDescription]:
+        """The last description of each shard that was listed."""
+        return self._catalog.known
 
     async def splits(self) -> Sequence[Split]:
         """List the shards within the retention period, with their parents."""

@@ -13,6 +13,9 @@ _STREAM: Final = re.compile(
 )
 _CONSUMER: Final = re.compile(r"/consumer/(?P<name>[a-zA-Z0-9_.-]{1,128})(?P<created>:[0-9]+)?")
 _QUEUE: Final = re.compile(r"arn:aws[a-z0-9-]*:kinesis:[a-z0-9-]+:[0-9]{12}:queue/\S+")
+_TABLE: Final = re.compile(
+    r"arn:aws[a-z0-9-]*:dynamodb:[a-z0-9-]+:[0-9]{12}:table/[a-zA-Z0-9_.-]{3,255}"
+)
 _KEY: Final = re.compile(r"arn:aws[a-z0-9-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[a-zA-Z0-9-]+")
 
 
@@ -24,6 +27,7 @@ def iam_policy(
     deploy: bool = False,
     kms_key_arn: str | None = None,
     queue_arn: str | None = None,
+    table_arn: str | None = None,
 ) -> dict[str, Any]:
     """Return the policy document that lets a role read a stream or write to it, and nothing else.
 
@@ -41,6 +45,8 @@ def iam_policy(
         kms_key_arn: The stream's key, if it is encrypted with a customer managed key.
         queue_arn: The ARN of a queue of the stream, to read its records from the queue alone; no
             consumer is needed then. With `deploy` the role may also restore its dead letters.
+        table_arn: The ARN of the lease table by which processes share the stream. With `deploy` the
+            role may also create it.
 
     Raises:
         OptionError: If an ARN is malformed, the consumer belongs to another stream, a queue and a
@@ -63,7 +69,9 @@ def iam_policy(
             statements = _through_a_queue(queue_arn, deploy=deploy)
         case "efo":
             statements = _through_a_consumer(stream_arn, consumer_arn, deploy=deploy)
-        case "polling" | "write" if consumer_arn is not None or deploy or queue_arn is not None:
+        case "polling" | "write" if (
+            consumer_arn is not None or queue_arn is not None or (deploy and table_arn is None)
+        ):
             raise OptionError(
                 all_of(["consumer_arn", "queue_arn", "deploy"]),
                 f" are about consumers, and a role that {mode.removesuffix('ing')}s needs none; "
@@ -77,6 +85,8 @@ def iam_policy(
             raise OptionError(
                 Option("mode", mode), " is not understood; use 'efo', 'polling' or 'write'"
             )
+    if table_arn is not None:
+        statements.append(_through_a_table(table_arn, mode, deploy=deploy))
     statements.append(
         _allow("DescribeStream", ["DescribeStreamSummary", "ListShards"], [stream_arn])
     )
@@ -125,6 +135,23 @@ def _through_a_queue(queue_arn: str, *, deploy: bool) -> list[dict[str, Any]]:
         ]
         statements.append(_allow("RestoreDeadLetters", restoring, [queue_arn]))
     return statements
+
+
+def _through_a_table(table_arn: str, mode: str, *, deploy: bool) -> dict[str, Any]:
+    if not _TABLE.fullmatch(table_arn):
+        raise OptionError(Option("table_arn", table_arn), " is not the ARN of a table of DynamoDB")
+    if mode == "write":
+        raise OptionError(
+            Option("table_arn", table_arn), " is about reading, and this role writes; leave it out"
+        )
+    actions = ["DescribeTable", "Scan", "GetItem", "PutItem", "UpdateItem", "DeleteItem"]
+    actions += ["CreateTable"] if deploy else []
+    return {
+        "Sid": "ShareShards",
+        "Effect": "Allow",
+        "Action": [f"dynamodb:{action}" for action in actions],
+        "Resource": [table_arn],
+    }
 
 
 def _consumers(stream_arn: str, consumer_arn: str | None, *, deploy: bool) -> str:

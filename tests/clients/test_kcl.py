@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,10 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import pytest
 
+import fanout
+from fanout.kinesis import KinesisSource, LeaseTable
+from fanout.kinesis.writing.kpl_format import encode_aggregate
 from fanout.testing.kinesis.server import KinesisServer
-from tests.clients.orders import FIRST, FOURTH, THIRD, Orders, Record
-from tests.clients.programs import Program, wait_until
+from tests.clients.orders import FIRST, FOURTH, SECOND, THIRD, Orders, Record
+from tests.clients.programs import DEADLINE, Program, wait_until
 from tests.clients.table import calls, calls_of
+from tests.support.kinesis.reading import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,3 +169,73 @@ def following(written: list[Record], tenure: Tenure) -> list[Record]:
     numbers = [record.number for record in written]
     after = 0 if tenure.checkpoint == "TRIM_HORIZON" else numbers.index(tenure.checkpoint) + 1
     return written[after : after + len(tenure.records)]
+
+
+def test_an_application_moves_to_members_of_fanout_and_back(
+    application: Application, client: str
+) -> None:
+    orders = application.orders
+    first = application.start("first")
+    orders.put(1_000)
+    application.wait_until_all_is_read()
+    first.leave()
+    orders.put(1_000)
+    # The leases of a worker that has left have to expire.
+    member = Member(orders, client)
+    read = asyncio.run(member.read(1_000))
+    orders.server.split_shard("orders", SECOND)
+    orders.put(1_000)
+    read += asyncio.run(member.read(1_000, parts=3))
+    second = application.start("second")
+    orders.put(500)
+    after = [text for _, text in PARTS[3:]]
+    application.wait_until(lambda: 500 + len(after) <= len(values(second)))
+    second.leave()
+    every = values(first) + [int(value) for value in read] + values(second)
+    parts = range(PARTS_FROM, PARTS_FROM + len(PARTS))
+    assert sorted(every) == [*range(orders.count), *parts]
+
+
+# Of an aggregated record, three are read here, and two by the KCL.
+PARTS_FROM = 1_000_000
+PARTS = [(f"key-{n}", str(PARTS_FROM + n).encode()) for n in range(5)]
+# The KCL drops sub-records whose hash keys are not those of the shard.
+AGGREGATE = encode_aggregate(PARTS, hash_keys=[2**127] * len(PARTS))
+
+
+def values(worker: Worker) -> list[int]:
+    return [int(record.value) for tenure in worker.tenures() for record in tenure.records]
+
+
+@final
+class Member:
+    """A member of fanout in the application of the KCL."""
+
+    def __init__(self, orders: Orders, client: str) -> None:
+        self._server = orders.server
+        self._source = KinesisSource(
+            stream="orders",
+            consumer="kcl",
+            mode="polling" if client.endswith("polling") else "efo",
+            start="TRIM_HORIZON",
+            endpoint_url=orders.server.endpoint_url,
+            session=session(),
+        )
+
+    async def read(self, count: int, *, parts: int = 0) -> list[bytes]:
+        """Read and acknowledge so many records, and parts of an aggregate after them, and leave."""
+        found: list[bytes] = []
+        group = LeaseTable(name="kcl", failover_time=3.0, endpoint_url=self._server.endpoint_url)
+        async with asyncio.timeout(DEADLINE), fanout.open(self._source, group=group) as stream:
+            while len(found) < count:
+                found += await self._take(stream, 1_000)
+            if parts:
+                self._server.put_records("orders", [("a", AGGREGATE)], shard=THIRD)
+                found += await self._take(stream, parts)
+        assert len(found) == count + parts
+        return found
+
+    async def _take(self, stream: fanout.FanOut, most: int) -> list[bytes]:
+        drained = await stream.drain(max_records=most, max_wait=0.5, first_wait=DEADLINE)
+        await stream.acknowledge(drained)
+        return [d for b in drained.batches for d in b.records.column("data").to_pylist()]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import fanout
-from fanout.core.cancellation import prefer_cancellation
+from fanout.core.cancellation import FailingTasks, prefer_cancellation
 from fanout.core.events import Split
 from fanout.errors import MalformedEventError
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
@@ -169,3 +169,35 @@ async def test_a_cancellation_is_preferred_to_the_error_that_came_out_instead() 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def _fail(seconds: float, error: Exception) -> None:
+    await asyncio.sleep(seconds)
+    raise error
+
+
+@in_virtual_time
+async def test_the_error_of_a_task_is_no_cancellation_of_the_one_that_waits() -> None:
+    async def wait() -> None:
+        async with FailingTasks() as tasks:
+            tasks.spawn("sleeper", asyncio.sleep, math.inf)
+            for seconds in (1, 2, 2):
+                tasks.spawn("failing", _fail, seconds, OSError(f"after {seconds} s"))
+            await tasks.failure()
+
+    with pytest.raises(OSError, match="after 1 s") as failed:
+        await wait()
+    prefer_cancellation(failed.value)  # a task group would leave this task cancelled
+
+
+@in_virtual_time
+async def test_tasks_of_which_one_fails_at_the_end_leave_no_error_behind() -> None:
+    async def late() -> None:
+        try:
+            await asyncio.sleep(math.inf)
+        finally:
+            raise OSError
+
+    async with FailingTasks() as tasks:
+        tasks.spawn("late", late)
+        await asyncio.sleep(1)

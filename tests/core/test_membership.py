@@ -11,7 +11,7 @@ import pytest
 
 import fanout
 from fanout.core.drain import Basket
-from fanout.core.events import Split
+from fanout.core.events import End, Split
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import CommitStatistics
 from fanout.errors import (
@@ -45,6 +45,7 @@ class Member:
     def __init__(self) -> None:
         self.valid_until = math.inf
         self.stored: list[dict[str, Position]] = []
+        self.ended: list[End] = []
         self.fault: Exception | None = None
         self._ownership: asyncio.Future[SplitHolder] | None = None
         self._failing = asyncio.Event()
@@ -63,6 +64,9 @@ class Member:
 
     def store(self, positions: Mapping[str, Position]) -> None:
         self.stored.append(dict(positions))
+
+    def finish(self, end: End) -> None:
+        self.ended.append(end)
 
     async def ownership(self) -> SplitHolder:
         assert self._ownership is not None
@@ -442,3 +446,39 @@ async def test_a_stream_can_be_cancelled_at_any_time(after: int) -> None:
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
+
+
+@in_virtual_time
+async def test_the_end_of_a_split_is_told_when_all_before_it_is_acknowledged() -> None:
+    member, split = Member(), Split("c")
+    logs = (Log(split=split, entries=(1, 2), per_event=1, ends=True, children=(A,)),)
+    source = ScriptedSource(logs=logs)
+    async with fanout.open(source, group=member, random=seeded()) as stream:
+        await member.grant(split)
+        first, second = await anext(stream), await anext(stream)
+        assert await nothing_comes(stream)
+        assert member.ended == []
+        await stream.acknowledge(first)
+        assert member.ended == []
+        await stream.acknowledge(second)
+        assert [(end.split, end.children) for end in member.ended] == [(split, (A,))]
+        await stream.acknowledge(second)  # it is stored already
+        found = stream.statistics().membership
+        assert found is not None
+        assert (found.owned, found.granted, found.handed_over, found.lost) == (0, 1, 0, 0)
+        await member.grant(split, position=Cursor(2))  # its end was not stored in time
+        assert await nothing_comes(stream)
+        assert len(member.ended) == 2
+
+
+@in_virtual_time
+async def test_a_drain_tells_of_an_end_behind_everything() -> None:
+    member, split = Member(), Split("c")
+    source = ScriptedSource(logs=(Log(split=split, entries=(1, 2), per_event=1, ends=True),))
+    async with fanout.open(source, group=member, random=seeded()) as stream:
+        await member.grant(split)
+        drained = await stream.drain(max_wait=60)
+        assert drained.num_records == 2
+        assert member.ended == []
+        await stream.acknowledge(drained)
+        assert [end.split for end in member.ended] == [split]

@@ -21,6 +21,7 @@ RUN_BY: Final = {
     "kafka-writer.md": ("kafka/writer/test_page.py",),
     "kafka.md": ("kafka/test_pages.py", "spark/test_pages.py"),
     "kinesis.md": ("docs/test_examples.py",),
+    "kinesis-members.md": ("kinesis/leases/test_page.py",),
     "kinesis-queues.md": ("kinesis/test_queue_page.py",),
     "kinesis-writer.md": ("kinesis/writer/test_page.py",),
     "landing.md": ("landing/test_page.py", "spark/test_landed_files.py"),

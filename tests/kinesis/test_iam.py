@@ -205,3 +205,20 @@ def test_a_role_that_reads_a_queue_needs_no_consumer() -> None:
         iam_policy(stream, f"{stream}/consumer/etl", queue_arn=QUEUE_ARN)
     with pytest.raises(OptionError, match="not the ARN of a queue"):
         iam_policy(stream, queue_arn="orders")
+
+
+TABLE = "arn:aws:dynamodb:eu-west-1:111122223333:table/orders-app"
+
+
+def test_a_table_is_granted_and_its_creation_to_who_deploys() -> None:
+    stream = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+    for mode in ("efo", "polling"):
+        for deploy in (False, True):
+            policy = iam_policy(stream, mode=mode, table_arn=TABLE, deploy=deploy)
+            (shared,) = [one for one in policy["Statement"] if one["Sid"] == "ShareShards"]
+            assert shared["Resource"] == [TABLE]
+            assert ("dynamodb:CreateTable" in shared["Action"]) is deploy
+    with pytest.raises(OptionError, match="not the ARN of a table"):
+        iam_policy(stream, table_arn="orders-app")
+    with pytest.raises(OptionError, match="is about reading"):
+        iam_policy(stream, mode="write", table_arn=TABLE)

@@ -50,8 +50,6 @@ def columns() -> dict[str, pa.Array]:
         "local_millis": _moments("ms", 1000, None),
         "local_micros": _moments("us", 1_000_000, None),
         "duration": pa.array([-(2**53), -1, 0, 2**53], pa.duration("us")),
-        "small": pa.array([Decimal("-999.99"), Decimal("0.01")], pa.decimal32(5, 2)),
-        "medium": pa.array([Decimal("0.000000000001")], pa.decimal64(12, 12)),
         "large": pa.array([Decimal(f"-{_DIGITS}"), Decimal(_DIGITS)], pa.decimal128(38, 0)),
         "huge": pa.array([Decimal("1.50"), Decimal("-0.01")], pa.decimal256(20, 2)),
         "struct": pa.array(
@@ -65,6 +63,11 @@ def columns() -> dict[str, pa.Array]:
             pa.list_(pa.struct([("at", pa.timestamp("us", "UTC"))])),
         ),
     }
+    if hasattr(pa, "decimal32"):  # since pyarrow 18
+        found |= {
+            "small": pa.array([Decimal("-999.99"), Decimal("0.01")], pa.decimal32(5, 2)),
+            "medium": pa.array([Decimal("0.000000000001")], pa.decimal64(12, 12)),
+        }
     if not pyspark.__version__.startswith("3."):
         found |= {
             "fixed": pa.array([b"abcd", b"\0\0\0\0"], pa.binary(4)),
@@ -86,7 +89,9 @@ def in_arrow(column: pa.Array) -> list[str]:
         column = column.cast(pa.int32())
     elif column.type == pa.list_(pa.struct([("at", pa.timestamp("us", "UTC"))])):
         column = column.cast(pa.list_(pa.struct([("at", pa.int64())])))
-    values = column.to_pylist(maps_as_pydicts="strict")
+    values = column.to_pylist()
+    if pa.types.is_map(column.type):
+        values = [None if value is None else dict(value) for value in values]
     return sorted(repr(_plain(value)) for value in values)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,3 +133,25 @@ async def test_a_driver_is_killed_together_with_its_jvm(tmp_path: Path) -> None:
         await running.job.gone.wait()
         assert len(running.messages) == 1
         assert_gone(tmp_path / "jvm.lock")
+
+
+async def test_a_driver_that_has_just_ended_is_killed_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait, kill = os.waitpid, asyncio.subprocess.Process.kill
+
+    def slow(pid: int, options: int) -> tuple[int, int]:
+        if not options:  # the thread of asyncio that waits for the child
+            time.sleep(1.0)
+        return wait(pid, options)
+
+    def late(process: asyncio.subprocess.Process) -> None:
+        time.sleep(0.3)
+        kill(process)
+
+    monkeypatch.setattr(os, "waitpid", slow)
+    monkeypatch.setattr(asyncio.subprocess.Process, "kill", late)
+    async with job("a task", tmp_path) as running:
+        running.job.stop()
+        await running.job.gone.wait()
+    assert not [record for record in caplog.records if record.name == "asyncio"]

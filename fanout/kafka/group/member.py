@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import KafkaError
 
-from fanout.core.cancellation import prefer_cancellation
-from fanout.core.error_text import first_error, text_of
+from fanout.core.cancellation import FailingTasks, prefer_cancellation
+from fanout.core.error_text import text_of
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import CommitStatistics
 from fanout.errors import FanOutError, ServiceError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from fanout.core.backoff import FullJitter
+    from fanout.core.events import End
     from fanout.core.membership import SplitHolder
     from fanout.core.positions import Position
     from fanout.core.source import Connection
@@ -107,6 +108,9 @@ class ConsumerMember:
         if self._pending:
             self._store.set()
 
+    def finish(self, end: End) -> None:
+        """Do nothing: a partition has no end."""
+
     @property
     def commits(self) -> CommitStatistics:
         """Return what the group has stored of this member's; from any thread."""
@@ -115,18 +119,12 @@ class ConsumerMember:
     async def take_part(self, holder: SplitHolder) -> None:
         """Join, and follow what the coordinator assigns, until cancelled."""
         await self._discover()
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for work in (
-                    self._heartbeats(holder),
-                    self._changes(holder),
-                    self._commits(),
-                    self._expiry(holder),
-                    self._discoveries(),
-                ):
-                    tasks.create_task(work, name="fanout member")
-        except BaseExceptionGroup as failed:
-            raise first_error(failed) from failed
+        async with FailingTasks() as tasks:
+            for follow in (self._heartbeats, self._changes, self._expiry):
+                tasks.spawn("fanout member", follow, holder)
+            for work in (self._commits, self._discoveries):
+                tasks.spawn("fanout member", work)
+            await tasks.failure()
 
     async def leave(self) -> None:
         """Commit what is acknowledged, and leave the group, within a few seconds."""

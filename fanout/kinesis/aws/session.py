@@ -11,7 +11,7 @@ from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import aioboto3
 import botocore.session
@@ -27,19 +27,26 @@ from fanout.kinesis.aws.credentials import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from fanout.kinesis.aws.role import AssumedRole
 
 # The loaders of botocore's data files for the sessions that are made here, by the value of the
 # `data_path` setting, an additional directory of such files.
 _LOADERS: Final[dict[str | None, Any]] = {}
-# The loaders that have read the files of Kinesis and STS.
-_LOADED: Final[WeakSet[Any]] = WeakSet()
+# The services whose files a loader has read.
+_LOADED: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
+_KINESIS: Final = ("kinesis", "sts")
 
 
 async def open_session(
-    session: aioboto3.Session | None, region: str | None, role: AssumedRole | None
+    session: aioboto3.Session | None,
+    region: str | None,
+    role: AssumedRole | None,
+    *,
+    services: Collection[str] = _KINESIS,
 ) -> tuple[aioboto3.Session, str]:
-    """Return a session that makes Kinesis clients without blocking the loop, and their region.
+    """Return a session that makes clients of services without blocking the loop, and their region.
 
     Its credentials are RenewableCredentials, found while this call runs: from the environment, the
     files and the machine's role, or from the session that is passed in, which is not changed. Keys
@@ -47,7 +54,7 @@ async def open_session(
     that the role's own expire: a stream runs for longer than the hour that they usually last. A
     role that may not be assumed is a ClientError of botocore.
     """
-    loaded, known_region = await asyncio.to_thread(_load, session, region)
+    loaded, known_region = await asyncio.to_thread(_load, session, region, services)
     held = inner_session(loaded)._credentials  # noqa: SLF001  # a public getter would load them
     if role is None and isinstance(held, RenewableCredentials):
         return loaded, known_region
@@ -63,7 +70,9 @@ async def open_session(
     return _signing_with(RenewableCredentials(credentials, find), loaded), known_region
 
 
-def _load(session: aioboto3.Session | None, region: str | None) -> tuple[aioboto3.Session, str]:
+def _load(
+    session: aioboto3.Session | None, region: str | None, services: Collection[str]
+) -> tuple[aioboto3.Session, str]:
     """Have a session read the files that it needs to make a client; it keeps what it read."""
     session = session or _new_session()
     region = region or session.region_name
@@ -81,15 +90,16 @@ def _load(session: aioboto3.Session | None, region: str | None) -> tuple[aioboto
             f"there is no CA bundle {bundle}: correct AWS_CA_BUNDLE, or ca_bundle of the profile"
         )
     loader = inner_session(session).get_component("data_loader")
-    if loader not in _LOADED:
+    loaded = _LOADED.setdefault(loader, set())
+    if missing := set(services) - loaded:
         twin = botocore.session.Session()
         twin.register_component("data_loader", loader)
         twin.set_credentials("unused", "unused")
-        for service in ("kinesis", "sts"):
+        for service in missing:
             # Unlike an asyncio session, a plain one makes clients in a thread that has no loop.
             config = pinned_config(attempts=1)
             twin.create_client(service, region_name=region, config=config).close()
-        _LOADED.add(loader)
+        loaded |= missing
     return session, region
 
 

@@ -78,7 +78,7 @@ class SparkJob(Generic[M]):
         """Send SIGKILL to the driver and, once it has started, to its JVM."""
         with suppress(ProcessLookupError):
             if self._process is not None:
-                self._process.kill()
+                _kill(self._process)
         with suppress(ProcessLookupError):
             if self._jvm_pid is not None:
                 os.kill(self._jvm_pid, signal.SIGKILL)
@@ -130,7 +130,7 @@ class SparkJob(Generic[M]):
         The JVM inherits the driver's stdout, so the end of that pipe says that both have gone.
         """
         with suppress(ProcessLookupError):
-            process.kill()
+            _kill(process)
         try:
             async with asyncio.timeout(_JVM_GRACE):
                 await stdout.read()
@@ -140,3 +140,13 @@ class SparkJob(Generic[M]):
             self.kill()
             await stdout.read()
         await process.wait()
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """Send SIGKILL to a child.
+
+    `kill` of asyncio would reap a child that has just ended. The thread that waits for it would
+    then not know how it ended, and say so on standard error.
+    """
+    if process.returncode is None:
+        os.kill(process.pid, signal.SIGKILL)

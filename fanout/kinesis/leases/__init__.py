@@ -1,0 +1,1 @@
+"""Share the shards of a stream by leases in DynamoDB."""
