@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, final
 
@@ -196,6 +199,29 @@ def test_an_application_moves_to_members_of_fanout_and_back(
     assert sorted(every) == [*range(orders.count), *parts]
 
 
+def test_members_join_workers_of_the_kcl_and_stay(application: Application, client: str) -> None:
+    orders, member = application.orders, Member(application.orders, client)
+    first = application.start("first")
+    orders.put(500)
+    application.wait_until_all_is_read()
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(asyncio.run, member.follow())
+        try:
+            # The worker leads, and gives the member leases when there is something to read.
+            while not member.found:
+                orders.put(50)
+                time.sleep(0.2)
+                assert not reading.done(), reading.exception()
+                assert orders.count < 50 * 5 * DEADLINE
+            first.leave()
+            orders.put(500)
+            application.wait_until(lambda: len(member.found) + len(values(first)) >= orders.count)
+        finally:
+            member.stop()
+        reading.result()
+    assert sorted([*values(first), *map(int, member.found)]) == [*range(orders.count)]
+
+
 # Of an aggregated record, three are read here, and two by the KCL.
 PARTS_FROM = 1_000_000
 PARTS = [(f"key-{n}", str(PARTS_FROM + n).encode()) for n in range(5)]
@@ -212,6 +238,8 @@ class Member:
     """A member of fanout in the application of the KCL."""
 
     def __init__(self, orders: Orders, client: str) -> None:
+        self.found: list[bytes] = []
+        self.stop: Callable[[], object] = bool
         self._server = orders.server
         self._source = KinesisSource(
             stream="orders",
@@ -222,11 +250,24 @@ class Member:
             session=session(),
         )
 
+    async def follow(self) -> None:
+        """Read and acknowledge until it is stopped, from any thread."""
+        async with fanout.open(self._source, group=self._group) as stream:
+            loop = asyncio.get_running_loop()
+            self.stop = partial(loop.call_soon_threadsafe, stream.stop)
+            async for batch in stream:
+                self.found += batch.records.column("data").to_pylist()
+                await stream.acknowledge(batch)
+
+    @property
+    def _group(self) -> LeaseTable:
+        return LeaseTable(name="kcl", failover_time=3.0, endpoint_url=self._server.endpoint_url)
+
     async def read(self, count: int, *, parts: int = 0) -> list[bytes]:
         """Read and acknowledge so many records, and parts of an aggregate after them, and leave."""
         found: list[bytes] = []
-        group = LeaseTable(name="kcl", failover_time=3.0, endpoint_url=self._server.endpoint_url)
-        async with asyncio.timeout(DEADLINE), fanout.open(self._source, group=group) as stream:
+        opening = fanout.open(self._source, group=self._group)
+        async with asyncio.timeout(DEADLINE), opening as stream:
             while len(found) < count:
                 found += await self._take(stream, 1_000)
             if parts:

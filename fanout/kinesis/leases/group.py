@@ -49,7 +49,7 @@ class LeaseTable:
         name: The name of the table, or its ARN; in the KCL that is the name of the application.
         worker: The name of this process, unlike all others of the table. None makes one up.
         failover_time: Seconds after which others take the leases of a member that renews them no
-            longer; all members need the same. Each lease is renewed three times within it.
+            longer; all members need the same.
         handover_timeout: The longest time in seconds from when another member asks for a shard
             until it is given up: the time in which what was delivered can be acknowledged.
         endpoint_url: An endpoint of DynamoDB instead of the region's.

@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 # Parts of the failover time: for which a lease is valid, as clocks may run at different speeds;
 # between two renewals of a lease; between two looks at the table.
 _VALID: Final = 0.95
-_RENEWAL: Final = 1 / 3
+_RENEWAL: Final = 0.45
 _LOOK: Final = 1 / 4
 # Seconds between two looks while a lease is awaited, and between two writes of a lease.
 _AWAITING: Final = 0.5
