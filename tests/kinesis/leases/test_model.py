@@ -147,14 +147,6 @@ def _stale_position(own: Any) -> Any:
     return take
 
 
-def _cleaned_at_once(_: Any) -> Any:
-    def cleanable(self: Sightings) -> list[str]:
-        ended = (each for each in self.leases.values() if each.ended and each.children)
-        return [each.shard_id for each in ended if all(map(self._has_begun, each.children))]
-
-    return property(cleanable)
-
-
 BUGS: dict[str, Callable[[Any], object]] = {
     "a renewal counts from its end": instead(HeldLease, "write", _renewed_at_its_end),
     "a lease is valid for longer than others wait": lambda p: p.setattr(member, "_VALID", 1.5),
@@ -185,9 +177,6 @@ BUGS: dict[str, Callable[[Any], object]] = {
     ),
     "a shard ends before it is acknowledged": instead(SharedSplits, "_finish", _ends_at_once),
     "a child does not know its parents": instead(LeaseMember, "_create", _children_forget_parents),
-    "the lease of a shard that is read goes at once": instead(
-        Sightings, "cleanable", _cleaned_at_once
-    ),
     "a child is read before all parents": instead(Sightings, "is_ready", lambda _: lambda *_: True),
     "others wait for a third of the failover time": instead(
         Sightings, "is_old", lambda is_old: lambda self, key, s: is_old(self, key, s / 3)
