@@ -280,22 +280,14 @@ async def test_an_answer_goes_with_a_poll_where_there_is_more(kafka_broker: Kafk
         assert offsets(await first(stream)) == [2, 3]
 
 
-async def test_an_answer_is_told_at_once_where_a_poll_would_wait(
-    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fanout.kafka.share.consumer._POLL_SECONDS", 29.0)
+async def test_an_answer_is_told_at_once_without_a_poll(kafka_broker: KafkaBroker) -> None:
     group = await new_group(kafka_broker, 2)
     await set_up(group, LONG)
     async with join(group, consumer_options={"fetch.max.wait.ms": 29_000}) as member:
         await poll(member)
-        polling = asyncio.create_task(member.poll())  # could carry the acknowledgement
-        response = member.acknowledge(ranges(group, 0, 2), ACCEPT)
-        try:
-            async with asyncio.timeout(15):
-                assert await response == {}
-        finally:
-            await group.put(1)  # ends the poll
-        await polling
+        assert not member.polls_ahead
+        async with asyncio.timeout(15):
+            assert await member.acknowledge(ranges(group, 0, 2), ACCEPT) == {}
 
 
 async def test_an_answer_is_told_although_nothing_more_comes(kafka_broker: KafkaBroker) -> None:
