@@ -134,14 +134,19 @@ class ShareRole(Role):
                 self._last += stream.lending.statistics.last_deliveries
 
     async def _read(self, stream: fanout.FanOut) -> None:
-        async for batch in stream:
-            if batch.num_records:
-                self.seen.add(batch.records.column("value").to_pylist())
-                self.progress.mark()
-            try:
-                await stream.acknowledge(batch)
-            except fanout.AcknowledgementError:
-                self.failures["acknowledgement refused"] += 1
+        """Read on while acknowledgements are stored, as librdkafka does by itself."""
+        async with asyncio.TaskGroup() as tasks:
+            async for batch in stream:
+                if batch.num_records:
+                    self.seen.add(batch.records.column("value").to_pylist())
+                    self.progress.mark()
+                tasks.create_task(self._acknowledge(stream, batch))
+
+    async def _acknowledge(self, stream: fanout.FanOut, batch: fanout.Batch) -> None:
+        try:
+            await stream.acknowledge(batch)
+        except fanout.AcknowledgementError:
+            self.failures["acknowledgement refused"] += 1
 
     def compare(self, put: Seen) -> dict[str, int]:
         """Return how many records there are, how often some came again, and what never came."""
