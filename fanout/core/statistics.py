@@ -180,6 +180,8 @@ class LendingStatistics:
         refused: Those of the expired ones that were acknowledged, and the service refused it.
         dead_letters: Those of the released and rejected ones that the service keeps as dead letters
             from now on, as they were delivered too often; a share group has none.
+        last_deliveries: Records that a share group delivers for the last time: it drops those that
+            are not accepted now.
     """
 
     acquired: int = 0
@@ -195,6 +197,7 @@ class LendingStatistics:
     unconfirmed: int = 0
     refused: int = 0
     dead_letters: int = 0
+    last_deliveries: int = 0
 
 
 @final

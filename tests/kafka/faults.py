@@ -143,6 +143,12 @@ TOPICS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 RECORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "A record of a share group waits beyond its lock each time: its last delivery is handed out.": (
+        "tests/kafka/share/test_last_delivery.py::test_what_always_comes_too_late_is_delivered_before_it_is_dropped",
+        "tests/kafka/share/test_last_delivery.py::test_what_waited_for_the_consumer_for_too_long_is_handed_out_if_it_is_the_last_time",
+        "tests/kafka/share/test_last_delivery.py::test_what_a_member_had_when_it_failed_is_handed_out_if_it_is_the_last_time",
+        "tests/kafka/share/test_last_delivery.py::test_what_cannot_be_decoded_for_long_is_delivered_before_it_is_dropped",
+    ),
     "Open, aborted and committed transactions lie in one partition.": (
         "tests/kafka/test_source_records.py::test_aborted_and_open_transactions_are_not_seen",
         "tests/kafka/reading/test_records.py::test_an_aborted_transaction_is_left_out_up_to_its_marker_and_not_beyond",
@@ -457,6 +463,10 @@ ANSWERS: Final[Mapping[str, tuple[str, ...]]] = {
         "tests/kafka/protocol/test_first_contact.py::test_a_wrong_protocol_is_named_at_once",
         "tests/kafka/protocol/test_first_contact.py::test_a_broker_that_names_no_mechanism_may_answer_later",
         "tests/kafka/test_client_security.py::test_a_wrong_password_is_an_error_that_is_final",
+    ),
+    "ShareAcknowledge: no answer; the records that came meanwhile do not wait for it.": (
+        "tests/kafka/share/test_member.py::test_records_do_not_wait_for_the_word_about_others",
+        "tests/kafka/share/test_last_delivery.py::test_nothing_is_locked_for_a_consumer_that_waits_for_an_answer",
     ),
     "ShareFetch and ShareAcknowledge: errors that the client reports, also those that pass.": (
         "tests/kafka/share/test_policy.py::test_the_table_says_what_an_error_means",

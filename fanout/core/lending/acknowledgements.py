@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, final
+from typing import TYPE_CHECKING, Any, Final, Generic, final
 
 from fanout.core.error_text import text_of
 from fanout.core.lending.seam import P, Settlement
@@ -37,16 +37,19 @@ class MemberCounts:
     rejected: int = 0
     expired: int = 0
     refused: int = 0
+    last_deliveries: int = 0
     dead_letters: int = 0
 
 
+LAST: Final = "last deliveries"
+"""The kind of the lines about records that come for the last time."""
+
+
 def _summarize(kind: str, left_out: Counter[str]) -> None:
-    log.warning(
-        "%d more acknowledgements (%s) were not confirmed within %.0f s",
-        left_out.total(),
-        kind,
-        WINDOW,
-    )
+    what = f"acknowledgements ({kind}) were not confirmed"
+    if kind == LAST:
+        what = "polls brought records for the last time"
+    log.warning("%d more %s within %.0f s", left_out.total(), what, WINDOW)
 
 
 @final
@@ -54,8 +57,10 @@ def _summarize(kind: str, left_out: Counter[str]) -> None:
 class SharedState(Generic[P]):
     """The state that all members of one stream share.
 
-    `fetching` is set while members may fetch records, and `consumer_waits` while the consumer waits
-    for some; `log_limit` bounds the lines about acknowledgements that are not confirmed.
+    After `most` deliveries the service drops a record that is not accepted; None where it keeps
+    such a record. `fetching` is set while members may fetch records, and `consumer_waits` while the
+    consumer waits for some; `log_limit` bounds the lines about acknowledgements that are not
+    confirmed, and about last deliveries.
     """
 
     options: LendingOptions
@@ -64,6 +69,7 @@ class SharedState(Generic[P]):
     dedup: Dedup[P]
     dead_letters: DeadLetterWriter | None
     jitter: FullJitter
+    most: int | None = None
     counts: MemberCounts = field(default_factory=MemberCounts)
     fetching: asyncio.Event = field(default_factory=asyncio.Event)
     consumer_waits: asyncio.Event = field(default_factory=asyncio.Event)
@@ -80,6 +86,7 @@ class Acknowledgements(Generic[P]):
         self._member = member
         self._shared = shared
         self._notify = notify
+        self.unanswered = 0
 
     def send(
         self,
@@ -104,6 +111,7 @@ class Acknowledgements(Generic[P]):
 
         def count(response: asyncio.Future[Mapping[Any, Exception]]) -> None:
             errors = response.result()
+            self.unanswered -= 1
             if errors and self._shared.log_limit.admits(kind.name, ""):
                 first, error = next(iter(errors.items()))
                 log.warning(
@@ -123,6 +131,7 @@ class Acknowledgements(Generic[P]):
             if not done.cancelled():
                 done.set_result(failed)
 
+        self.unanswered += 1
         self._notify()  # first, so that the next poll can carry the acknowledgement
         self._member.acknowledge(pieces, kind).add_done_callback(count)
         return done

@@ -34,13 +34,15 @@ class AcquiredRecords(Generic[P]):
 
     A row is the index of a record in the poll. Each delivered row has a delivery number, which
     counts all records that the member has delivered; positions of its split hold these numbers.
+    The `last` rows come for the last time: they have had `most` deliveries.
     """
 
-    def __init__(self, polled: Polled[P], lock_seconds: float) -> None:
+    def __init__(self, polled: Polled[P], lock_seconds: float, most: int | None) -> None:
         size = len(polled.delivery_counts)
         self.records: pa.RecordBatch = polled.records
         self.delivery_counts = polled.delivery_counts
         self.unreadable = polled.unreadable
+        self.last = _NO_ROWS if most is None else np.flatnonzero(polled.delivery_counts >= most)
         self.all_rows: Rows = np.arange(size)
         self.pending = size
         self.groups = polled.lent.groups
@@ -162,10 +164,14 @@ class ExpiredRecords(Generic[P]):
             self._polls.popleft()
         return ranges
 
-    def take(self, numbers: Sequence[int]) -> list[P]:
-        """Return the records with these delivery numbers, and forget them."""
+    def take(self, numbers: Sequence[int], *, last: bool = True) -> list[P]:
+        """Return the records with these delivery numbers, and forget them.
+
+        Without `last`, those of polls with a last delivery are left.
+        """
         return [
             piece
             for acquired in self._polls
+            if last or not len(acquired.last)
             for piece in acquired.take_expired(acquired.delivered_as(numbers, expired=True))
         ]

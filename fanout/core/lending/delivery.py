@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING, Final, Generic, final
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from fanout.core.backoff import until_ready
 from fanout.core.events import Batch
-from fanout.core.lending.acknowledgements import Acknowledgements
+from fanout.core.lending.acknowledgements import LAST, Acknowledgements
 from fanout.core.lending.acquired import AcquiredRecords, acknowledge_within
 from fanout.core.lending.decode import decode, take_rows
 from fanout.core.lending.dedup import DuplicateAction
@@ -71,13 +72,14 @@ class MemberDelivery(Generic[P]):
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Look again at the duplicates that wait for other members."""
+        """Look again at what is waited for."""
         self._changed.set()
 
     async def batches(self, reserve: Reserve) -> AsyncGenerator[Batch]:
         """Yield the member's batches; a bad record raises where `on_bad_record` is `"fail"`."""
         while True:
             await self._last_poll_done()
+            await self._answered()
             await reserve(_RESERVED)
             while (batch := await self._poll()) is None:
                 await self._last_poll_done()
@@ -126,7 +128,12 @@ class MemberDelivery(Generic[P]):
         return False
 
     def _latest_delivery(self, acquired: AcquiredRecords[P]) -> float:
-        """Return until when records may be delivered, so that the rest of their locks is left."""
+        """Return until when records may be delivered, so that the rest of their locks is left.
+
+        A last delivery is never too late: what is released then is dropped by the service.
+        """
+        if len(acquired.last):
+            return math.inf
         return acquired.lock_deadline - acknowledge_within(self._shared.lock_seconds)
 
     async def reject(self, numbers: Sequence[int], reason: str) -> list[P]:
@@ -163,6 +170,17 @@ class MemberDelivery(Generic[P]):
                     # often: who works on these records still lets the next locks expire, too.
                     await self._shared.consumer_waits.wait()
 
+    async def _answered(self) -> None:
+        """Wait for the answers to acknowledgements, unless the consumer waits for records.
+
+        A consumer that waits for an answer would let the locks of these records pass meanwhile.
+        """
+        while self._acknowledgements.unanswered and not self._member.polls_ahead:
+            if self._shared.consumer_waits.is_set():
+                break
+            self._changed.clear()
+            await self._changed.wait()
+
     async def _poll(self) -> Batch | None:
         """Poll once; return None if there is nothing to deliver."""
         shared, loop = self._shared, asyncio.get_running_loop()
@@ -171,9 +189,10 @@ class MemberDelivery(Generic[P]):
         polled = await self._member.poll()
         if polled is None:
             return None
-        self.acquired = acquired = AcquiredRecords(polled, shared.lock_seconds)
+        self.acquired = acquired = AcquiredRecords(polled, shared.lock_seconds, shared.most)
         shared.counts.acquired += acquired.pending
         shared.counts.redelivered += int(np.count_nonzero(acquired.delivery_counts > 1))
+        self._count_last(acquired)
         if loop.time() > self._latest_delivery(acquired):
             # Another member may have these records by now. If the whole process was stopped, the
             # next member would find them stale as well, and so on, until the broker drops them.
@@ -182,6 +201,19 @@ class MemberDelivery(Generic[P]):
             await self._release_pending()
             return None
         return await self._deliver(acquired)
+
+    def _count_last(self, acquired: AcquiredRecords[P]) -> None:
+        last, shared = acquired.last, self._shared
+        shared.counts.last_deliveries += len(last)
+        if len(last) and shared.log_limit.admits(LAST, ""):
+            log.warning(
+                "%s gets %d records for the last time, beginning with %s: after %s deliveries the "
+                "service drops a record that is not accepted",
+                self._split,
+                len(last),
+                shared.naming.describe(acquired.pieces(last))[0],
+                shared.most,
+            )
 
     async def _deliver(self, acquired: AcquiredRecords[P]) -> Batch | None:
         """Make a batch of the records that are neither duplicate nor bad."""

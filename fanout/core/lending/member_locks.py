@@ -89,12 +89,13 @@ class MemberLocks(Generic[P]):
     def keeps(self, batch: Batch) -> bool:
         """Return whether enough is left of the locks of a batch; it comes again if not.
 
+        A last delivery is kept, however late: it does not come again.
         A stream with dedup stores the records all the same, and accepts them when they come again.
         """
         if self._shared.dedup.enabled:
             return True
         after, until = delivery_number(batch.range.after), delivery_number(batch.range.until)
-        if self.expired(batch.split.id).take(range(after + 1, until + 1)):
+        if self.expired(batch.split.id).take(range(after + 1, until + 1), last=False):
             return False
         delivery = self._deliveries.get(batch.split.id)
         return delivery is None or delivery.keeps(after, until)
@@ -102,6 +103,7 @@ class MemberLocks(Generic[P]):
     def begin_wait(self) -> None:
         """Let members poll whose locks expired while the consumer worked on their records."""
         self._shared.consumer_waits.set()
+        self._notify()
 
     def end_wait(self) -> None:
         """Let such members wait."""

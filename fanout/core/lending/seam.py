@@ -96,6 +96,10 @@ class LendingMember(Protocol[P]):
     def fetching(self) -> bool:
         """Whether a fetch may be under way, so that records may be locked without a poll."""
 
+    @property
+    def polls_ahead(self) -> bool:
+        """Whether to poll although the service has not answered all acknowledgements."""
+
     async def poll(self) -> Polled[P] | None:
         """Poll for a moment; return None if no records came."""
 

@@ -9,8 +9,11 @@ All calls have to come from one thread. How the client behaves, and why it is ca
 - A poll sends the pending acknowledgements along: one request carries acknowledgements and fetches
   records. The broker responds to both together, so the response waits until there are records, or
   for `fetch.max.wait.ms`. A commit is a request of its own, and gets its response at once.
+- A broker responds when it has stored what it was told, which takes as long as the coordinator of
+  that state is away. Records that it has locked for the same request wait for that, too.
 - The client passes a response to a callback, partition by partition, and only during a poll or a
-  commit. That may be a moment after the records that came with it.
+  commit. That may be a moment after the records that came with it. It calls it, too, for what it
+  could not send.
 - An acknowledgement that was refused is gone: the client does not send it again, and the record
   cannot be acknowledged again.
 - A poll that returns nothing leaves a fetch under way, and so does each poll after it until one
@@ -57,9 +60,9 @@ log = logging.getLogger(__name__)
 
 # Seconds that one poll takes at most: a close or a pause may have to wait for it.
 _POLL_SECONDS: Final = 0.2
-# Seconds between two looks for the broker's response: the first wait, and the largest one.
-_FIRST_WAIT: Final = 0.0005
-_LONGEST_WAIT: Final = 0.01
+# Seconds between two looks for responses: the first wait, and the largest one.
+FIRST_WAIT: Final = 0.0005
+LONGEST_WAIT: Final = 0.01
 
 _REFUSALS: Final = {
     KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -98,7 +101,10 @@ class Acknowledgement:
 
 @final
 class BlockingShareConsumer:
-    """Poll records and acknowledge them. Each call blocks, and returns with the responses set."""
+    """Poll records and acknowledge them. Each call blocks, but no call waits for responses.
+
+    `settle` looks for them, and has to be called again while one is `awaited`.
+    """
 
     def __init__(
         self, config: Mapping[str, Any], topics: Sequence[str], tokens: ClientTokens | None
@@ -113,13 +119,20 @@ class BlockingShareConsumer:
         self._refusal: KafkaError | None = None
         self._fetching_since: float | None = None
         self._last_poll_full = False
-        # The acknowledgements without a response: partition, first offset, acknowledgement.
+        # What has no response yet: partition, first offset, acknowledgement.
         self._awaiting: list[tuple[Partition, int, Acknowledgement]] = []
+        # The acknowledgements that `settle` has not returned, and until when each is awaited.
+        self._unsettled: dict[Acknowledgement, float] = {}
 
     @property
     def fetching(self) -> bool:
         """Whether a fetch may be under way, so that records may be locked without a poll."""
         return self._fetching_since is not None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether an acknowledgement is not settled."""
+        return bool(self._unsettled)
 
     @property
     def last_poll_full(self) -> bool:
@@ -129,8 +142,6 @@ class BlockingShareConsumer:
     def poll(self, acknowledgements: Sequence[Acknowledgement] = ()) -> PolledRecords | None:
         """Acknowledge records, and poll for up to 0.2 s; return None if no records came.
 
-        If no records come, the response to the acknowledgements may take longer than that.
-
         Raises:
             KafkaException: If the client fails.
             KafkaConnectionError: If its token has expired, and the user's function gives no other.
@@ -138,46 +149,53 @@ class BlockingShareConsumer:
             IllegalStateException: If a record of the last poll is not acknowledged.
             MalformedEventError: If the client cannot read a record.
         """
+        self._add(acknowledgements)
         if self._tokens is not None:
             self._tokens.raise_if_expired()
         if self._consumer is None:
             self._consumer = ShareConsumer(self._config)
             self._consumer.set_acknowledgement_commit_callback(self._on_response)
             self._consumer.subscribe(self._topics)
-        self._add(acknowledgements)
         try:
             polled = self._poll(self._consumer)
         except KafkaException as error:
             self._on_error(error.args[0])
             self._raise_if_refused()
             raise
-        finally:
-            self._await_responses(self._consumer)
         if polled is None:
             self._raise_if_refused()
         return polled
 
     def commit(self, acknowledgements: Sequence[Acknowledgement]) -> None:
-        """Acknowledge records in a request of their own, and wait for the response."""
+        """Acknowledge records in a request of their own."""
         self._add(acknowledgements)
-        if not self._awaiting or self._consumer is None:
-            return
-        errors: dict[Partition, Exception | None] = {}
-        try:
-            responses = self._consumer.commit_sync(self._timeout)
-        except KafkaException as error:
-            errors = {partition: error for partition, _, _ in self._awaiting}
-        else:
-            # The client calls the callback too, but not for a request that it could not send.
-            errors = {Partition(at.topic, at.partition): error for at, error in responses.items()}
-        for partition, _, acknowledgement in self._awaiting:
-            if partition in errors:
-                acknowledgement.set_response(partition, errors[partition])
-        self._awaiting = []
+        self._commit()
+
+    def settle(self) -> list[Acknowledgement]:
+        """Return the acknowledgements that have their responses, or had none in time."""
+        self._commit()
+        now, waiting = time.monotonic(), {acknowledgement for *_, acknowledgement in self._awaiting}
+        settled = [
+            acknowledgement
+            for acknowledgement, deadline in self._unsettled.items()
+            if acknowledgement not in waiting or now >= deadline or self._consumer is None
+        ]
+        for acknowledgement in settled:
+            del self._unsettled[acknowledgement]
+        self._awaiting = [awaited for awaited in self._awaiting if awaited[2] in self._unsettled]
+        return settled
 
     def close(self, acknowledgements: Sequence[Acknowledgement] = ()) -> None:
-        """Acknowledge records, and leave the group, which takes no longer than a request may."""
+        """Acknowledge records, wait for the responses, and leave the group.
+
+        Either takes no longer than a request may.
+        """
         self.commit(acknowledgements)
+        deadline, pause = time.monotonic() + self._timeout, FIRST_WAIT
+        while self._awaiting and self._consumer is not None and time.monotonic() < deadline:
+            time.sleep(pause)
+            self._commit()
+            pause = min(2 * pause, LONGEST_WAIT)
         consumer, self._consumer = self._consumer, None
         if consumer is None:
             return
@@ -235,6 +253,7 @@ class BlockingShareConsumer:
     def _add(self, acknowledgements: Sequence[Acknowledgement]) -> None:
         """Add acknowledgements to the next request to the broker."""
         for acknowledgement in acknowledgements:
+            self._unsettled[acknowledgement] = time.monotonic() + self._timeout
             try:
                 self._acknowledge(acknowledgement)
             except (KafkaException, IllegalStateException) as error:
@@ -254,6 +273,17 @@ class BlockingShareConsumer:
             for offset in range(begin, end):
                 acknowledge(topic, number, offset, kind)
 
+    def _commit(self) -> None:
+        """Send what is acknowledged, and let the client call the callback for what was sent."""
+        if not self._awaiting or self._consumer is None:
+            return
+        try:
+            self._consumer.commit_async()
+        except (KafkaException, IllegalStateException) as error:
+            for partition, _, acknowledgement in self._awaiting:
+                acknowledgement.set_response(partition, error)
+            self._awaiting = []
+
     def _on_response(
         self, offsets: Mapping[TopicPartition, AbstractSet[int]], error: KafkaException | None
     ) -> None:
@@ -267,16 +297,6 @@ class BlockingShareConsumer:
                 else:
                     left.append(awaited)
             self._awaiting = left
-
-    def _await_responses(self, consumer: ShareConsumer) -> None:
-        """Wait until the broker has responded to every acknowledgement, or the timeout is over."""
-        deadline, pause = time.monotonic() + self._timeout, _FIRST_WAIT
-        while self._awaiting and time.monotonic() < deadline:
-            consumer.commit_async()  # it calls the callback, for what was committed before
-            if self._awaiting:
-                time.sleep(pause)  # nothing else tells that the broker has responded
-                pause = min(2 * pause, _LONGEST_WAIT)
-        self._awaiting = []
 
 
 def _leave(consumer: ShareConsumer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
@@ -13,7 +13,12 @@ from confluent_kafka import IllegalStateException
 
 from fanout.core.cancellation import finished
 from fanout.kafka.share.client_tokens import ClientTokens
-from fanout.kafka.share.consumer import Acknowledgement, BlockingShareConsumer
+from fanout.kafka.share.consumer import (
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    Acknowledgement,
+    BlockingShareConsumer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -49,10 +54,9 @@ async def open_member(
     if token is not None:
         tokens = ClientTokens(token, timeout=float(config["socket.timeout.ms"]) / 1000)
         await tokens.get_first()
-    calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-    thread = Thread(target=_serve, args=(calls,), name=f"fanout {name}", daemon=True)
+    member = Member(BlockingShareConsumer(config, topics, tokens))
+    thread = Thread(target=member.serve, name=f"fanout {name}", daemon=True)
     thread.start()
-    member = Member(BlockingShareConsumer(config, topics, tokens), calls)
     try:
         yield member
     finally:
@@ -61,39 +65,61 @@ async def open_member(
         try:
             await finished(member.close())
         finally:
-            calls.put(None)
+            member.end()
             await finished(asyncio.get_running_loop().run_in_executor(None, thread.join))
-
-
-def _serve(calls: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (call := calls.get()) is not None:
-        call()
 
 
 @final
 class Member:
     """Poll and acknowledge in a thread, one call after another; `open_member` makes one."""
 
-    def __init__(
-        self, consumer: BlockingShareConsumer, calls: SimpleQueue[Callable[[], None] | None]
-    ) -> None:
+    def __init__(self, consumer: BlockingShareConsumer) -> None:
         self._consumer = consumer
-        self._calls = calls
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._unsent: dict[Acknowledgement, asyncio.Future[PartitionErrors]] = {}
+        self._sent: dict[Acknowledgement, asyncio.Future[PartitionErrors]] = {}
         self._left = False
+
+    def serve(self) -> None:
+        """Make the calls, and look for responses in between; the thread runs this."""
+        pause = FIRST_WAIT
+        while True:
+            try:
+                call = self._calls.get(timeout=pause if self._consumer.awaited else None)
+            except Empty:
+                pause = min(2 * pause, LONGEST_WAIT)  # nothing tells that a broker has responded
+            else:
+                if call is None:
+                    return
+                pause = FIRST_WAIT
+                call()
+            if settled := self._consumer.settle():
+                self._loop.call_soon_threadsafe(self._respond, settled)
+
+    def end(self) -> None:
+        """End the thread, after the calls before."""
+        self._calls.put(None)
 
     @property
     def fetching(self) -> bool:
         """Whether a fetch may be under way, so that records may be locked without a poll."""
         return self._consumer.fetching
 
+    @property
+    def polls_ahead(self) -> bool:
+        """Whether the next poll is to carry acknowledgements, and not to wait for their responses.
+
+        With an earlier one that has no response, its records might come when their locks are over.
+        """
+        return self._consumer.last_poll_full and not self._sent
+
     async def poll(self) -> PolledRecords | None:
         """Poll for a moment; return None if no records came. See `BlockingShareConsumer.poll`.
 
         Where it is cancelled, records that arrive are released when the member is closed.
         """
-        if not self._consumer.last_poll_full:
+        if not self.polls_ahead:
             self._send()  # with the poll, the response would wait for records
         return await self._call(self._consumer.poll)
 
@@ -129,6 +155,7 @@ class Member:
     def _call(self, function: Callable[[Sequence[Acknowledgement]], _T]) -> asyncio.Future[_T]:
         """Call a function in the thread, with the unsent acknowledgements."""
         acknowledgements, self._unsent = self._unsent, {}
+        self._sent |= acknowledgements
         result: asyncio.Future[_T] = self._loop.create_future()
 
         def call() -> None:
@@ -140,11 +167,14 @@ class Member:
                 self._loop.call_soon_threadsafe(finish, partial(result.set_result, value))
 
         def finish(set_result: Callable[[], None]) -> None:
-            for acknowledgement, response in acknowledgements.items():
-                if not response.cancelled():
-                    response.set_result(acknowledgement.errors)
             if not result.cancelled():
                 set_result()
 
         self._calls.put(call)
         return result
+
+    def _respond(self, settled: Sequence[Acknowledgement]) -> None:
+        for acknowledgement in settled:
+            response = self._sent.pop(acknowledgement)
+            if not response.cancelled():
+                response.set_result(acknowledgement.errors)

@@ -241,7 +241,8 @@ class KafkaShareSource(ShareOptions):
             naming = OffsetNaming(identity, ids)
             naming.set_start_offsets(start_offsets)
             dedup = Dedup(lock_seconds, naming.new_set)
-            shared = SharedState(self, lock_seconds, naming, dedup, dead_letters, jitter=jitter)
+            most = int(settings[_DELIVERY_LIMIT])
+            shared = SharedState(self, lock_seconds, naming, dedup, dead_letters, jitter, most)
             stack.callback(shared.log_limit.close)
             yield ShareConnection(
                 self, identity, group=group, topic_ids=ids, naming=naming, shared=shared

@@ -113,6 +113,11 @@ class QueueMember:
         """Whether records are there, or a call for some is under way."""
         return bool(self._buffer or self._under_way)
 
+    @property
+    def polls_ahead(self) -> bool:
+        """Whether to poll although settlements are under way: what is held stays hidden."""
+        return True
+
     async def poll(self) -> PolledQueueRecords | None:
         """Return what has been received, or None after a moment without records."""
         if not self._buffer and self._error is None:

@@ -28,7 +28,7 @@ def acquired_records() -> AcquiredRecords[OffsetRange]:
         np.empty(0, np.int64),
         0.0,
     )
-    return AcquiredRecords(polled, 1.0)
+    return AcquiredRecords(polled, 1.0, None)
 
 
 def rows(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

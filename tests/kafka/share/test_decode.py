@@ -55,7 +55,7 @@ def test_what_would_end_the_process_makes_no_record_bad(error: BaseException) ->
             raise error
         return records
 
-    acquired = AcquiredRecords(polled(4), LOCK)
+    acquired = AcquiredRecords(polled(4), LOCK, None)
     function = UserDecode(ending, NO_RECORDS, PLACES)
     with pytest.raises(DecodeFailedError) as caught:
         decode(function, acquired, acquired.all_rows, row_column="offset", find_bad=True)

@@ -294,6 +294,26 @@ async def test_a_slow_consumer_costs_each_record_one_delivery(kafka_broker: Kafk
         assert (counts.accepted, counts.expired, counts.refused) == (3, 3, 0)
 
 
+@pytest.mark.long
+async def test_a_consumer_that_is_too_slow_for_its_members_gets_every_record(
+    kafka_broker: KafkaBroker,
+) -> None:
+    """What the other members have waits for too long meanwhile, and each time is a delivery."""
+    group = await new_group(kafka_broker)
+    for _ in range(12):
+        await group.put(1)
+    seen = set[tuple[int, int]]()
+    async with group.open(group_settings=BRIEF, consumers=4, max_poll_records=1) as stream:
+        async with asyncio.timeout(60):
+            while seen != group.written:
+                batch = await anext(stream)
+                seen.update(where(batch))
+                await asyncio.sleep(0.8)
+                with suppress(AcknowledgementError):
+                    await stream.acknowledge(batch)
+        assert lent(stream).redelivered
+
+
 @pytest.mark.parametrize("lock", [1.0, 3.0], ids=["expired", "too little left"])
 async def test_what_waited_for_the_consumer_beyond_its_lock_is_not_handed_out(
     kafka_broker: KafkaBroker, lock: float

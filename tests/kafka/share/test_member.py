@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import (
@@ -93,7 +93,6 @@ class Scripted:
     def __init__(self, *polls: tuple[float, list[Message]], words: Iterable[Word] = ()) -> None:
         self.now = 0.0
         self.released: list[int | None] = []
-        self.refusals: dict[TopicPartition, KafkaException | None] = {}
         self._polls = iter(polls)
         self._words = iter(words)
         self._on_response: Callable[..., None] = self.do_nothing
@@ -120,16 +119,14 @@ class Scripted:
         self._on_response = on_response
 
     def commit_async(self) -> None:
-        number, offset, error = next(self._words)
-        self._on_response({TopicPartition("orders", number): {offset}}, error)
+        self.now += 0.1
+        for number, offset, error in itertools.islice(self._words, 1):
+            self._on_response({TopicPartition("orders", number): {offset}}, error)
 
     def do_nothing(self, *_: object) -> None:
         pass
 
-    acknowledge_offset = close = subscribe = do_nothing
-
-    def commit_sync(self, _: float) -> dict[TopicPartition, KafkaException | None]:
-        return self.refusals
+    acknowledge_offset = close = commit_sync = subscribe = do_nothing
 
     def join(self, monkeypatch: pytest.MonkeyPatch) -> AbstractAsyncContextManager[Member]:
         monkeypatch.setattr("fanout.kafka.share.consumer.time", self)
@@ -179,9 +176,9 @@ async def test_the_word_for_a_partition_is_told_from_others(
 
 
 async def test_an_answer_that_was_not_even_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = Scripted((0.0, [Message(topic="orders", partition=0, offset=0)]))
     no_leader = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
-    client.refusals = {TopicPartition("orders", 0): no_leader, TopicPartition("orders", 1): None}
+    words: list[Word] = [(0, 0, no_leader), (1, 0, None)]
+    client = Scripted((0.0, [Message(topic="orders", partition=0, offset=0)]), words=words)
     async with client.join(monkeypatch) as member:
         await member.poll()
         response = member.acknowledge(
@@ -200,6 +197,43 @@ async def test_an_answer_that_the_broker_says_nothing_to_is_refused_in_the_end(
         response = member.acknowledge([(Partition("orders", 0), 0, 2)], ACCEPT)
         assert await member.poll() is None
         assert isinstance((await response)[Partition("orders", 0)], TimeoutError)
+
+
+async def test_records_do_not_wait_for_the_word_about_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = [Message(topic="orders", partition=0, offset=offset) for offset in range(2)]
+    client = Scripted(
+        (0.0, records), (0.1, records), (0.2, []), words=itertools.repeat((1, 0, None))
+    )
+    monkeypatch.setattr(client, "commit_async", client.do_nothing)
+    async with client.join(monkeypatch) as member:
+        await member.poll()
+        response = member.acknowledge([(Partition("orders", 0), 0, 2)], ACCEPT)
+        assert member.polls_ahead
+        assert cast("Any", await member.poll()) == 0.0
+        assert client.now == 0.1
+        assert not member.polls_ahead
+        assert not response.done()
+        client.now = 1.5
+        assert isinstance((await response)[Partition("orders", 0)], TimeoutError)
+        assert member.polls_ahead
+
+
+async def test_a_client_that_cannot_commit_is_told_to_whoever_acknowledges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = KafkaException(KafkaError(KafkaError._STATE))
+
+    def fail() -> None:
+        raise broken
+
+    client = Scripted((0.0, [Message(topic="orders", partition=0, offset=0)]))
+    monkeypatch.setattr(client, "commit_async", fail)
+    async with client.join(monkeypatch) as member:
+        await member.poll()
+        response = member.acknowledge([(Partition("orders", 0), 0, 1)], ACCEPT)
+        assert await response == {Partition("orders", 0): broken}
 
 
 async def test_a_member_that_leaves_sends_its_answers_and_then_no_more(
@@ -241,28 +275,19 @@ async def test_an_answer_goes_with_a_poll_where_there_is_more(kafka_broker: Kafk
         polled = await member.poll()
         assert polled is not None
         assert polled.offsets.tolist() == [2, 3]
-        assert response.done()
         assert await response == {}
     async with group.open() as stream:
         assert offsets(await first(stream)) == [2, 3]
 
 
-async def test_an_answer_is_told_at_once_where_a_poll_would_wait(
-    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fanout.kafka.share.consumer._POLL_SECONDS", 29.0)
+async def test_an_answer_is_told_at_once_without_a_poll(kafka_broker: KafkaBroker) -> None:
     group = await new_group(kafka_broker, 2)
     await set_up(group, LONG)
     async with join(group, consumer_options={"fetch.max.wait.ms": 29_000}) as member:
         await poll(member)
-        polling = asyncio.create_task(member.poll())  # could carry the acknowledgement
-        response = member.acknowledge(ranges(group, 0, 2), ACCEPT)
-        try:
-            async with asyncio.timeout(15):
-                assert await response == {}
-        finally:
-            await group.put(1)  # ends the poll
-        await polling
+        assert not member.polls_ahead
+        async with asyncio.timeout(15):
+            assert await member.acknowledge(ranges(group, 0, 2), ACCEPT) == {}
 
 
 async def test_an_answer_is_told_although_nothing_more_comes(kafka_broker: KafkaBroker) -> None:

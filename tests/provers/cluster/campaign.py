@@ -47,7 +47,7 @@ class ClusterReport:
         stalls: The longest stall of each role, by fault.
         counts: What each role has got, as confluent-kafka counts it or it did itself.
         failures: The errors after which a role was begun again.
-        gaps: Where numbers of a key are missing, by role.
+        gaps: Where numbers of a key are missing, or which, by role.
         stuck: Roles that made no progress for two minutes after a fault.
     """
 
@@ -201,7 +201,7 @@ class _Campaign:
         deadline = time.monotonic() + _RECOVER
         while time.monotonic() < deadline:
             read = sum(self._source.seen.next.values())
-            if read >= due and len(self._share.seen) >= due:
+            if read >= due and len(self._share.seen.times) >= due:
                 break
             await asyncio.sleep(_LOOK)
         await asyncio.sleep(_SETTLE)
@@ -212,7 +212,8 @@ class _Campaign:
         put = count_topic(servers, "in")
         counts = dict(put.next)
         found["librdkafka producer"] = put.compare(self._load.confirmed, {})
-        found["share"] = self._share.compare(counts)
+        found["share"] = self._share.compare(put)
+        self._report.gaps["share"] = self._share.seen.missing(put)
         found["shuffle"] = self._shuffle.seen.compare(self._shuffle.counts, {})
         topics = {"writer": "out", "librdkafka transactions": "out-peer"}
         topics |= {"spark sink": "out-spark"} if spark else {}

@@ -30,10 +30,14 @@ def quiet(servers: str) -> dict[str, object]:
 
 @final
 class Seen:
-    """The records that have come, by key, where each has to come once and in order."""
+    """The records that have come, by key, where each has to come once and in order.
+
+    `times` has how often each has come, for who gets them in no order.
+    """
 
     def __init__(self) -> None:
         self.next: defaultdict[str, int] = defaultdict(int)
+        self.times: Counter[tuple[str, int]] = Counter()
         self.wrong: Counter[str] = Counter()
         self.gaps: list[str] = []
 
@@ -42,6 +46,7 @@ class Seen:
         for value in values:
             record = json.loads(value)
             key, number = record["key"], record["number"]
+            self.times[key, number] += 1
             due = self.next[key]
             if number < due:
                 self.wrong["repeated"] += 1
@@ -50,6 +55,11 @@ class Seen:
                 if len(self.gaps) < _GAPS:
                     self.gaps.append(f"key {key}: {number} comes after {due - 1}")
             self.next[key] = max(due, number + 1)
+
+    def missing(self, put: Seen) -> list[str]:
+        """Tell some of the records that were put and never came, in any order."""
+        lost = sorted(put.times.keys() - self.times.keys())
+        return [f"key {key}: {number} never came" for key, number in lost[:_GAPS]]
 
     def compare(self, counts: Mapping[str, int], known: Mapping[str, int]) -> dict[str, int]:
         """Return how many records there are, and what is wrong about them.

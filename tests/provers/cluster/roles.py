@@ -116,7 +116,8 @@ class ShareRole(Role):
 
     def __init__(self, servers: str, topic: str) -> None:
         super().__init__(servers)
-        self.seen: Counter[tuple[str, int]] = Counter()
+        self.seen = Seen()
+        self._last = 0
         self._source = KafkaShareSource(
             cluster=self.kafka,
             topics=topic,
@@ -127,24 +128,34 @@ class ShareRole(Role):
     async def work(self) -> None:
         """Read and acknowledge."""
         async with fanout.open(self._source) as stream:
+            try:
+                await self._read(stream)
+            finally:
+                self._last += stream.lending.statistics.last_deliveries
+
+    async def _read(self, stream: fanout.FanOut) -> None:
+        """Read on while acknowledgements are stored, as librdkafka does by itself."""
+        async with asyncio.TaskGroup() as tasks:
             async for batch in stream:
                 if batch.num_records:
-                    for value in batch.records.column("value").to_pylist():
-                        record = json.loads(value)
-                        self.seen[record["key"], record["number"]] += 1
+                    self.seen.add(batch.records.column("value").to_pylist())
                     self.progress.mark()
-                try:
-                    await stream.acknowledge(batch)
-                except fanout.AcknowledgementError:
-                    self.failures["acknowledgement refused"] += 1
+                tasks.create_task(self._acknowledge(stream, batch))
 
-    def compare(self, counts: dict[str, int]) -> dict[str, int]:
-        """Return how many records there are, how many came again, and how many never did."""
-        wanted = {(key, number) for key, count in counts.items() for number in range(count)}
+    async def _acknowledge(self, stream: fanout.FanOut, batch: fanout.Batch) -> None:
+        try:
+            await stream.acknowledge(batch)
+        except fanout.AcknowledgementError:
+            self.failures["acknowledgement refused"] += 1
+
+    def compare(self, put: Seen) -> dict[str, int]:
+        """Return how many records there are, how often some came again, and what never came."""
+        seen = self.seen.times
         return {
-            "records": len(self.seen),
-            "delivered again": self.seen.total() - len(self.seen),
-            "lost": len(wanted - self.seen.keys()),
+            "records": len(seen),
+            "delivered again": (seen - put.times).total(),
+            "for the last time": self._last,
+            "lost": len(put.times.keys() - seen.keys()),
         }
 
 
