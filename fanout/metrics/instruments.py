@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from fanout.core.statistics import (
         LendingStatistics,
+        MembershipStatistics,
         SinkStatistics,
         SplitStatistics,
         WriterStatistics,
@@ -76,13 +77,30 @@ def _throttled(reading: StreamReading) -> Values:
 
 def _commits(reading: StreamReading) -> Values:
     statistics, origin = reading.statistics, reading.statistics.origin
-    if origin.system != "kafka" or origin.group is None or statistics.lending is not None:
+    has_offsets = origin.system == "kafka" and origin.group is not None
+    if statistics.membership is None and (not has_offsets or statistics.lending is not None):
         return []
     outcome = "fanout.commit.outcome"
     return [
         (statistics.commits_succeeded, ((outcome, "stored"),)),
         (statistics.commits_failed, ((outcome, "failed"),)),
     ]
+
+
+def _member_splits(reading: StreamReading) -> Values:
+    member = reading.statistics.membership
+    if member is None:
+        return []
+    counts = {"granted": member.granted, "handed_over": member.handed_over, "lost": member.lost}
+    return [(count, (("fanout.member.event", name),)) for name, count in counts.items()]
+
+
+def _of_member(value: Callable[[MembershipStatistics], float | None]) -> Read:
+    def read(reading: StreamReading) -> Values:
+        member = reading.statistics.membership
+        return [] if member is None else [(value(member), ())]
+
+    return read
 
 
 def _settled(reading: StreamReading) -> Values:
@@ -203,6 +221,12 @@ COUNTERS: Final = (
         "Requests to store acknowledged positions at the service, by outcome",
         _commits,
     ),
+    Instrument(
+        "fanout.member.splits",
+        "{split}",
+        "Splits that a group gave to this process, and that went to others, by event",
+        _member_splits,
+    ),
     Instrument("fanout.batches", "{batch}", "Batches that were handled", _batches("batches")),
     Instrument(
         "fanout.batches.set_aside",
@@ -259,6 +283,12 @@ LEVELS: Final = (
         "By",
         "The limit of these bytes",
         _one(lambda reading: reading.statistics.max_bytes_in_flight),
+    ),
+    Instrument(
+        "fanout.member.owned",
+        "{split}",
+        "Splits of a group that this process has",
+        _of_member(lambda member: member.owned),
     ),
     Instrument("fanout.landers", "{lander}", "Landers that are connected", _landers),
     Instrument(

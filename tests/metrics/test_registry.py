@@ -18,6 +18,7 @@ from fanout.core.statistics import (
     BatchStatistics,
     LanderStatistics,
     LendingStatistics,
+    MembershipStatistics,
     Origin,
     SinkStatistics,
     SplitState,
@@ -199,6 +200,16 @@ def test_the_outcomes_of_a_share_group_make_up_all_that_is_over(collected: Colle
     assert now["fanout.share.pending.bytes"] == {"": 2600}
     assert now["fanout.share.pending.age"] == {"": 1.5}
     assert "fanout.commits" not in now
+
+
+def test_a_member_counts_its_splits_and_what_it_has_stored(collected: Collected) -> None:
+    member = MembershipStatistics("orders-app", owned=4, granted=9, handed_over=3, lost=2)
+    given = statistics(membership=member, commits_succeeded=5, commits_failed=2)
+    collected.metrics.watch(Given(given))
+    now = collected.now()
+    assert now["fanout.member.splits"] == {"granted": 9, "handed_over": 3, "lost": 2}
+    assert now["fanout.member.owned"] == {"": 4}
+    assert now["fanout.commits"] == {"stored": 5, "failed": 2}
 
 
 def test_landers_and_their_sessions(collected: Collected) -> None:
