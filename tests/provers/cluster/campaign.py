@@ -131,6 +131,7 @@ class _Campaign:
     async def run(self, seconds: float, *, spark: bool) -> ClusterReport:
         """Run roles and faults, and count at the end."""
         self._tasks = tasks = [asyncio.create_task(role.run()) for role in self._roles]
+        shuffling = tasks[self._roles.index(self._shuffle)]
         reading = asyncio.create_task(self._shuffle.read())
         tasks.append(reading)
         loading = asyncio.create_task(self._load.run())
@@ -149,6 +150,7 @@ class _Campaign:
             self._report.seconds = time.monotonic() - began
             self._load.end()
             await loading
+            shuffling.cancel()  # its last records are to be read, too
             await self._finish()
         finally:
             for task in (*tasks, loading):
