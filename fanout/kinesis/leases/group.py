@@ -12,6 +12,7 @@ from fanout.core.option_checks import check_seconds, check_text
 from fanout.core.sentence import Option
 from fanout.errors import FanOutError, OptionError
 from fanout.kinesis.connection import KinesisConnection
+from fanout.kinesis.control_calls import until_answered
 from fanout.kinesis.leases.member import LeaseMember
 from fanout.kinesis.leases.table import open_table, table_failure
 from fanout.kinesis.options import KinesisOptions
@@ -109,7 +110,7 @@ class LeaseTable:
         )
         async with opening as table:
             try:
-                await table.ensure()
+                await until_answered(table.ensure, jitter)
             except FanOutError:
                 raise
             except Exception as error:

@@ -107,7 +107,7 @@ class LeaseMember:
         self._calls = asyncio.Semaphore(_CALLS_AT_ONCE)
         self._synced = -math.inf
         self._beat: Value | None = None
-        self._worked = False
+        self._worked: set[Callable[[], Awaitable[None]]] = set()  # the steps that have worked
         self._hurry = asyncio.Event()
         self._committed: Mapping[str, Position] = {}
         self._succeeded = self._failed = 0
@@ -133,9 +133,11 @@ class LeaseMember:
     async def take_part(self, holder: SplitHolder) -> None:
         """Take, renew and hand over leases until cancelled."""
         self._holder = holder
-        while not self._worked:  # a process of the same name hears of this one before it takes
+        while (
+            self._report not in self._worked
+        ):  # a process of the same name hears of this one before it takes
             await self._attempt(self._report)
-            if not self._worked:
+            if self._report not in self._worked:
                 await asyncio.sleep(self._jitter.delay(1))
         async with FailingTasks() as self._tasks:
             for work in (self._reports, self._looks, self._expiry):
@@ -279,7 +281,8 @@ class LeaseMember:
         """List the shards, and learn which of them came from which."""
         listed = await self._connection.splits()
         expired = dict.fromkeys(self._sightings.unknown, ())
-        self._sightings.lineage = {**expired, **{split.id: split.parents for split in listed}}
+        found = {split.id: split.parents for split in listed}
+        self._sightings.lineage = {**self._sightings.lineage, **expired, **found}
         return listed
 
     async def _create(self, split: Split, position: Position) -> None:
@@ -476,16 +479,16 @@ class LeaseMember:
         try:
             await step()
         except Exception as error:  # noqa: BLE001 - the table of errors judges it
-            await self._judge(error)
+            await self._judge(error, first=step not in self._worked)
             log.warning("cannot use the lease table %s: %s", self.group, text_of(error))
         else:
-            self._worked = True
+            self._worked.add(step)
 
-    async def _judge(self, error: Exception) -> None:
+    async def _judge(self, error: Exception, *, first: bool = False) -> None:
         prefer_cancellation(error)
         if isinstance(error, FanOutError):
             raise error
-        match judge(error, Phase.DISCOVER, first=not self._worked):
+        match judge(error, Phase.DISCOVER, first=first):
             case Fatal():
                 raise table_failure(self.group, error) from error
             case KinesisRemedy.REFRESH:

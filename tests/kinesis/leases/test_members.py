@@ -6,12 +6,13 @@ import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import aioboto3
 import boto3
 import pytest
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 import fanout
 from fanout.errors import OptionError, ServiceError
@@ -203,6 +204,45 @@ async def test_what_no_group_shares_is_refused_by_a_sentence(application: Applic
     with pytest.raises(OptionError, match="not of a KafkaSource"):
         async with table.join(kafka, None, None):  # type: ignore[arg-type]
             pass
+
+
+def watched(event: str, handler: Callable[[], None]) -> aioboto3.Session:
+    """Return a session that calls a function before each call of DynamoDB of one name."""
+    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    session = aioboto3.Session(region_name=REGION, **keys)
+    session.events.register(f"before-call.dynamodb.{event}", lambda **_: handler())
+    return session
+
+
+@pytest.mark.parametrize("call", ["DescribeTable", "CreateTable", "UpdateItem", "Scan"])
+async def test_a_call_that_is_not_allowed_names_the_policy(
+    application: Application, call: str
+) -> None:
+    def deny() -> None:
+        error = {"Code": "AccessDeniedException", "Message": f"not authorized: dynamodb:{call}"}
+        raise ClientError({"Error": error}, call)
+
+    sentence = await refused(application, application.table(), session=watched(call, deny))
+    assert f"not authorized: dynamodb:{call}" in sentence
+    assert "`fanout iam-policy --table-arn`" in sentence
+
+
+async def test_a_table_that_is_throttled_for_now_is_opened(application: Application) -> None:
+    left = {"DescribeTable": 2, "UpdateItem": 3, "Scan": 2}
+
+    def throttle(call: str) -> None:
+        if left[call]:
+            left[call] -= 1
+            raise ClientError({"Error": {"Code": "ThrottlingException", "Message": ""}}, call)
+
+    session = watched("DescribeTable", partial(throttle, "DescribeTable"))
+    for call in ("UpdateItem", "Scan"):
+        name = f"before-call.dynamodb.{call}"
+        session.events.register(name, lambda call=call, **_: throttle(call))
+    application.stream.put(20)
+    async with application.member("a", session=session):
+        await application.all_is_read()
+    assert left == dict.fromkeys(left, 0)
 
 
 async def test_a_table_of_another_stream_is_refused(application: Application) -> None:
