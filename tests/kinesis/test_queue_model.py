@@ -14,6 +14,7 @@ from fanout.kinesis.queue.receivers import QueueMember
 from fanout.kinesis.queue.records import IdNaming
 from fanout.testing.virtual_time.loop import simulate
 from tests.kinesis.queue_model import ModelClient, run_seed
+from tests.support.model_bugs import check_found, instead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,11 +39,6 @@ def test_some_seeds() -> None:
 def test_all_seeds() -> None:
     for seed in range(SEEDS):
         simulate(partial(run_seed, seed))
-
-
-def instead(kind: type[Any], name: str, make: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """Return what replaces a method by one that is made of it."""
-    return lambda patch: patch.setattr(kind, name, make(getattr(kind, name)))
 
 
 def _released_is_accepted(send: Any) -> Any:
@@ -109,9 +105,4 @@ async def _nothing(*_: object) -> None:
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[bug](monkeypatch)
-    for seed in range(_ENOUGH):
-        try:
-            simulate(partial(run_seed, seed))
-        except BaseException:  # noqa: BLE001 - a lost or repeated record, or a stream that hangs
-            return
-    raise AssertionError(f"{_ENOUGH} seeds do not find that {bug}")
+    check_found(bug, run_seed, _ENOUGH)

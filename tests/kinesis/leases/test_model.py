@@ -19,6 +19,7 @@ from fanout.kinesis.leases.member import LeaseMember
 from fanout.kinesis.leases.sightings import Sightings
 from fanout.testing.virtual_time.loop import simulate
 from tests.kinesis.leases.model import run_seed
+from tests.support.model_bugs import check_found, instead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,11 +44,6 @@ def test_some_seeds() -> None:
 def test_all_seeds() -> None:
     for seed in range(SEEDS):
         simulate(partial(run_seed, seed))
-
-
-def instead(kind: Any, name: str, make: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """Return what replaces an attribute by one that is made of it."""
-    return lambda patch: patch.setattr(kind, name, make(getattr(kind, name)))
 
 
 def _renewed_at_its_end(write: Any) -> Any:
@@ -189,9 +185,4 @@ BUGS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[bug](monkeypatch)
-    for seed in range(_ENOUGH):
-        try:
-            simulate(partial(run_seed, seed))
-        except BaseException:  # noqa: BLE001 - a rule that is broken, or a stream that hangs
-            return
-    raise AssertionError(f"{_ENOUGH} seeds do not find that {bug}")
+    check_found(bug, run_seed, _ENOUGH)
