@@ -13,6 +13,7 @@ from fanout.cli.demo import demo
 from fanout.cli.doctor import doctor
 from fanout.cli.iam_policy import iam_policy
 from fanout.cli.land import land
+from fanout.cli.members import members
 from fanout.cli.queue import queue
 from fanout.cli.servers import kafka_broker, kinesis_server
 from fanout.cli.share import share
@@ -61,6 +62,7 @@ app.command()(doctor)
 app.command()(land)
 app.command()(status)
 app.command()(iam_policy)
+app.command()(members)
 app.add_typer(consumers)
 app.add_typer(transactions)
 app.add_typer(shuffle)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _GROUP_RESOURCE: Final = 32
 _SESSION: Final = "consumer.session.timeout.ms"
 
-_NO_GROUPS: Final = (
+NO_GROUPS: Final = (
     "the brokers offer no consumer groups of the new protocol (KIP-848): those need Kafka 4.0 or "
     "later, with group.version=1 (`kafka-features.sh upgrade --feature group.version=1`)"
 )
@@ -132,7 +132,7 @@ class GroupCalls:
         raise_for_code(code, message or self.group)
         found = {name: value for name, value, *_ in entries}
         if _SESSION not in found:
-            raise ServiceError(_NO_GROUPS)
+            raise ServiceError(NO_GROUPS)
         return int(found[_SESSION]) / 1000
 
     async def heartbeat(
@@ -159,7 +159,7 @@ class GroupCalls:
         try:
             answer = await self._coordinators.send(self.group, request)
         except IncompatibleBrokerVersion as error:
-            raise ServiceError(_NO_GROUPS) from error
+            raise ServiceError(NO_GROUPS) from error
         code = answer.error_code
         if code in _PASSING:
             raise_for_code(code, self.group)
@@ -227,7 +227,7 @@ class GroupCalls:
     def _refuse(self, code: int, message: str) -> None:
         match code:
             case Code.UNSUPPORTED_VERSION:
-                raise ServiceError(_NO_GROUPS)
+                raise ServiceError(NO_GROUPS)
             case Code.GROUP_MAX_SIZE_REACHED:
                 raise ServiceError(
                     f"the group {self.group} has as many members as the brokers allow; raise "

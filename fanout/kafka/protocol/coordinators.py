@@ -124,6 +124,7 @@ _CODES: Final[Mapping[int, Callable[[Any], Iterable[int]]]] = MappingProxyType(
         28: _of_errors,  # TxnOffsetCommit
         65: lambda answer: (code for code, *_ in answer.states),  # DescribeTransactions
         68: _of_answer,  # ConsumerGroupHeartbeat
+        69: _of_groups,  # ConsumerGroupDescribe
         77: _of_groups,  # ShareGroupDescribe
         90: lambda answer: (code for _, _, code, *_ in answer.groups),  # DescribeShareGroupOffsets
     }

@@ -35,6 +35,7 @@ from fanout.kinesis.leases.lease import (
     NEWEST,
     OWNER,
     PROCESS,
+    REPORTED,
     SWITCHES,
     WORKER_KIND,
     Lease,
@@ -204,11 +205,11 @@ class LeaseMember:
             await self._attempt(self._report)
 
     async def _report(self) -> None:
-        """Say that this member is there; the KCL reads `lut`, the time in seconds."""
+        """Say that this member is there; the KCL reads the time."""
         changes: Attributes = {
             KIND: WORKER_KIND,
             PROCESS: self._process,
-            "lut": int(datetime.now(UTC).timestamp()),
+            REPORTED: int(datetime.now(UTC).timestamp()),
             "sup": 1,
         }
         expected: Attributes = {} if self._beat is None else {PROCESS: self._process}

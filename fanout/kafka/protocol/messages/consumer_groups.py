@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _OFFSET_COMMIT: Final = 8
 _OFFSET_FETCH: Final = 9
 _HEARTBEAT: Final = 68
+_DESCRIBE: Final = 69
 _BY_ID: Final = flexible_array(("topic_id", Uuid), ("partitions", CompactArray(Int32)))
 _NO_LEADER_EPOCH: Final = -1
 
@@ -125,6 +126,68 @@ class HeartbeatRequest(Request[ConsumerGroupHeartbeatRequest_v1]):  # type: igno
         return request_struct_class(
             self._group, *self._member, None, timeout, topics, None, None, owned, NO_TAGS
         )
+
+
+_OWNED: Final = flexible_schema(
+    rows("assigned", ("topic_id", Uuid), TOPIC, ("partitions", CompactArray(Int32))),
+)
+
+
+class ConsumerGroupDescribeResponse_v0(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
+    """The states and members of groups."""
+
+    API_KEY = _DESCRIBE
+    API_VERSION = 0
+    SCHEMA = flexible_schema(
+        ("throttle_time_ms", Int32),
+        rows(
+            "groups",
+            ("error_code", Int16),
+            ("error_message", CompactString()),
+            ("group", CompactString()),
+            ("state", CompactString()),
+            ("epoch", Int32),
+            ("assignment_epoch", Int32),
+            ("assignor", CompactString()),
+            rows(
+                "members",
+                ("member_id", CompactString()),
+                ("instance_id", CompactString()),
+                ("rack", CompactString()),
+                ("epoch", Int32),
+                ("client_id", CompactString()),
+                ("client_host", CompactString()),
+                ("topics", CompactArray(CompactString())),
+                ("topic_regex", CompactString()),
+                ("assignment", _OWNED),
+                ("target", _OWNED),
+            ),
+            ("operations", Int32),
+        ),
+    )
+
+
+class ConsumerGroupDescribeRequest_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
+    """Ask for the states and members of groups (ConsumerGroupDescribeRequest.json)."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = _DESCRIBE
+    API_VERSION = 0
+    RESPONSE_TYPE = ConsumerGroupDescribeResponse_v0
+    SCHEMA = flexible_schema(("groups", CompactArray(CompactString())), ("operations", Boolean))
+
+
+class ConsumerMembersRequest(Request[ConsumerGroupDescribeRequest_v0]):  # type: ignore[misc]
+    """Ask for the members of a group."""
+
+    API_KEY = _DESCRIBE
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Return the request in the only version."""
+        return request_struct_class([self._group], False, NO_TAGS)  # noqa: FBT003 - a field
 
 
 class OffsetCommitResponse_v9(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
