@@ -52,7 +52,7 @@ async def test_a_lease_table_shows_its_members_and_shards(stream: Stream) -> Non
     code, output = await asyncio.to_thread(run, "dynamodb://orders-app")
     assert code == 2
     assert "there is no lease table 'orders-app'" in output
-    group = LeaseTable(name="orders-app", worker="pod-0", failover_time=2.0)
+    group = LeaseTable(name="orders-app", worker="pod-0", failover_time=6.0)
     async with fanout.open(source, group=group) as opened:
         await owns(opened, 2)
         code, output = await asyncio.to_thread(run, "dynamodb://orders-app", "--json")

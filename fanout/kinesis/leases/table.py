@@ -35,6 +35,7 @@ INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
 """The index by which workers of the KCL find their leases."""
 _CREATING: Final = 120.0  # seconds; it takes some ten
 _POLL: Final = 0.5
+_SLOW: Final = 30.0  # seconds that a call about the table may take
 _CALLS_AT_ONCE: Final = 50
 
 
@@ -82,10 +83,13 @@ def table_failure(name: str, error: Exception) -> ServiceError:
 class DynamoTable:
     """A table of DynamoDB."""
 
-    def __init__(self, client: Any, name: str, credentials: RenewableCredentials) -> None:
+    def __init__(
+        self, client: Any, name: str, credentials: RenewableCredentials, call_timeout: float
+    ) -> None:
         self._client = client
         self._name = name
         self._credentials = credentials
+        self._call_timeout = call_timeout
 
     async def renew_credentials(self) -> None:
         """Find credentials again."""
@@ -149,7 +153,7 @@ class DynamoTable:
         found: list[Item] = []
         more: dict[str, Any] = {}
         while True:
-            page = await self._client.scan(TableName=self._name, ConsistentRead=True, **more)
+            page = await self._call("scan", ConsistentRead=True, **more)
             found += map(_item, page["Items"])
             if "LastEvaluatedKey" not in page:
                 return found
@@ -157,19 +161,15 @@ class DynamoTable:
 
     async def get(self, key: str) -> Item | None:
         """Read one item, consistently; None where there is none."""
-        answer = await self._client.get_item(
-            TableName=self._name, Key={KEY: {"S": key}}, ConsistentRead=True
-        )
+        answer = await self._call("get_item", Key={KEY: {"S": key}}, ConsistentRead=True)
         return _item(answer["Item"]) if "Item" in answer else None
 
     async def create(self, item: Item) -> bool:
         """Write an item; return whether there was none of its key."""
         return await self._if(
-            self._client.put_item(
-                TableName=self._name,
-                Item={name: _attribute(value) for name, value in item.items()},
-                ConditionExpression=f"attribute_not_exists({KEY})",
-            )
+            "put_item",
+            Item={name: _attribute(value) for name, value in item.items()},
+            ConditionExpression=f"attribute_not_exists({KEY})",
         )
 
     async def update(
@@ -187,8 +187,8 @@ class DynamoTable:
         parts = {"SET": sets, "REMOVE": gone, "ADD": adds}
         condition = names.condition(expected)
         try:
-            answer = await self._client.update_item(
-                TableName=self._name,
+            answer = await self._call(
+                "update_item",
                 Key={KEY: {"S": key}},
                 UpdateExpression=" ".join(f"{w} {', '.join(p)}" for w, p in parts.items() if p),
                 ReturnValues="ALL_NEW",
@@ -205,17 +205,20 @@ class DynamoTable:
         """Delete an item if it has what is expected; return whether it did."""
         names = _Names()
         return await self._if(
-            self._client.delete_item(
-                TableName=self._name,
-                Key={KEY: {"S": key}},
-                ConditionExpression=names.condition(expected),
-                **names.used,
-            )
+            "delete_item",
+            Key={KEY: {"S": key}},
+            ConditionExpression=names.condition(expected),
+            **names.used,
         )
 
-    async def _if(self, call: Any) -> bool:
+    async def _call(self, operation: str, **arguments: Any) -> Any:
+        """Make one call about items, within the time that it may take."""
+        async with asyncio.timeout(self._call_timeout):
+            return await getattr(self._client, operation)(TableName=self._name, **arguments)
+
+    async def _if(self, operation: str, **arguments: Any) -> bool:
         try:
-            await call
+            await self._call(operation, **arguments)
         except ClientError as error:
             if not _refused(error):
                 raise
@@ -236,15 +239,15 @@ async def open_table(
 ) -> AsyncIterator[DynamoTable]:
     """Open a client of one table; leaving the context closes it.
 
-    The session is not changed. A call ends after `call_timeout` seconds.
+    The session is not changed. A call about items ends after `call_timeout` seconds.
     """
     if endpoint_url is not None:
         check_endpoint(endpoint_url, insecure=insecure)
     session, region = await open_session(session, region, role, services=("dynamodb", "sts"))
     config = pinned_config(
         attempts=1,
-        connect_timeout=call_timeout,
-        read_timeout=call_timeout,
+        connect_timeout=_SLOW,
+        read_timeout=_SLOW,
         parameter_validation=False,
         max_pool_connections=_CALLS_AT_ONCE,
     )
@@ -255,7 +258,8 @@ async def open_table(
         check_endpoint(client.meta.endpoint_url, insecure=insecure)
         go_past_proxies(client)
         hide_secrets(client)
-        yield DynamoTable(client, name, await session.get_credentials())
+        credentials = await session.get_credentials()
+        yield DynamoTable(client, name, credentials, call_timeout)
 
 
 def _refused(error: ClientError) -> bool:

@@ -11,7 +11,7 @@ from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 import fanout
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
 
 _NAMES = itertools.count(1)
+# While leaders move.
+_MOVING = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE})
 
 
 class Topic:
@@ -94,8 +96,8 @@ class Topic:
             try:
                 return int(found.result(20).offset)
             except KafkaException as error:
-                # This call, unlike others, is not repeated by the client while leaders move.
-                if not error.args[0].retriable() or time.monotonic() > deadline:
+                # This call, unlike others, is not repeated by the client.
+                if error.args[0].code() not in _MOVING or time.monotonic() > deadline:
                     raise
             time.sleep(0.05)
 
