@@ -5,6 +5,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import ClientError
 from typer.testing import CliRunner
 
 import fanout
@@ -67,6 +68,20 @@ async def test_a_lease_table_shows_its_members_and_shards(stream: Stream) -> Non
         assert (code, FIRST in output, "pod-0" in output) == (0, True, True)
     code, output = await asyncio.to_thread(run, "dynamodb://orders-app")
     assert (code, "free" in output) == (1, True)
+
+
+def test_a_role_that_may_not_be_assumed_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def deny(*_: object, **__: object) -> None:
+        error = {"Code": "AccessDenied", "Message": "not authorized"}
+        raise ClientError({"Error": error}, "AssumeRole")
+
+    monkeypatch.setattr("fanout.kinesis.leases.table.open_session", deny)
+    role = "arn:aws:iam::111122223333:role/reader"
+    code, output = run("dynamodb://orders-app", "--role-arn", role)
+    assert code == 2
+    assert "DynamoDB cannot be called: " in output
+    assert "check --role-arn" in output
+    assert "Traceback" not in output
 
 
 async def test_a_consumer_group_shows_its_members_and_partitions(

@@ -193,7 +193,7 @@ class BlockingShareConsumer:
         self.commit(acknowledgements)
         deadline, pause = time.monotonic() + self._timeout, FIRST_WAIT
         while self._awaiting and self._consumer is not None and time.monotonic() < deadline:
-            time.sleep(pause)
+            time.sleep(pause)  # nothing tells that a broker has responded
             self._commit()
             pause = min(2 * pause, LONGEST_WAIT)
         consumer, self._consumer = self._consumer, None

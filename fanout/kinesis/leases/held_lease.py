@@ -68,11 +68,6 @@ class HeldLease:
         """The shard."""
         return self.lease.shard_id
 
-    @property
-    def pending(self) -> bool:
-        """Whether there is something to write beside the renewal."""
-        return self.position is not None or self.end is not None or self.leaving
-
     async def write(self) -> None:
         """Renew the lease, and store what there is to be stored with the same write.
 

@@ -398,7 +398,8 @@ class LeaseMember:
             return
         renewal = self._failover_time * _RENEWAL
         while not held.leaving and held.end is None:
-            due = held.renewed + (min(_STORING, renewal) if held.position else renewal)
+            longest = renewal if held.position is None else min(_STORING, renewal)
+            due = held.renewed + longest
             if self._clock() >= due:
                 return
             held.wake.clear()

@@ -49,7 +49,7 @@ class Sightings:
         self._moved: set[str] = set()  # the leases whose counter was seen moving
         self._workers: Mapping[str, Item] = {}
         self._leader: Item | None = None
-        self._without_kind = False
+        self._without_kind: set[str] = set()  # leases in the layout of the KCL before 3.5
         self._now = -math.inf
         # What a process of the same name has left, or still has.
         self._former: frozenset[str] | None = None
@@ -58,13 +58,14 @@ class Sightings:
         """Take in all items of the table, as they were read by a moment on the loop's clock."""
         leases, workers = {}, {}
         blind = now - self._now > self._failover_time
-        self._now, self._leader, self._without_kind = now, None, False
+        self._now, self._leader, self._without_kind = now, None, set()
         for item in items:
             key = str(item[KEY])
             match item.get(KIND, LEASE_KIND):
                 case kind if kind == LEASE_KIND:
                     leases[key] = lease = Lease.of(item)
-                    self._without_kind |= KIND not in item
+                    if KIND not in item:
+                        self._without_kind.add(key)
                     self._note(key, (lease.counter, lease.holder))
                 case kind if kind == WORKER_KIND:
                     self._note(key, token := item.get(BEAT))
@@ -105,7 +106,7 @@ class Sightings:
                     f"the table {table!r} has leases of {lease.stream}, not of {stream}; name "
                     f"another table, or delete it to begin anew"
                 )
-            if self._without_kind and id_ in self._moved and self._is_strange(lease):
+            if id_ in self._without_kind & self._moved and self._is_strange(lease):
                 raise ServiceError(
                     f"{lease.holder} renews leases in the table {table!r} in the layout of the KCL "
                     f"before 3.5, which cannot be shared while it runs; stop the workers of the "

@@ -18,7 +18,7 @@ from fanout.errors import ServiceError
 from fanout.kinesis.aws.client_config import go_past_proxies, pinned_config
 from fanout.kinesis.aws.credentials import hide_secrets
 from fanout.kinesis.aws.endpoint import check_endpoint
-from fanout.kinesis.aws.error_hints import ACCESS_DENIED, code_of
+from fanout.kinesis.aws.error_hints import ACCESS_DENIED, code_of, explained
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.leases.lease import KEY, OWNER
 
@@ -239,11 +239,13 @@ async def open_table(
 ) -> AsyncIterator[DynamoTable]:
     """Open a client of one table; leaving the context closes it.
 
-    The session is not changed. A call about items ends after `call_timeout` seconds.
+    The session is not changed. A call about items ends after `call_timeout` seconds. A role that
+    may not be assumed is a ServiceError.
     """
     if endpoint_url is not None:
         check_endpoint(endpoint_url, insecure=insecure)
-    session, region = await open_session(session, region, role, services=("dynamodb", "sts"))
+    with explained("DynamoDB cannot be called"):
+        session, region = await open_session(session, region, role, services=("dynamodb", "sts"))
     config = pinned_config(
         attempts=1,
         connect_timeout=_SLOW,

@@ -265,13 +265,14 @@ class Process:
         if not self.alive:
             raise EndpointConnectionError(endpoint_url="model")
 
-    async def live(self) -> None:
-        """Read and acknowledge until the stream is stopped, or the task is cancelled."""
+    async def live(self, most: int | None = None) -> None:
+        """Read and acknowledge until the stream is stopped, or so many records were delivered."""
         source = cast("Any", ModelSource(self))
         group = cast("Any", ModelGroup(self))
         async with open_stream(source, group=group, random=self.random) as self.stream:
             held: list[Drained] = []
-            while self.alive and not self.stream.stopping:
+            done = self.table.referee.delivered
+            while self.alive and not self.stream.stopping and (most is None or len(done) < most):
                 drained = await self.stream.drain(
                     max_records=self.random.randint(1, 10), max_wait=self.random.uniform(0.0, 0.5)
                 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,8 +19,16 @@ from fanout.kinesis.leases.held_lease import HeldLease
 from fanout.kinesis.leases.lease import COUNTER, GIVER, OWNER, Lease
 from fanout.kinesis.leases.member import LeaseMember
 from fanout.kinesis.leases.sightings import Sightings
+from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import simulate
-from tests.kinesis.leases.model import run_seed
+from tests.kinesis.leases.model import (
+    FAILOVER,
+    ModelStream,
+    ModelTable,
+    Process,
+    Referee,
+    run_seed,
+)
 from tests.support.model_bugs import check_found, instead
 
 if TYPE_CHECKING:
@@ -186,3 +196,20 @@ BUGS: dict[str, Callable[[Any], object]] = {
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[bug](monkeypatch)
     check_found(bug, run_seed, _ENOUGH)
+
+
+def test_a_member_can_be_cancelled_at_each_step() -> None:
+    async def scenario(cancellation: Cancellation) -> None:
+        stream = ModelStream()
+        stream.add()
+        stream.add()
+        table = ModelTable(Referee(stream))
+        stream.put(Random(1), 12)
+        await cancellation.run(Process("first", Random(2), 0.0, table).live(most=6))
+        assert len(asyncio.all_tasks()) == 1
+        # What it had not stored comes again, and nothing else is missing or out of order.
+        async with asyncio.timeout(6 * FAILOVER):
+            await Process("second", Random(3), 0.0, table).live(most=12)
+        assert table.referee.delivered.keys() == {*range(1, 13)}
+
+    assert sweep(scenario) > 40

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fanout.errors import ServiceError
 from fanout.kinesis.leases.sightings import Sightings
 
 if TYPE_CHECKING:
@@ -62,6 +63,22 @@ def test_a_lease_is_taken_when_it_has_not_moved_for_the_failover_time(
     take, ask = sightings.wanted([])
     assert [each.shard_id for each in take] == taken
     assert ask == []
+
+
+def test_only_leases_that_an_older_kcl_has_written_refuse_it() -> None:
+    def old(counter: int) -> Item:
+        plain = dict(lease("a", counter, leaseOwner="kcl"))
+        del plain["entityType"]
+        return MappingProxyType(plain)
+
+    sightings = Sightings("me", FAILOVER)
+    for now in (0.0, 1.0):
+        # A member that is not seen yet has taken one of them meanwhile.
+        sightings.see([old(1), lease("b", int(now) + 1, leaseOwner="new")], now)
+        sightings.check("orders", "orders-app")
+    sightings.see([old(2)], 2.0)
+    with pytest.raises(ServiceError, match="kcl renews leases"):
+        sightings.check("orders", "orders-app")
 
 
 def test_after_a_time_without_sight_nobody_is_taken_for_dead_at_once() -> None:
