@@ -187,6 +187,7 @@ def test_a_reader_takes_what_is_valid(reader: Reader) -> None:
         assert reader.read(json.dumps(document).encode()) is not None
 
 
+@pytest.mark.fault("What comes is no frame or no event at all")
 @pytest.mark.long
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 @given(data=st.data())

@@ -272,6 +272,8 @@ def test_what_a_newer_incarnation_has_open_hides_neither_marker_nor_loss(job: Jo
     assert job.state.unfinished() == [lost]
 
 
+@pytest.mark.fault("A dead job cannot be started for now")
+@pytest.mark.fault("DescribeTransactions")
 def test_what_brokers_have_forgotten_is_decided_by_who_has_looked(job: Job) -> None:
     job.forgotten()
     assert job.stands(code=1) == ["nobody knows"]
@@ -302,6 +304,7 @@ def test_force_aborts_nothing_that_is_committed(job: Job) -> None:
     assert job.stands() == ["committed"]
 
 
+@pytest.mark.fault("A dead job cannot be started for now")
 def test_a_batch_that_is_committed_while_it_is_being_aborted_stays_so(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +350,7 @@ def test_each_sink_is_told_apart(job: Job, kafka_broker: KafkaBroker, tmp_path: 
     assert "has no sink 'copy': it has audit, kafka" in result.stderr
 
 
+@pytest.mark.fault("A dead job cannot be started for now")
 def test_nothing_is_changed_while_the_job_runs(job: Job) -> None:
     job.open()
     holder = (

@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from fanout.kinesis.aws.api import KinesisClient
     from tests.conformance.service import Service
 
 
+@pytest.mark.fault("The clock of the Date header is the one that stamps records")
 async def test_the_date_header_is_the_clock_that_stamps_records(
     service: Service, kinesis: KinesisClient
 ) -> None:

@@ -76,6 +76,7 @@ async def test_an_aggregated_record_comes_as_the_records_that_were_put_into_it(
     assert [record["subSequenceNumber"] for record in records] == [0, 1, 2]
 
 
+@pytest.mark.fault("A record of the largest size that the stream takes comes whole")
 async def test_a_record_of_the_largest_size_comes_whole(
     service: Service, kinesis: KinesisClient
 ) -> None:

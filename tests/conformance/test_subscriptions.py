@@ -35,6 +35,7 @@ async def test_the_first_frame_is_the_initial_response(
     assert (frame.message_type, frame.event_type) == ("event", "initial-response")
 
 
+@pytest.mark.fault("Heartbeats come every five seconds")
 async def test_a_subscription_is_never_silent_for_longer_than_a_heartbeat(
     service: Service, kinesis: KinesisClient
 ) -> None:
@@ -43,6 +44,7 @@ async def test_a_subscription_is_never_silent_for_longer_than_a_heartbeat(
             assert await subscription.event() is not None
 
 
+@pytest.mark.fault("Another process takes a subscription over after five seconds")
 @pytest.mark.parametrize("rules", [WINDOW])
 async def test_a_second_subscription_is_refused_soon_after_the_first(
     service: Service, kinesis: KinesisClient
@@ -62,6 +64,7 @@ async def test_a_second_subscription_is_refused_soon_after_the_first(
         assert loop.time() - begun >= service.figures.takeover_after
 
 
+@pytest.mark.fault("Another process takes a subscription over after five seconds")
 @pytest.mark.parametrize("rules", [WINDOW])
 async def test_a_later_subscription_takes_over(service: Service, kinesis: KinesisClient) -> None:
     key = service.key()
@@ -93,6 +96,7 @@ async def test_an_unknown_shard_is_not_found(service: Service, kinesis: KinesisC
     assert code_of(error.value) == "ResourceNotFoundException"
 
 
+@pytest.mark.fault("A subscription ends in peace after five minutes, and goes on in the next")
 @pytest.mark.slow
 @pytest.mark.parametrize("rules", [SHORT_LIFE])
 async def test_a_subscription_ends_in_peace_after_its_time_and_goes_on_in_the_next(

@@ -57,6 +57,7 @@ def source() -> ScriptedSource:
     return ScriptedSource(logs=LOGS, pacing=pacing, answer_after=0.25, close_after=0.25)
 
 
+@pytest.mark.fault("A task is cancelled at any of its steps")
 @pytest.mark.long
 @pytest.mark.parametrize("first_wait", [0.25, 3.0, math.inf])
 def test_a_drain_cancelled_at_any_step_loses_and_repeats_nothing(first_wait: float) -> None:
@@ -76,6 +77,7 @@ def test_a_drain_cancelled_at_any_step_loses_and_repeats_nothing(first_wait: flo
     assert sweep(scenario) > 30
 
 
+@pytest.mark.fault("A task is cancelled at any of its steps")
 def test_iteration_cancelled_at_any_step_loses_and_repeats_nothing() -> None:
     async def scenario(cancellation: Cancellation) -> None:
         delivered: list[tuple[str, int]] = []
@@ -94,6 +96,7 @@ def test_iteration_cancelled_at_any_step_loses_and_repeats_nothing() -> None:
     assert sweep(scenario) > 30
 
 
+@pytest.mark.fault("A task is cancelled at any of its steps")
 @pytest.mark.parametrize("busy", [0.0, 3.0])
 def test_a_stream_cancelled_at_any_step_is_continued_exactly(busy: float) -> None:
     async def scenario(cancellation: Cancellation) -> None:
@@ -135,6 +138,7 @@ def test_a_stream_cancelled_at_any_step_is_continued_exactly(busy: float) -> Non
     assert sweep(scenario) > 60
 
 
+@pytest.mark.fault("A task is cancelled at any of its steps")
 def test_a_stream_that_is_cancelled_while_it_opens_and_closes_leaves_nothing() -> None:
     async def scenario(cancellation: Cancellation) -> None:
         scripted = source()

@@ -95,6 +95,7 @@ async def test_a_family_of_splits_is_read_once_and_in_order() -> None:
     assert source.broken == []
 
 
+@pytest.mark.fault("A restart in the middle of a reshard, and of every reshard of many")
 @pytest.mark.parametrize("stop_after", range(16))
 @in_virtual_time
 async def test_a_restart_at_any_point_continues_after_what_was_acknowledged(
@@ -108,6 +109,7 @@ async def test_a_restart_at_any_point_continues_after_what_was_acknowledged(
     check_delivery(FAMILY, delivered)
 
 
+@pytest.mark.fault("A restart in the middle of a reshard, and of every reshard of many")
 @in_virtual_time
 async def test_a_split_that_has_ended_is_not_subscribed_again_by_the_next_run() -> None:
     async with fanout.open(ScriptedSource(logs=FAMILY)) as stream:
@@ -231,6 +233,7 @@ async def test_the_origin_of_a_source_is_where_a_stream_starts() -> None:
         assert await take(stream, 2) == [("a", 2), ("a", 3)]
 
 
+@pytest.mark.fault("Positions move without records, and are stored")
 @in_virtual_time
 async def test_idle_progress_moves_the_positions_when_nothing_is_outstanding() -> None:
     source = ScriptedSource(logs=[Log(split=A, entries=(1, Idle(9)))])
@@ -243,6 +246,7 @@ async def test_idle_progress_moves_the_positions_when_nothing_is_outstanding() -
         assert source.acknowledged == [{"a": Cursor(9)}]
 
 
+@pytest.mark.fault("An older batch is acknowledged after a newer one")
 @in_virtual_time
 async def test_acknowledging_is_cumulative_per_split() -> None:
     logs = (Log(split=A, entries=(1, 2, 3), per_event=1), Log(split=B, entries=(4,)))
@@ -268,6 +272,7 @@ async def test_a_drain_and_a_snapshot_can_be_acknowledged() -> None:
         assert Checkpoint.from_json(stream.positions).splits["a"].position == Cursor(2)
 
 
+@pytest.mark.fault("A batch is acknowledged that was never delivered")
 @in_virtual_time
 async def test_what_was_not_delivered_cannot_be_acknowledged() -> None:
     log = Log(split=A, entries=(1, 2, 3), per_event=1)
@@ -278,6 +283,7 @@ async def test_what_was_not_delivered_cannot_be_acknowledged() -> None:
             await stream.acknowledge(later)
 
 
+@pytest.mark.fault("A batch is acknowledged that was never delivered")
 @in_virtual_time
 async def test_a_snapshot_or_a_drain_of_another_source_cannot_be_acknowledged() -> None:
     log = Log(split=A, entries=(1, 2, 3), per_event=1)
@@ -342,6 +348,7 @@ async def test_a_failure_in_the_body_of_a_reader_reaches_it_every_time() -> None
                 await anext(stream)
 
 
+@pytest.mark.fault("Code of the user raises")
 def test_on_resubscribe_is_called_and_what_it_raises_is_fatal() -> None:
     def hook(split: Split, cause: Exception, delay: float) -> None:
         raise KeyError(split.id, type(cause).__name__, delay)
@@ -359,6 +366,7 @@ def test_on_resubscribe_is_called_and_what_it_raises_is_fatal() -> None:
     simulate(main)
 
 
+@pytest.mark.fault("A split is listed again while it is read, or read by two tasks")
 @in_virtual_time
 async def test_a_second_reader_is_refused_and_the_first_goes_on() -> None:
     log = Log(split=A, entries=(1,), event_delay=10.0)
@@ -372,6 +380,7 @@ async def test_a_second_reader_is_refused_and_the_first_goes_on() -> None:
     assert first.result() == [("a", 1)]
 
 
+@pytest.mark.fault("A stream is used after it was closed, or closed twice")
 @in_virtual_time
 async def test_a_closed_stream_cannot_be_read() -> None:
     async with fanout.open(ScriptedSource(logs=FAMILY)) as stream:
@@ -395,6 +404,7 @@ def test_a_reader_that_waits_while_the_stream_is_closed_is_told() -> None:
         simulate(main)
 
 
+@pytest.mark.fault("Code of the user raises")
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), StopAsyncIteration()])
 @pytest.mark.parametrize("fault", [None, Refuse(FlakyError()), NoAnswer(), Refuse(FatalError())])
 def test_an_error_in_the_body_comes_out_as_itself(
@@ -412,6 +422,7 @@ def test_an_error_in_the_body_comes_out_as_itself(
     assert simulate(main) is error
 
 
+@pytest.mark.fault("The reader is cancelled")
 @in_virtual_time
 async def test_a_cancellation_of_the_body_comes_out_as_itself() -> None:
     source = ScriptedSource(logs=[Log(split=A, faults=(Refuse(FlakyError()),) * 9)])
@@ -451,6 +462,7 @@ async def test_a_listing_that_fails_for_now_while_opening_is_tried_again() -> No
     assert asyncio.get_running_loop().time() < 60.0
 
 
+@pytest.mark.fault("The service throttles, fails or lets a page token expire while a stream is")
 @in_virtual_time
 async def test_a_listing_that_fails_for_a_minute_while_opening_is_the_failure() -> None:
     source = ScriptedSource(logs=[], listings=[OSError("no answer")])
@@ -470,6 +482,7 @@ async def test_a_listing_that_fails_as_often_as_its_verdict_allows_ends_the_open
     assert source.listed == 3
 
 
+@pytest.mark.fault("It is known how far a shard is behind, and unknown while it is not read")
 @in_virtual_time
 async def test_the_lag_is_unknown_while_a_split_is_not_live() -> None:
     log = Log(
@@ -483,6 +496,7 @@ async def test_the_lag_is_unknown_while_a_split_is_not_live() -> None:
         assert stream.statistics().lag == 0.0
 
 
+@pytest.mark.fault("An event without records comes before a single record")
 @in_virtual_time
 async def test_drain_wakes_at_the_first_record_and_fills_until_the_wait_ends() -> None:
     log = Log(split=A, entries=(Idle(1), 2, 3, 4), per_event=1, event_delay=10.0)
@@ -637,6 +651,7 @@ async def give_up_draining(stream: fanout.FanOut) -> None:
             await stream.drain(max_wait=3600.0)
 
 
+@pytest.mark.fault("The caller of a read is gone when its batch is ready")
 @in_virtual_time
 async def test_what_a_cancelled_drain_has_collected_is_returned_in_order() -> None:
     log = Log(split=A, entries=(1, 2, 3, 4, 5, 6))

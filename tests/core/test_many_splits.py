@@ -27,6 +27,7 @@ def splits(count: int) -> list[Split]:
     return [Split(f"split-{index:04}") for index in range(count)]
 
 
+@pytest.mark.fault("A thousand subscriptions expire in the same second")
 @pytest.mark.long
 def test_1000_subscriptions_that_end_in_one_second_are_renewed_in_turn_and_without_delay() -> None:
     life, latency, pending = 300.0, 0.3, 50
@@ -54,6 +55,7 @@ def test_1000_subscriptions_that_end_in_one_second_are_renewed_in_turn_and_witho
     simulate(main)
 
 
+@pytest.mark.fault("A split is listed again while it is read, or read by two tasks")
 def test_a_single_renewal_waits_for_nothing() -> None:
     logs = [Log(split=split, heartbeat=30.0) for split in splits(100)]
     logs[50] = replace(logs[50], faults=(Stop(10),))
@@ -69,6 +71,7 @@ def test_a_single_renewal_waits_for_nothing() -> None:
     simulate(main)
 
 
+@pytest.mark.fault("A thousand subscriptions expire in the same second")
 def test_calls_that_hang_hold_the_other_splits_up_for_seconds_only() -> None:
     hanging = [Log(split=Split(f"hanging-{index}"), faults=(NoAnswer(),) * 9) for index in range(4)]
     logs = [*hanging, *(Log(split=split, entries=(1,)) for split in splits(4))]

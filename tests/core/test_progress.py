@@ -52,6 +52,7 @@ def test_acknowledging_is_cumulative() -> None:
     assert made.acknowledged().splits["a"].position == Cursor(2)
 
 
+@pytest.mark.fault("An older batch is acknowledged after a newer one")
 def test_acknowledging_never_moves_back() -> None:
     made = progress(batch(1), batch(2), batch(3))
     made.acknowledge({"a": Cursor(2)})
@@ -172,6 +173,7 @@ def test_acknowledging_the_last_records_acknowledges_the_idle_progress_after_the
     assert made.acknowledge({"a": Cursor(2)}) == {"a": Cursor(5)}
 
 
+@pytest.mark.fault("A restart exactly at the end of a shard")
 def test_a_split_has_ended_for_a_restart_only_when_all_of_it_is_acknowledged() -> None:
     made = progress(batch(1), End(A))
     assert made.delivered().splits["a"].ended

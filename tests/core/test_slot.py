@@ -44,6 +44,7 @@ async def test_an_event_is_taken_with_its_cost() -> None:
     assert not slot.occupied
 
 
+@pytest.mark.fault("The service sends far more than was asked for")
 @in_virtual_time
 async def test_a_full_slot_makes_its_subscriber_wait() -> None:
     loop, slot = asyncio.get_running_loop(), Slot(lambda _: None)
@@ -64,6 +65,7 @@ async def test_the_pill_needs_no_room_and_is_taken_after_the_buffered_event() ->
     assert [ready_slot.take() for ready_slot in ready] == [(event, 7), (failure, 0)]
 
 
+@pytest.mark.fault("Several errors come at once")
 def test_the_first_pill_wins() -> None:
     ready: list[Slot] = []
     slot, first = Slot(ready.append), pill("first")

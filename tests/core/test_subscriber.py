@@ -195,6 +195,7 @@ FAULTS = (
 )
 
 
+@pytest.mark.fault("A subscription ends after its five minutes")
 def test_resume_is_after_the_last_hand_off() -> None:
     rig = reading(lambda: Rig(replace(LOG, faults=FAULTS)))
     assert rig.delivered == LOG.records
@@ -210,6 +211,7 @@ def test_resume_is_after_the_last_hand_off() -> None:
     ]
 
 
+@pytest.mark.fault("A subscription fails after some events, several times in a row")
 @pytest.mark.parametrize("after", range(6))
 @pytest.mark.parametrize(
     "fault",
@@ -222,6 +224,7 @@ def test_no_end_of_a_subscription_loses_or_repeats_a_record(
     assert rig.delivered == LOG.records
 
 
+@pytest.mark.fault("The consumer takes hours for an event")
 @pytest.mark.parametrize("hours", [1, 6])
 def test_a_slow_consumer_loses_nothing_and_trips_no_watchdog(hours: int) -> None:
     rig = reading(lambda: Rig(LOG), pause=3600.0 * hours)
@@ -229,6 +232,7 @@ def test_a_slow_consumer_loses_nothing_and_trips_no_watchdog(hours: int) -> None
     assert rig.reported == []
 
 
+@pytest.mark.fault("A connection is open at one end alone")
 def test_a_silent_server_is_given_up_after_exactly_the_silence_timeout() -> None:
     rig = reading(lambda: Rig(replace(LOG, faults=(Stall(1),), event_delay=4.0)))
     assert [(at, type(cause)) for at, _, cause, _ in rig.reported] == [
@@ -237,6 +241,7 @@ def test_a_silent_server_is_given_up_after_exactly_the_silence_timeout() -> None
     assert rig.delivered == LOG.records
 
 
+@pytest.mark.fault("A shard has no records, now or ever")
 @in_virtual_time
 async def test_heartbeats_keep_an_idle_subscription_alive() -> None:
     rig = Rig(Log(split=A, entries=(1,), heartbeat=34.0))
@@ -249,6 +254,7 @@ async def test_heartbeats_keep_an_idle_subscription_alive() -> None:
     assert rig.reported == []
 
 
+@pytest.mark.fault("A subscribe call is never answered")
 def test_a_subscribe_call_without_an_answer_is_given_up_after_its_timeout() -> None:
     rig = reading(lambda: Rig(replace(LOG, faults=(NoAnswer(),))))
     assert [(at, type(cause)) for at, _, cause, _ in rig.reported] == [
@@ -267,6 +273,7 @@ async def test_the_wait_for_a_turn_is_not_a_wait_for_the_service() -> None:
     assert rig.call_times == [3600]
 
 
+@pytest.mark.fault("User code blocks the event loop for a minute")
 @pytest.mark.parametrize("answer_after", [0.0, 15.0])
 @in_virtual_time
 async def test_an_event_loop_that_user_code_blocks_for_60_s_is_not_taken_for_a_silent_service(
@@ -287,6 +294,7 @@ def test_a_timeout_of_the_service_itself_is_not_taken_for_ours() -> None:
     assert [cause for _, _, cause, _ in rig.reported] == [own, own]
 
 
+@pytest.mark.fault("The consumer takes hours for an event")
 @in_virtual_time
 async def test_the_watchdog_stands_still_while_an_event_waits_for_memory() -> None:
     rig = Rig(replace(LOG, faults=(Stall(1),), event_delay=30.0))
@@ -344,6 +352,7 @@ def test_the_first_attempts_again_of_splits_that_failed_together_are_spread() ->
     assert delays[75] - delays[25] > 0.25
 
 
+@pytest.mark.fault("The service throttles, or fails with a 5xx")
 def test_a_throttled_split_waits_for_the_floor_alone() -> None:
     rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(ThrottledError()),) * 3)))
     assert rig.delays == [1, 1, 1]
@@ -361,6 +370,7 @@ def test_the_spacing_is_over_after_a_long_subscription() -> None:
     assert reading(lambda: Rig(log, random=Lowest())).delays == [0]
 
 
+@pytest.mark.fault("Success and failure alternate")
 def test_backoff_resets_on_progress() -> None:
     faults = (*(Refuse(FlakyError()),) * 4, Break(1, FlakyError()), Refuse(FlakyError()))
     rig = reading(lambda: Rig(replace(LOG, faults=faults, event_delay=10.0)))
@@ -373,6 +383,7 @@ def test_backoff_resets_on_idle_progress() -> None:
     assert reading(lambda: Rig(replace(log, faults=faults))).delays == [2, 3, 5, 9, 1]
 
 
+@pytest.mark.fault("Subscriptions succeed and end without an event")
 def test_backoff_does_not_reset_on_a_successful_subscribe() -> None:
     faults = (Break(0, FlakyError()),) * 6
     assert reading(lambda: Rig(replace(LOG, faults=faults))).delays == [6, 7, 9, 13, 21, 35]
@@ -387,6 +398,7 @@ def test_a_fatal_error_is_the_pill_with_its_cause_and_a_hint() -> None:
     assert rig.subscriber.state is SplitState.FAILED
 
 
+@pytest.mark.fault("An error comes while an event is still waiting")
 @in_virtual_time
 async def test_the_pill_arrives_while_the_slot_is_full_and_is_seen_after_the_event() -> None:
     rig = Rig(replace(LOG, faults=(Break(1, ServiceError("it is gone")),)))
@@ -414,6 +426,7 @@ def test_the_same_decode_error_at_different_positions_is_not_fatal() -> None:
     assert rig.delivered == LOG.records
 
 
+@pytest.mark.fault("Success and failure alternate")
 def test_max_retries_failures_in_a_row_are_allowed() -> None:
     pacing, faults = replace(PACING, max_retries=2), (Refuse(FlakyError()),) * 2
     log = replace(LOG, faults=(*faults, Stop(1), *faults))
@@ -421,6 +434,7 @@ def test_max_retries_failures_in_a_row_are_allowed() -> None:
     assert rig.failure is None
 
 
+@pytest.mark.fault("More failures in a row than are allowed end the stream")
 def test_one_failure_more_than_max_retries_is_fatal() -> None:
     log = replace(LOG, faults=(Refuse(FlakyError("refused")),) * 3)
     rig = reading(lambda: Rig(log, pacing=replace(PACING, max_retries=2)))
@@ -430,6 +444,7 @@ def test_one_failure_more_than_max_retries_is_fatal() -> None:
     assert len(rig.source.calls) == 3
 
 
+@pytest.mark.fault("Ends that are part of life are never counted as failures")
 @pytest.mark.parametrize("end", [Stop(1), Stall(1), Break(1, FlakyError())])
 def test_an_end_after_progress_is_no_retry(end: Stop | Stall | Break) -> None:
     log = replace(LOG, faults=(end, end))
@@ -438,6 +453,7 @@ def test_an_end_after_progress_is_no_retry(end: Stop | Stall | Break) -> None:
     assert rig.delivered == LOG.records
 
 
+@pytest.mark.fault("Ends that are part of life are never counted as failures")
 @in_virtual_time
 async def test_the_ordinary_end_of_an_idle_subscription_is_never_counted() -> None:
     idle = Log(split=A, faults=(Stop(60),) * 100)
@@ -454,6 +470,7 @@ async def test_the_ordinary_end_of_an_idle_subscription_is_never_counted() -> No
     await asyncio.wait([running, taking])
 
 
+@pytest.mark.fault("An answer comes after its call was given up")
 @pytest.mark.parametrize("late", [0.0, 0.5, 60.0])
 @in_virtual_time
 async def test_an_answer_that_comes_when_its_time_is_up_opens_one_subscription_at_most(
@@ -466,6 +483,7 @@ async def test_an_answer_that_comes_when_its_time_is_up_opens_one_subscription_a
     assert set(rig.causes) <= {SubscribeTimeoutError}
 
 
+@pytest.mark.fault("Each kind of error has a budget of its own")
 def test_errors_with_different_verdicts_are_counted_apart() -> None:
     class OneType(ScriptedConnection):
         async def verdict(
@@ -488,6 +506,7 @@ def test_errors_with_different_verdicts_are_counted_apart() -> None:
     simulate(main)
 
 
+@pytest.mark.fault("What only a person can mend is an error in the log")
 def test_what_only_a_person_can_end_is_retried_slowly_and_told_each_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -568,6 +587,7 @@ def test_a_split_that_is_finished_too_early_tells_what_is_lost() -> None:
     assert rig.ends == [End(A, gaps=(Gap(Cursor(20), None, "expired"),))]
 
 
+@pytest.mark.fault("The reader is cancelled")
 def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:
     cancelled = asyncio.CancelledError("from inside a library")
     rig = reading(lambda: Rig(replace(LOG, faults=(Refuse(cancelled),))))  # type: ignore[arg-type]  # no Exception, and that is the point
@@ -631,6 +651,7 @@ def test_a_raising_hook_is_fatal() -> None:
     assert isinstance(rig.failure.__cause__, KeyError)
 
 
+@pytest.mark.fault("A shard ends: it is not subscribed to again")
 @in_virtual_time
 async def test_an_end_is_delivered_once_although_closing_fails() -> None:
     rig = Rig(replace(LOG, faults=(BadClose(OSError("reset")),)))
@@ -642,6 +663,7 @@ async def test_an_end_is_delivered_once_although_closing_fails() -> None:
     assert rig.subscriber.state is SplitState.ENDED
 
 
+@pytest.mark.fault("The reader is cancelled")
 @pytest.mark.parametrize("seconds", [1, 36, 100])
 @in_virtual_time
 async def test_a_close_that_fails_does_not_swallow_the_cancellation(seconds: float) -> None:
@@ -671,6 +693,7 @@ def test_the_repr_shows_the_state_and_no_data() -> None:
     )
 
 
+@pytest.mark.fault("An old subscription still has events when its successor runs")
 def test_a_cancelled_subscriber_is_continued_by_a_new_one_from_its_position() -> None:
     tight = 60  # less than two events, so that the sweep crosses waits for memory
     faults = (Refuse(FlakyError()), Break(1, FlakyError()), Stop(2))

@@ -105,6 +105,7 @@ def read(rig: Rig, seconds: float = 600.0) -> Rig:
     return rig
 
 
+@pytest.mark.fault("A shard ends: it is not subscribed to again")
 def test_children_are_read_after_a_split() -> None:
     logs = (
         Log(split=LEFT, entries=(5, 6)),
@@ -114,6 +115,7 @@ def test_children_are_read_after_a_split() -> None:
     check_delivery(logs, read(Rig(*logs)).delivered)
 
 
+@pytest.mark.fault("A merged shard has two parents, one slower than the other")
 def test_a_merged_split_is_read_after_both_parents() -> None:
     logs = (
         Log(split=A, entries=(1, 2), ends=True, children=(MERGED,)),
@@ -135,6 +137,7 @@ def test_the_split_of_a_split_is_read_last() -> None:
     check_delivery(logs, read(Rig(*logs)).delivered)
 
 
+@pytest.mark.fault("A child is listed before its parent ends")
 def test_a_child_that_is_listed_before_its_parent_ends_waits() -> None:
     logs = (
         Log(split=A, entries=(1, 2), ends=True, children=(LEFT,), event_delay=20.0),
@@ -145,6 +148,7 @@ def test_a_child_that_is_listed_before_its_parent_ends_waits() -> None:
     assert rig.source.calls_of("left")[0].time == 40.0
 
 
+@pytest.mark.fault("Children begin at their horizon, after all their parents")
 def test_a_child_does_not_start_before_the_reader_has_taken_the_end() -> None:
     logs = (
         Log(split=A, entries=(1, 2), ends=True, children=(LEFT,)),
@@ -164,6 +168,7 @@ def test_a_child_does_not_start_before_the_reader_has_taken_the_end() -> None:
     check_delivery(logs, rig.delivered)
 
 
+@pytest.mark.fault("A child is listed before its parent ends")
 def test_a_child_with_a_parent_that_nobody_has_seen_waits_until_that_one_is_listed() -> None:
     logs = (
         Log(split=A, entries=(1,), ends=True, children=(MERGED,)),
@@ -189,6 +194,7 @@ def test_a_child_that_listings_in_quick_succession_do_not_name_has_not_expired()
     assert rig.source.calls_of("merged")[0].time > rig.source.calls_of("b")[0].time
 
 
+@pytest.mark.fault("A child is listed before its parent ends")
 def test_children_that_the_end_names_start_before_they_are_listed() -> None:
     logs = (
         Log(split=A, entries=(1,), ends=True, children=(LEFT,)),
@@ -206,6 +212,7 @@ def test_children_that_the_end_does_not_name_are_found_by_listing_at_once() -> N
     assert rig.source.calls_of("left")[0].time == 0.0
 
 
+@pytest.mark.fault("Children begin at their horizon, after all their parents")
 def test_a_new_split_found_by_discovery_starts_at_the_horizon() -> None:
     rig = Rig(Log(split=A, entries=(1,)), Log(split=B, entries=(2,)), listings=[[A], [A, B]])
     rig.source.start = Timestamp(10**12)
@@ -252,6 +259,7 @@ def test_listing_that_fails_as_often_as_its_verdict_allows_is_the_failure_of_the
         read(rig)
 
 
+@pytest.mark.fault("One shard fails")
 def test_a_retrying_split_never_stops_the_others() -> None:
     logs = (
         Log(split=A, entries=(1, 2), faults=(Refuse(FlakyError()),) * 1000),
@@ -309,6 +317,7 @@ def test_no_split_is_started_after_a_failure() -> None:
     assert rig.source.calls_of("left") == []
 
 
+@pytest.mark.fault("Several errors come at once")
 def test_the_first_failure_wins_and_later_ones_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -403,6 +412,7 @@ def test_one_event_larger_than_the_memory_passes_alone() -> None:
     check_delivery(logs, read(rig).delivered)
 
 
+@pytest.mark.fault("A split is listed again while it is read, or read by two tasks")
 def test_a_split_that_has_ended_is_not_subscribed_again_after_a_listing() -> None:
     rig = read(Rig(Log(split=A, entries=(1,), ends=True)))
     assert len(rig.source.calls) == 1
@@ -422,6 +432,7 @@ def test_a_split_resumes_from_where_its_progress_stands() -> None:
     assert rig.delivered == [("a", 3)]
 
 
+@pytest.mark.fault("A stream is used after it was closed, or closed twice")
 def test_an_end_that_is_taken_while_closing_starts_nothing() -> None:
     logs = (
         Log(split=A, entries=(), ends=True, children=(LEFT,)),

@@ -88,6 +88,7 @@ def test_a_split_without_an_event_time_holds_the_stream_back_until_it_is_idle() 
     assert rig.waits(1) == 20
 
 
+@pytest.mark.fault("Partitions are of different ages")
 def test_an_idle_split_is_left_out_until_it_has_a_record_again() -> None:
     rig = Rig(A, B)
     rig.says(B, 5)

@@ -33,6 +33,7 @@ def stored(url: str) -> list[bytes]:
     return sorted(data.encode() for (data,) in rows)
 
 
+@pytest.mark.fault("A job that writes to a table is killed at each step of a batch")
 def test_a_kill_loses_and_repeats_nothing(
     start_kafka_broker: Callable[..., KafkaBroker], database_url: str, tmp_path: Path
 ) -> None:

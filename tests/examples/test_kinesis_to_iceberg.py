@@ -55,6 +55,7 @@ def stored(warehouse: Path, scratch: Path) -> list[bytes]:
         return sorted(bytes(row.data) for row in spark.table("lake.shop.orders").collect())
 
 
+@pytest.mark.fault("A job that writes to a table is killed at each step of a batch")
 def test_a_kill_loses_and_repeats_nothing(kinesis_server: KinesisServer, tmp_path: Path) -> None:
     require("iceberg")
     kinesis_server.create_stream("orders", 2)

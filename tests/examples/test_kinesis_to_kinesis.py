@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.prove, pytest.mark.timeout(1200)]
 KILL = Kill("fanout.spark.sinks.kinesis.sink:KinesisSink._run", "after")
 
 
+@pytest.mark.fault("A job that writes to Kinesis is killed")
 def test_a_kill_loses_nothing_and_repeats_are_found_by_their_id(
     kinesis_server: KinesisServer, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def written(output: Path) -> list[bytes]:
     return sorted(found)
 
 
+@pytest.mark.fault("A job that writes to a table is killed at each step of a batch")
 def test_a_kill_loses_and_repeats_nothing(kinesis_server: KinesisServer, tmp_path: Path) -> None:
     kinesis_server.create_stream("orders", 2)
     output = tmp_path / "output"

@@ -1,7 +1,7 @@
 """Answers of brokers that are valid and rare, to each request that the library sends.
 
-Codes and fields are those of Kafka's protocol guide, and of Errors.java of Kafka 4.3. The lines of
-`ANSWERS` in tests/kafka/faults.py list the requests.
+Codes and fields are those of Kafka's protocol guide, and of Errors.java of Kafka 4.3.
+tests/test_fault_catalogue.py lists the requests.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ def committed(*rows: tuple[int, int, int], code: int = 0) -> Any:
     return OffsetFetchResponse_v3(0, [("t", [(n, offset, "", c) for n, offset, c in rows])], code)
 
 
+@pytest.mark.fault("Every request: an error code that Kafka calls retriable")
 @pytest.mark.parametrize("code", RETRIABLE)
 def test_an_error_that_passes_by_itself_ends_neither_reading_nor_writing(code: int) -> None:
     error = error_of(code, "t-0")
@@ -144,6 +145,7 @@ def test_an_error_that_passes_by_itself_ends_neither_reading_nor_writing(code: i
         assert not isinstance(judge(error, first=first), Fatal)
 
 
+@pytest.mark.fault("Every request: an error code that Kafka calls retriable")
 def test_an_error_that_aiokafka_does_not_know_has_its_name() -> None:
     assert str(error_of(78, "t-0")) == "[Error 78] OFFSET_NOT_AVAILABLE: t-0"
     assert str(error_of(999, "t-0")) == "[Error 999] a code that is newer than Kafka 4.3: t-0"
@@ -155,6 +157,7 @@ def test_an_error_that_aiokafka_does_not_know_has_its_name() -> None:
 # ListOffsets
 
 
+@pytest.mark.fault("ListOffsets")
 @pytest.mark.parametrize("code", [3, 5, 6, 7, 9, 13, 14, 56, 72, 74, 75, 78, 103])
 @in_virtual_time
 async def test_a_leader_that_cannot_tell_offsets_yet_is_asked_again_when_a_stream_opens(
@@ -167,11 +170,13 @@ async def test_a_leader_that_cannot_tell_offsets_yet_is_asked_again_when_a_strea
     assert connections.sent["Offset"] == 2
 
 
+@pytest.mark.fault("ListOffsets")
 async def test_an_offset_of_a_time_that_no_record_has_is_none() -> None:
     transport, _ = await client(Offset=offsets((0, 0, -1)))
     assert await transport.offsets({ONE: 1_000}) == {ONE: None}
 
 
+@pytest.mark.fault("ListOffsets")
 async def test_a_look_up_that_leaves_a_partition_out_is_an_error_that_passes() -> None:
     transport, _ = await client(Offset=[offsets((0, 0, 5)), offsets((0, 0, 5), (1, 0, 6))])
     wanted = {ONE: OffsetSpec.LATEST, TWO: OffsetSpec.LATEST}
@@ -184,6 +189,7 @@ async def test_a_look_up_that_leaves_a_partition_out_is_an_error_that_passes() -
 # OffsetFetch and OffsetCommit
 
 
+@pytest.mark.fault("OffsetFetch")
 @in_virtual_time
 async def test_committed_offsets_that_are_left_out_are_not_taken_for_none() -> None:
     """A reader would begin at its reset, and skip or repeat records."""
@@ -197,6 +203,7 @@ async def test_committed_offsets_that_are_left_out_are_not_taken_for_none() -> N
     assert found == {ONE: 7, TWO: 9}
 
 
+@pytest.mark.fault("OffsetFetch")
 @pytest.mark.parametrize("code", [14, 15, 16, 88])
 @pytest.mark.parametrize("rows", ["all", "none", "refused"])
 @in_virtual_time
@@ -215,11 +222,13 @@ async def test_a_group_that_is_loading_or_moves_is_asked_again(code: int, rows: 
     assert found == {ONE: 7}
 
 
+@pytest.mark.fault("OffsetFetch")
 async def test_no_committed_offset_is_none() -> None:
     transport, _ = await client(OffsetFetch=committed((0, -1, 0)))
     assert await transport.committed("g", [ONE]) == {ONE: None}
 
 
+@pytest.mark.fault("OffsetCommit")
 async def test_a_commit_that_leaves_a_partition_out_is_not_taken_for_done() -> None:
     answer = OffsetCommitResponse_v2([("t", [(0, 0)])])
     transport, _ = await client(OffsetCommit=answer)
@@ -228,6 +237,7 @@ async def test_a_commit_that_leaves_a_partition_out_is_not_taken_for_done() -> N
         await transport.commit("g", {ONE: 1, TWO: 2})
 
 
+@pytest.mark.fault("OffsetCommit")
 @pytest.mark.parametrize("code", [12, 22, 25, 27, 28, 69, 113])
 async def test_a_commit_that_a_group_refuses_is_told_of_its_partition_alone(code: int) -> None:
     """A group with members refuses commits without one."""
@@ -239,6 +249,7 @@ async def test_a_commit_that_a_group_refuses_is_told_of_its_partition_alone(code
 # Metadata
 
 
+@pytest.mark.fault("Metadata")
 @pytest.mark.parametrize("code", [5, 9, 72])
 async def test_a_partition_without_a_leader_is_listed_and_led_by_nobody(code: int) -> None:
     transport, _ = await client(Metadata=metadata((0, 0, 1), (code, 1, -1)))
@@ -248,12 +259,14 @@ async def test_a_partition_without_a_leader_is_listed_and_led_by_nobody(code: in
         await transport.offsets({TWO: OffsetSpec.LATEST})
 
 
+@pytest.mark.fault("Metadata")
 async def test_a_broker_that_just_starts_lists_no_brokers_and_loses_none_of_ours() -> None:
     transport, connections = await client(Metadata=[metadata(), metadata(brokers=[])])
     await transport.describe(["t"])
     assert list(connections.brokers) == [1]
 
 
+@pytest.mark.fault("Metadata")
 async def test_a_broker_that_does_not_name_its_cluster_is_not_another_cluster() -> None:
     transport, _ = await client(
         Metadata=[metadata(), metadata(cluster=None), metadata(cluster=""), metadata(cluster="two")]
@@ -265,6 +278,7 @@ async def test_a_broker_that_does_not_name_its_cluster_is_not_another_cluster() 
         await transport.describe(["t"])
 
 
+@pytest.mark.fault("Metadata")
 async def test_a_writer_knows_its_cluster_though_a_broker_does_not_name_it() -> None:
     connections: Any = Answering(Metadata=[metadata(), metadata(cluster=None), metadata()])
     topics = ClusterMetadata(connections)
@@ -291,17 +305,20 @@ async def fetched(*fields: Any) -> Any:
     return (await transport.fetch(1, {ONE: PartitionFetch(3, 100)}, max_wait=0.0))[ONE]
 
 
+@pytest.mark.fault("Fetch: no topics (throttled)")
 async def test_a_partition_without_records_and_aborted_transactions_is_empty() -> None:
     answer = await fetched(0, 9, 9, 0, None, -1, None)
     assert answer == Fetched(9, 9, 0, [], b"")
 
 
+@pytest.mark.fault("Fetch: no topics (throttled)")
 async def test_a_broker_that_reports_no_last_stable_offset_has_no_open_transaction() -> None:
     answer = await fetched(0, 9, -1, -1, [], -1, b"records")
     assert (answer.high_watermark, answer.last_stable_offset) == (9, 9)
     assert answer.log_start_offset is None
 
 
+@pytest.mark.fault("Fetch: a nearer replica")
 async def test_a_replica_that_a_leader_names_is_read_next() -> None:
     transport, _ = await client(
         Fetch=FetchResponse_v11(0, 0, 0, [("t", [(0, 0, 9, 9, 0, None, 2, b"")])])
@@ -311,6 +328,7 @@ async def test_a_replica_that_a_leader_names_is_read_next() -> None:
     assert transport.leader(ONE) == 2
 
 
+@pytest.mark.fault("Fetch: a nearer replica")
 @pytest.mark.parametrize("code", [3, 5, 6, 9, 13, 56, 72, 74, 75, 78, 100, 103, 106])
 async def test_a_refusal_of_a_fetch_that_passes_is_told_of_its_partition(code: int) -> None:
     answer = await fetched(code, -1, -1, -1, None, -1, None)
@@ -319,6 +337,7 @@ async def test_a_refusal_of_a_fetch_that_passes_is_told_of_its_partition(code: i
     assert answer.error.retriable
 
 
+@pytest.mark.fault("Fetch: a nearer replica")
 @pytest.mark.parametrize("code", [70, 71, 106])
 async def test_an_answer_that_is_refused_as_a_whole_passes(code: int) -> None:
     transport, _ = await client(Fetch=FetchResponse_v11(0, code, 0, []))
@@ -356,6 +375,7 @@ def row(code: int, offset: int = -1, number: int = 0) -> Any:
     return (number, code, offset, -1, -1)
 
 
+@pytest.mark.fault("Produce")
 async def test_a_batch_that_has_arrived_before_counts_as_written() -> None:
     error, batch = await produced(row(46), attempts=2)
     assert (error, batch.first_offset) == (None, None)
@@ -363,6 +383,7 @@ async def test_a_batch_that_has_arrived_before_counts_as_written() -> None:
     assert isinstance(error, kafka.DuplicateSequenceNumber)  # another one has written it
 
 
+@pytest.mark.fault("Produce")
 async def test_an_answer_about_no_partition_or_another_one_confirms_nothing() -> None:
     for rows in ((), (row(0, 5, number=3),)):
         error, batch = await produced(*rows)
@@ -370,12 +391,14 @@ async def test_an_answer_about_no_partition_or_another_one_confirms_nothing() ->
         assert batch.first_offset is None
 
 
+@pytest.mark.fault("Produce")
 @pytest.mark.parametrize("code", [3, 5, 6, 7, 13, 19, 20, 51, 56, 89])
 async def test_a_batch_that_cannot_be_written_for_now_is_sent_again(code: int) -> None:
     error, _ = await produced(row(code))
     assert final_error(error) is None
 
 
+@pytest.mark.fault("Produce")
 async def test_a_record_that_a_topic_does_not_take_is_named_as_such() -> None:
     error, _ = await produced(row(87))
     final = final_error(error)
@@ -407,6 +430,7 @@ async def test_a_transaction_that_cannot_go_on_says_what_to_do(
 # InitProducerId, AddPartitionsToTxn, TxnOffsetCommit
 
 
+@pytest.mark.fault("InitProducerId")
 @pytest.mark.parametrize("code", [7, 14, 15, 16, 51])
 async def test_a_producer_id_that_is_not_assigned_yet_is_asked_for_again(code: int) -> None:
     connections: Any = Answering(InitProducerId=InitProducerIdResponse_v0(0, code, -1, -1))
@@ -415,6 +439,7 @@ async def test_a_producer_id_that_is_not_assigned_yet_is_asked_for_again(code: i
     assert caught.value.retriable
 
 
+@pytest.mark.fault("AddPartitionsToTxn, TxnOffsetCommit")
 async def test_partitions_that_are_left_out_are_not_part_of_a_transaction() -> None:
     """A broker that does not check would keep their records out of every commit."""
     for added in ([], [("t", [(0, 0)])]):
@@ -425,6 +450,7 @@ async def test_partitions_that_are_left_out_are_not_part_of_a_transaction() -> N
         assert caught.value.retriable
 
 
+@pytest.mark.fault("AddPartitionsToTxn, TxnOffsetCommit")
 @in_virtual_time
 async def test_offsets_that_are_left_out_are_set_again() -> None:
     """The transaction would commit without them, and its records would be read again."""
@@ -444,6 +470,7 @@ async def test_offsets_that_are_left_out_are_set_again() -> None:
 # FindCoordinator
 
 
+@pytest.mark.fault("FindCoordinator")
 @pytest.mark.parametrize("code", [14, 15])
 @in_virtual_time
 async def test_a_coordinator_that_is_being_elected_is_looked_for_again(code: int) -> None:
@@ -460,6 +487,7 @@ async def test_a_coordinator_that_is_being_elected_is_looked_for_again(code: int
 # DescribeConfigs
 
 
+@pytest.mark.fault("DescribeConfigs")
 @pytest.mark.parametrize(
     ("entries", "seconds"),
     [
@@ -478,6 +506,7 @@ async def test_a_setting_that_a_broker_does_not_report_has_its_default(
     assert await transactions.max_timeout() == seconds
 
 
+@pytest.mark.fault("DescribeConfigs")
 async def test_a_topic_whose_retention_is_not_reported_can_be_shuffled_in() -> None:
     entries = [("retention.ms", None, False, False, False)]
     connections: Any = Answering(

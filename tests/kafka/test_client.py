@@ -51,6 +51,8 @@ async def test_a_topic_is_listed_with_its_partitions_and_who_leads_them(
         assert transport.leader(first) == 1
 
 
+@pytest.mark.fault("A topic or a partition that is named does not exist")
+@pytest.mark.fault("Metadata")
 @pytest.mark.long
 async def test_a_topic_that_does_not_exist_has_its_own_error_and_is_not_created(
     start_kafka_broker: Any,
@@ -216,6 +218,7 @@ async def test_a_connection_that_is_idle_for_as_long_as_the_options_say_is_close
         assert (await transport.describe(["nowhere"])).keys() == {"nowhere"}
 
 
+@pytest.mark.fault("OffsetCommit")
 async def test_what_a_group_commits_is_seen_by_other_clients(kafka_broker: KafkaBroker) -> None:
     first = await create(kafka_broker, "commits", 2)
     second = Partition("commits", 1)

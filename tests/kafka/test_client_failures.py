@@ -36,6 +36,7 @@ async def still_running() -> set[Any]:
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
+@pytest.mark.fault("A broker is killed in the middle of a fetch, and comes back")
 @pytest.mark.long
 async def test_a_broker_killed_in_mid_fetch_is_an_error_and_found_again_when_it_is_back(
     mortal_broker: KafkaBroker,
@@ -65,6 +66,7 @@ async def fetch_is_under_way(transport: Any, fetching: asyncio.Task[Any]) -> Non
     assert not fetching.done()
 
 
+@pytest.mark.fault("A broker hangs with its connections open")
 async def test_a_broker_that_hangs_times_out_and_answers_again_when_it_runs(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -85,6 +87,7 @@ async def test_a_broker_that_hangs_times_out_and_answers_again_when_it_runs(
         assert await persist(lambda: transport.offsets({first: OffsetSpec.LATEST})) == {first: 0}
 
 
+@pytest.mark.fault("A stream is cancelled or closed anywhere")
 async def test_a_call_that_is_cancelled_leaves_nothing_and_the_next_has_its_own_answer(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -121,6 +124,7 @@ async def test_connecting_that_is_cancelled_leaves_nothing(
     assert await still_running() == set()
 
 
+@pytest.mark.fault("A broker hangs with its connections open")
 async def test_closing_does_not_wait_for_a_broker_that_hangs(kafka_broker: KafkaBroker) -> None:
     first = await create(kafka_broker, "closing")
     clock = asyncio.get_running_loop().time
@@ -152,6 +156,7 @@ async def test_a_cluster_that_cannot_be_reached_is_an_error_and_leaves_nothing()
     assert await still_running() == set()
 
 
+@pytest.mark.fault("No broker answers when the stream opens")
 async def test_a_broker_that_answers_is_found_behind_one_that_does_not(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -161,6 +166,7 @@ async def test_a_broker_that_answers_is_found_behind_one_that_does_not(
     assert await still_running() == set()
 
 
+@pytest.mark.fault("No broker answers when the stream opens")
 async def test_another_service_at_the_port_is_an_error_not_a_hang() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)

@@ -76,6 +76,7 @@ def committed(code: int = 0) -> Any:
     return OffsetCommitResponse_v3(0, [("orders", [(0, code)])])
 
 
+@pytest.mark.fault("A leader sends us to a replica that is near")
 async def test_a_replica_that_the_leader_names_is_read_until_it_fails() -> None:
     lost = KafkaConnectionError("lost")
     client = Scripted(metadata(1), (1, answer(replica=2)), (2, answer()), (2, lost)).client()
@@ -109,6 +110,7 @@ async def test_a_leader_does_not_hear_the_rack_of_a_replica_that_has_just_failed
     assert connections.racks[3:] == ["here"]
 
 
+@pytest.mark.fault("A leader sends us to a replica that is near")
 async def test_an_offset_that_a_replica_lacks_is_asked_of_the_leader() -> None:
     client = Scripted(
         metadata(1), (1, answer(replica=2)), (2, answer(code=1)), (1, answer(code=1))
@@ -124,6 +126,7 @@ async def test_an_offset_that_a_replica_lacks_is_asked_of_the_leader() -> None:
     assert isinstance(refused.error, OffsetOutOfRangeError)
 
 
+@pytest.mark.fault("A leader is elected anew, here or on another broker")
 async def test_a_leader_that_has_moved_is_learnt_when_offsets_are_asked_for_again() -> None:
     moved = OffsetResponse_v3(0, [("orders", [(0, 6, -1, -1)])])
     found = OffsetResponse_v3(0, [("orders", [(0, 0, -1, 9)])])
@@ -133,6 +136,7 @@ async def test_a_leader_that_has_moved_is_learnt_when_offsets_are_asked_for_agai
     assert await client.offsets({FIRST: OffsetSpec.LATEST}) == {FIRST: 9}
 
 
+@pytest.mark.fault("The brokers' addresses lead to another cluster while it is read")
 async def test_another_cluster_at_the_same_addresses_is_an_error_for_good() -> None:
     client = Scripted(metadata(1), metadata(2, "other"), metadata(1)).client()
     await client.describe(["orders"])
@@ -143,6 +147,7 @@ async def test_another_cluster_at_the_same_addresses_is_an_error_for_good() -> N
     await client.describe(["orders"])
 
 
+@pytest.mark.fault("A commit fails, hangs or is refused, or its coordinator has moved")
 @pytest.mark.parametrize("stale", [committed(16), committed(15), KafkaConnectionError("lost")])
 async def test_a_coordinator_that_is_remembered_and_has_moved_is_looked_up_once_more(
     stale: Any,

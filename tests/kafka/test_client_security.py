@@ -41,6 +41,8 @@ async def test_a_user_is_let_in_by_the_password(cluster: Secured, mechanism: Any
     assert await enter(cluster.users, cluster.login(mechanism))
 
 
+@pytest.mark.fault("Access is refused, at first or later")
+@pytest.mark.fault("ApiVersions and SASL")
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 async def test_a_wrong_password_is_an_error_that_is_final(cluster: Secured, mechanism: Any) -> None:
     with pytest.raises(SaslAuthenticationFailed) as caught:
@@ -64,12 +66,14 @@ async def test_a_token_lets_in_and_is_asked_for_with_each_connection(
     assert len(asked) == 2
 
 
+@pytest.mark.fault("A token of OAuth expires, or cannot be had for a while")
 async def test_a_token_that_has_expired_is_refused(cluster: Secured) -> None:
     security = Security(token=lambda: token(timedelta(hours=-1)), ca_file=cluster.files.ca)
     with pytest.raises(SaslAuthenticationFailed):
         await enter(cluster.users, security)
 
 
+@pytest.mark.fault("A token of OAuth expires, or cannot be had for a while")
 async def test_a_token_that_cannot_be_had_is_tried_again(cluster: Secured) -> None:
     async def fail() -> str:
         raise OSError("canary")
@@ -140,6 +144,7 @@ async def test_plaintext_to_a_listener_with_tls_is_an_error_not_a_hang(
         await enter(cluster.users, Security(protocol="PLAINTEXT"))
 
 
+@pytest.mark.fault("Errors and the log show everything but passwords and records")
 async def test_no_secret_and_no_record_is_logged(
     cluster: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -88,6 +88,7 @@ async def test_while_a_request_is_under_way_only_the_newest_offsets_are_kept() -
     assert (committer.succeeded, committer.failed) == (2, 0)
 
 
+@pytest.mark.fault("A commit fails, hangs or is refused, or its coordinator has moved")
 @in_virtual_time
 async def test_a_request_that_fails_is_made_again_with_what_is_newest_then() -> None:
     group = Group(KafkaConnectionError(), KafkaConnectionError())
@@ -106,6 +107,7 @@ async def test_a_request_that_fails_is_made_again_with_what_is_newest_then() -> 
     assert third - second > 1.1
 
 
+@pytest.mark.fault("A commit fails, hangs or is refused, or its coordinator has moved")
 @in_virtual_time
 async def test_a_partition_that_is_refused_does_not_keep_the_others_from_being_committed() -> None:
     group = Group({B: GroupAuthorizationFailedError()})
@@ -128,6 +130,7 @@ async def test_closing_commits_what_is_left() -> None:
     assert committer.committed == {A: 1}
 
 
+@pytest.mark.fault("A commit fails, hangs or is refused, or its coordinator has moved")
 def test_closing_gives_up_after_a_few_seconds_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+import pytest
 from aiokafka.errors import KafkaConnectionError, UnknownTopicOrPartitionError
 
 from fanout.core.events import Split
@@ -16,6 +17,7 @@ from tests.support.kafka.topics import PLAINTEXT
 from tests.support.virtual_time import in_virtual_time
 
 
+@pytest.mark.fault("What is available now grows while it is read")
 @in_virtual_time
 async def test_a_bounded_read_lists_its_partitions_once() -> None:
     cluster = ScriptedCluster(1)
@@ -41,6 +43,7 @@ async def test_an_unbounded_read_lists_its_partitions_again() -> None:
         assert not connection.capabilities.bounded
 
 
+@pytest.mark.fault("A broker that has just started does not know a topic or an offset yet")
 @in_virtual_time
 async def test_a_topic_that_is_not_known_now_and_then_is_not_taken_for_lost() -> None:
     cluster = ScriptedCluster(1)

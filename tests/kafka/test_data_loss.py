@@ -54,6 +54,7 @@ class Case:
         raise AssertionError
 
 
+@pytest.mark.fault("A broker that has just started does not know a topic or an offset yet")
 @in_virtual_time
 async def test_a_loss_is_declared_after_several_looks_over_some_seconds_and_not_before() -> None:
     case = Case()
@@ -66,6 +67,7 @@ async def test_a_loss_is_declared_after_several_looks_over_some_seconds_and_not_
     assert isinstance(await case.refused(PLACE, Cursor(1)), Fatal)
 
 
+@pytest.mark.fault("A broker that has just started does not know a topic or an offset yet")
 @in_virtual_time
 async def test_looks_in_quick_succession_are_one_look() -> None:
     case = Case()
@@ -133,6 +135,7 @@ async def test_a_partition_that_ends_before_its_reader_was_created_anew_or_cut_o
     assert "created anew" in text
 
 
+@pytest.mark.fault("A broker that has just started does not know a topic or an offset yet")
 @in_virtual_time
 async def test_an_end_that_is_short_only_for_a_moment_is_no_loss() -> None:
     case = Case(may_lose=True)
@@ -170,6 +173,7 @@ async def test_confirmation_begins_anew_when_something_else_was_seen(how: str) -
     assert isinstance(await case.refused(PLACE, position), Retry)
 
 
+@pytest.mark.fault("An offset is asked for that the partition does not have")
 @in_virtual_time
 async def test_an_offset_that_is_refused_although_the_partition_has_it_is_asked_for_again() -> None:
     case = Case(may_lose=True)
@@ -202,6 +206,7 @@ async def test_where_the_cluster_cannot_be_asked_nothing_is_declared(error: Exce
         await asyncio.sleep(1.0)
 
 
+@pytest.mark.fault("A broker that has just started does not know a topic or an offset yet")
 @in_virtual_time
 async def test_a_topic_that_is_not_known_for_a_moment_is_no_loss() -> None:
     case = Case()
@@ -230,6 +235,7 @@ async def test_with_on_data_loss_earliest_a_deleted_topic_is_waited_for_and_read
     assert verdict.pace is Pace.SLOW
 
 
+@pytest.mark.fault("Access is refused, at first or later")
 @in_virtual_time
 async def test_a_topic_that_we_may_not_see_any_more_is_no_loss() -> None:
     class Closed(ScriptedCluster):
@@ -257,6 +263,7 @@ async def test_a_topic_that_came_back_with_fewer_partitions_has_lost_this_one() 
     assert "fewer partitions" in verdict.hint
 
 
+@pytest.mark.fault("A stop lies beyond the end")
 @in_virtual_time
 async def test_a_bounded_read_goes_to_its_stop_where_that_can_never_be_reached() -> None:
     cluster = ScriptedCluster()

@@ -61,6 +61,7 @@ async def test_rows_that_the_users_decode_leaves_out_move_the_position() -> None
         assert stream.statistics().splits["t-0"].position == Cursor(3)
 
 
+@pytest.mark.fault("The user's decode fails")
 @in_virtual_time
 async def test_an_error_of_the_users_decode_names_the_partition_and_its_offsets() -> None:
     async with fanout.open(ScriptedSource(cluster_with(4), decode=failing(2))) as stream:

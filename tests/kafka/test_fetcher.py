@@ -94,6 +94,7 @@ async def test_each_broker_is_asked_for_what_it_leads() -> None:
     assert asked == {0: [0, 2], 1: [1, 3]}
 
 
+@pytest.mark.fault("The consumer is slow")
 @in_virtual_time
 async def test_who_does_not_ask_is_not_fetched() -> None:
     cluster = ScriptedCluster(2)
@@ -517,6 +518,7 @@ async def test_a_partition_that_is_not_read_any_more_holds_nobody_up() -> None:
     assert {request.max_wait for request in cluster.fetches} == {0.5}
 
 
+@pytest.mark.fault("Busy partitions fill every answer")
 @in_virtual_time
 async def test_no_partition_starves_behind_others_that_fill_every_answer() -> None:
     cluster = ScriptedCluster(4, fetch_max_bytes=64 * KIB, latency=0.001)
@@ -536,6 +538,7 @@ async def test_no_partition_starves_behind_others_that_fill_every_answer() -> No
     assert max(served.values()) - min(served.values()) <= 1
 
 
+@pytest.mark.fault("A value has 10 MiB, more than is asked for at once")
 @in_virtual_time
 async def test_a_batch_larger_than_what_was_asked_comes_in_the_end() -> None:
     cluster = ScriptedCluster(3, latency=0.001)
@@ -557,6 +560,7 @@ async def test_a_batch_larger_than_what_was_asked_comes_in_the_end() -> None:
         assert len(cluster.fetches) <= 5
 
 
+@pytest.mark.fault("A request fails, or one partition of it")
 @pytest.mark.parametrize("error", [KafkaConnectionError(), RequestTimedOutError(), ValueError()])
 @in_virtual_time
 async def test_a_request_that_fails_is_the_error_of_all_who_asked_and_the_next_one_is_sent(
@@ -589,6 +593,8 @@ async def test_a_request_that_is_cancelled_by_somebody_else_is_an_error_of_those
             await fetch(fetcher, cluster.partitions[0])
 
 
+@pytest.mark.fault("A request fails, or one partition of it")
+@pytest.mark.fault("Fetch: a nearer replica")
 @in_virtual_time
 async def test_a_partition_without_an_answer_is_an_error() -> None:
     class Forgetful(ScriptedCluster):
@@ -601,6 +607,7 @@ async def test_a_partition_without_an_answer_is_an_error() -> None:
             await fetch(fetcher, cluster.partitions[0])
 
 
+@pytest.mark.fault("A request fails, or one partition of it")
 @in_virtual_time
 async def test_an_error_of_one_partition_is_told_to_it_alone() -> None:
     cluster = ScriptedCluster(2)
@@ -615,6 +622,7 @@ async def test_an_error_of_one_partition_is_told_to_it_alone() -> None:
         assert answer.batches  # type: ignore[union-attr]
 
 
+@pytest.mark.fault("A leader is elected anew, here or on another broker")
 @in_virtual_time
 async def test_a_leader_that_has_moved_is_found_with_one_look_for_all_partitions() -> None:
     cluster = ScriptedCluster(100)
@@ -631,6 +639,7 @@ async def test_a_leader_that_has_moved_is_found_with_one_look_for_all_partitions
         assert {request.broker for request in cluster.fetches} == {1, 2}
 
 
+@pytest.mark.fault("A leader sends us to a replica that is near")
 @in_virtual_time
 async def test_a_partition_that_another_broker_is_to_be_asked_for_is_asked_for_there() -> None:
     cluster = ScriptedCluster(2)
@@ -654,6 +663,7 @@ async def test_a_partition_that_another_broker_is_to_be_asked_for_is_asked_for_t
     }
 
 
+@pytest.mark.fault("A partition has no leader for a while")
 @in_virtual_time
 async def test_while_nobody_leads_the_cluster_is_asked_at_most_every_half_second() -> None:
     cluster = ScriptedCluster(10)
@@ -762,6 +772,7 @@ async def test_an_error_of_the_block_passes_unchanged_and_no_task_is_left() -> N
         await fail()
 
 
+@pytest.mark.fault("A stream is cancelled or closed anywhere")
 @in_virtual_time
 async def test_leaving_the_block_ends_all_requests_however_often_somebody_asks_again() -> None:
     cluster = ScriptedCluster()
@@ -780,6 +791,7 @@ async def test_leaving_the_block_ends_all_requests_however_often_somebody_asks_a
     await asyncio.wait([asking])
 
 
+@pytest.mark.fault("The consumer is slow")
 @in_virtual_time
 async def test_the_allowances_of_all_partitions_take_half_of_the_memory_at_the_most() -> None:
     for count in (1, 100, 1000):
@@ -789,6 +801,7 @@ async def test_the_allowances_of_all_partitions_take_half_of_the_memory_at_the_m
             assert count * fetcher.allowance <= 128 * MIB
 
 
+@pytest.mark.fault("Busy partitions fill every answer")
 @pytest.mark.long
 def test_a_busy_partition_among_a_thousand_idle_ones_keeps_its_rate_and_all_are_heard_of() -> None:
     async def test() -> None:
@@ -835,6 +848,7 @@ def test_a_busy_partition_among_a_thousand_idle_ones_keeps_its_rate_and_all_are_
     simulate(test)
 
 
+@pytest.mark.fault("A value has 10 MiB, more than is asked for at once")
 def test_an_event_larger_than_half_of_the_memory_is_let_through_by_idle_partitions() -> None:
     async def test() -> None:
         cluster = ScriptedCluster(50)

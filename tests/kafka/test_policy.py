@@ -163,12 +163,15 @@ def both(error: Exception) -> tuple[Means, Means]:
     return means(judge(error, first=True)), means(judge(error, first=False))
 
 
+@pytest.mark.fault("Access is refused, at first or later")
+@pytest.mark.fault("Every request: an error code that Kafka calls retriable")
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(ERRORS))
 def test_each_error_of_kafka_means_what_was_decided(name: str) -> None:
     assert both(getattr(kafka, name)()) == ERRORS[name]
 
 
+@pytest.mark.fault("A broker answers with an error that the policy does not know")
 def test_every_error_that_aiokafka_knows_is_decided_on() -> None:
     known = {
         error.__name__
@@ -183,6 +186,7 @@ def test_what_is_never_answered_to_a_reader_does_not_end_it_at_once(name: str) -
     assert both(getattr(kafka, name)()) == UNKNOWN
 
 
+@pytest.mark.fault("A broker answers with an error that the policy does not know")
 def test_an_error_that_aiokafka_gains_is_judged_by_whether_it_passes() -> None:
     new_error = type("NewError", (kafka.KafkaError,), {"retriable": True})
     assert both(new_error()) == PASSING
@@ -211,6 +215,7 @@ def test_other_errors_are_judged_by_their_type(
     assert both(error) == expected
 
 
+@pytest.mark.fault("Access is refused, at first or later")
 def test_a_refusal_says_what_to_grant() -> None:
     treatment = judge(kafka.TopicAuthorizationFailedError("t"), first=True)
     assert treatment == Fatal("grant READ and DESCRIBE on the topic to the principal")

@@ -41,6 +41,7 @@ def no_times(records: pa.RecordBatch) -> Any:
     return records["key"] if records["offset"][-1].as_py() else records["timestamp"]
 
 
+@pytest.mark.fault("Errors and the log show everything but passwords and records")
 @pytest.mark.parametrize(
     ("second", "options", "says"),
     [
@@ -73,6 +74,7 @@ async def refused_token() -> NoReturn:
     raise RuntimeError("no token")
 
 
+@pytest.mark.fault("Errors and the log show everything but passwords and records")
 @pytest.mark.parametrize(
     "secrets",
     [

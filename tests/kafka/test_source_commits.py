@@ -28,11 +28,13 @@ def group(topic: Topic) -> str:
     return f"{topic.name}-group"
 
 
+@pytest.mark.fault("Another client looks at the group")
 async def test_another_client_sees_what_was_acknowledged(topic: Topic, group: str) -> None:
     await topic.read(group_id=group)
     assert await asyncio.to_thread(committed, topic, group) == {0: 10}
 
 
+@pytest.mark.fault("Another client looks at the group")
 async def test_nothing_is_committed_before_it_is_acknowledged(topic: Topic, group: str) -> None:
     async with topic.open(group_id=group, stop="latest") as stream:
         batches = [batch async for batch in stream]
@@ -64,6 +66,7 @@ async def test_without_a_group_nothing_is_committed(topic: Topic) -> None:
     assert reader.stream.statistics().commits_succeeded == 0
 
 
+@pytest.mark.fault("The group's commits differ from the stored positions")
 async def test_commits_are_never_read_where_positions_are_stored(topic: Topic, group: str) -> None:
     async with topic.open(group_id=group, stop="latest") as stream:
         origin = stream.positions
@@ -72,6 +75,7 @@ async def test_commits_are_never_read_where_positions_are_stored(topic: Topic, g
     assert again.log == topic.log
 
 
+@pytest.mark.fault("Another client looks at the group")
 async def test_a_transaction_leaves_no_lag_behind(topic: Topic, group: str) -> None:
     writer = transactional(topic.broker, topic.name)
     topic.transaction(writer, 2, commit=True)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.support.kafka.topics import Topic
 
 
+@pytest.mark.fault("A broker is killed in the middle of a fetch, and comes back")
+@pytest.mark.fault("A leader is elected anew, here or on another broker")
 async def test_a_broker_that_is_killed_and_leads_again_loses_and_repeats_nothing(
     mortal_broker: KafkaBroker,
 ) -> None:
@@ -44,6 +46,7 @@ async def test_a_broker_that_is_killed_and_leads_again_loses_and_repeats_nothing
     assert await epoch(topic, 2_000) > await epoch(topic, 1_999)
 
 
+@pytest.mark.fault("A broker hangs with its connections open")
 async def test_a_broker_that_hangs_is_waited_for(kafka_broker: KafkaBroker) -> None:
     topic = await new_topic(kafka_broker)
     topic.put(10)
@@ -59,6 +62,7 @@ async def test_a_broker_that_hangs_is_waited_for(kafka_broker: KafkaBroker) -> N
     assert reader.log == topic.log
 
 
+@pytest.mark.fault("No broker answers when the stream opens")
 async def test_no_broker_is_one_clear_sentence(unused_tcp_port: int) -> None:
     servers = f"127.0.0.1:{unused_tcp_port}"
     cluster = Cluster(servers, security=PLAINTEXT, connect_timeout=0.1)
@@ -68,6 +72,7 @@ async def test_no_broker_is_one_clear_sentence(unused_tcp_port: int) -> None:
             pass
 
 
+@pytest.mark.fault("A stream is cancelled or closed anywhere")
 async def test_closing_leaves_nothing_behind(kafka_broker: KafkaBroker) -> None:
     topic = await new_topic(kafka_broker, partitions=4)
     topic.put(10)
@@ -75,6 +80,7 @@ async def test_closing_leaves_nothing_behind(kafka_broker: KafkaBroker) -> None:
         await stream.acknowledge(await anext(stream))
 
 
+@pytest.mark.fault("A stream is cancelled or closed anywhere")
 @pytest.mark.long
 async def test_cancelling_leaves_nothing_behind_wherever_it_strikes(
     kafka_broker: KafkaBroker,

@@ -22,6 +22,7 @@ def topic(kafka_broker: KafkaBroker) -> Topic:
     return Topic(kafka_broker)
 
 
+@pytest.mark.fault("Keys and values are null or empty, headers repeat or have no value")
 async def test_a_record_arrives_with_all_its_columns(topic: Topic) -> None:
     moment = datetime.now(UTC).replace(microsecond=123_000)
     headers: Any = [("trace", b"\x00\xff"), ("trace", None), ("empty", b"")]
@@ -50,6 +51,7 @@ async def test_a_record_arrives_with_all_its_columns(topic: Topic) -> None:
     }
 
 
+@pytest.mark.fault("Keys and values are null or empty, headers repeat or have no value")
 async def test_keys_and_values_may_be_missing_or_empty(topic: Topic) -> None:
     records: list[dict[str, Any]] = [
         {"key": None, "value": None},
@@ -65,6 +67,7 @@ async def test_keys_and_values_may_be_missing_or_empty(topic: Topic) -> None:
     ]
 
 
+@pytest.mark.fault("The broker sets the timestamps, or there are none")
 async def test_a_broker_may_set_the_timestamps(kafka_broker: KafkaBroker) -> None:
     topic = await new_topic(kafka_broker, configs={"message.timestamp.type": "LogAppendTime"})
     topic.write([{"value": b"v", "timestamp": 1}])
@@ -73,6 +76,7 @@ async def test_a_broker_may_set_the_timestamps(kafka_broker: KafkaBroker) -> Non
     assert abs((datetime.now(UTC) - row["timestamp"]).total_seconds()) < 60
 
 
+@pytest.mark.fault("Records come in every codec")
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 async def test_every_codec_is_read(topic: Topic, codec: str) -> None:
     values = [b"%d" % number * 50 for number in range(500)]
@@ -80,6 +84,7 @@ async def test_every_codec_is_read(topic: Topic, codec: str) -> None:
     assert [value for _, value in (await topic.read()).log[0]] == values
 
 
+@pytest.mark.fault("A value has 10 MiB, more than is asked for at once")
 @pytest.mark.long
 async def test_large_values_are_read_whole(kafka_broker: KafkaBroker) -> None:
     topic = await new_topic(kafka_broker, configs={"max.message.bytes": str(11 << 20)})
@@ -89,6 +94,7 @@ async def test_large_values_are_read_whole(kafka_broker: KafkaBroker) -> None:
     assert [value for _, value in reader.log[0]] == values
 
 
+@pytest.mark.fault("Open, aborted and committed transactions lie in one partition")
 async def test_aborted_and_open_transactions_are_not_seen(topic: Topic) -> None:
     aborting, opening, committing = (
         transactional(topic.broker, f"{topic.name}-{number}") for number in range(3)
@@ -127,6 +133,7 @@ async def test_decode_makes_the_columns_that_a_stream_delivers(topic: Topic) -> 
     ]
 
 
+@pytest.mark.fault("The user's decode fails")
 async def test_an_error_of_decode_names_the_place_and_no_data(topic: Topic) -> None:
     def decode(records: pa.RecordBatch) -> pa.RecordBatch:
         if records.num_rows:
@@ -139,6 +146,7 @@ async def test_an_error_of_decode_names_the_place_and_no_data(topic: Topic) -> N
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.fault("A topic is empty, or some of its partitions are")
 async def test_partitions_without_records_hold_nobody_up(kafka_broker: KafkaBroker) -> None:
     topic = await new_topic(kafka_broker, partitions=5)
     topic.put(10, partition=3)
@@ -152,6 +160,7 @@ async def test_partitions_without_records_hold_nobody_up(kafka_broker: KafkaBrok
     assert (await topic.read()).log == topic.log
 
 
+@pytest.mark.fault("Partitions are of different ages")
 async def test_each_partition_has_its_own_watermark_and_the_stream_the_least(
     kafka_broker: KafkaBroker,
 ) -> None:

@@ -26,10 +26,12 @@ def topic(kafka_broker: KafkaBroker) -> Topic:
     return made
 
 
+@pytest.mark.fault("A read begins at every place that has a name")
 async def test_earliest_is_where_nothing_is_said(topic: Topic) -> None:
     assert (await topic.read()).log == topic.log
 
 
+@pytest.mark.fault("A read begins at every place that has a name")
 async def test_latest_is_the_end_when_the_stream_opens(topic: Topic) -> None:
     before = dict(topic.log)
     topic.log.clear()
@@ -40,6 +42,7 @@ async def test_latest_is_the_end_when_the_stream_opens(topic: Topic) -> None:
     assert before
 
 
+@pytest.mark.fault("A first attempt fails after its start was found")
 async def test_latest_stays_where_it_was_when_the_origin_was_stored(topic: Topic) -> None:
     origin = await fanout.resolve_start(topic.source(start="latest"))
     topic.log.clear()
@@ -47,6 +50,7 @@ async def test_latest_stays_where_it_was_when_the_origin_was_stored(topic: Topic
     assert (await topic.read(resume=origin, start="latest")).log == topic.log
 
 
+@pytest.mark.fault("A read begins at every place that has a name")
 async def test_a_time_begins_with_the_first_record_that_is_not_older(topic: Topic) -> None:
     hour = datetime.now(UTC) - timedelta(hours=1)
     stamped = await new_topic(topic.broker)
@@ -58,6 +62,7 @@ async def test_a_time_begins_with_the_first_record_that_is_not_older(topic: Topi
     assert reader.offsets == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.fault("A time is younger than every record")
 async def test_a_time_after_the_last_record_begins_at_the_end(topic: Topic) -> None:
     topic.log.clear()
     async with topic.reading(start=datetime(2100, 1, 1, tzinfo=UTC)) as reader:
@@ -66,6 +71,7 @@ async def test_a_time_after_the_last_record_begins_at_the_end(topic: Topic) -> N
     assert reader.log == topic.log
 
 
+@pytest.mark.fault("A read begins at every place that has a name")
 async def test_each_partition_can_begin_elsewhere(topic: Topic) -> None:
     start = {f"{topic.name}-0": 7, f"{topic.name}-1": "latest"}
     reader = await topic.read(start=start)
@@ -82,6 +88,7 @@ async def test_a_cursor_is_the_record_before_the_first(topic: Topic) -> None:
     assert reader.offsets == [8, 9]
 
 
+@pytest.mark.fault("A read begins at every place that has a name")
 async def test_a_function_can_choose(topic: Topic) -> None:
     def choose(splits: Sequence[fanout.Split]) -> dict[str, object]:
         return {split.id: index * 5 for index, split in enumerate(splits)}
@@ -90,6 +97,7 @@ async def test_a_function_can_choose(topic: Topic) -> None:
     assert reader.log == {0: topic.log[0], 1: topic.log[1][5:]}
 
 
+@pytest.mark.fault("A read begins at every place that has a name")
 async def test_the_commits_of_a_group_are_a_start(topic: Topic) -> None:
     group = f"{topic.name}-group"
     await topic.read(group_id=group)
@@ -99,11 +107,13 @@ async def test_the_commits_of_a_group_are_a_start(topic: Topic) -> None:
     assert before
 
 
+@pytest.mark.fault("A group has committed nothing")
 async def test_without_a_commit_and_a_reset_there_is_no_start(topic: Topic) -> None:
     with pytest.raises(ServiceError, match=rf"committed no offset of {topic.name}-0, .*-1; choose"):
         await topic.read(group_id=f"{topic.name}-group", start="committed")
 
 
+@pytest.mark.fault("A group has committed nothing")
 async def test_a_reset_is_for_partitions_without_a_commit(topic: Topic) -> None:
     group = f"{topic.name}-group"
     await topic.read(group_id=group, partitions=[f"{topic.name}-0"])
@@ -118,6 +128,7 @@ async def test_a_mapping_has_to_name_every_partition(topic: Topic) -> None:
         await topic.read(start={f"{topic.name}-0": 0})
 
 
+@pytest.mark.fault("An offset is asked for that the partition does not have")
 @pytest.mark.long
 async def test_an_offset_beyond_the_end_is_lost_records(topic: Topic) -> None:
     start = {f"{topic.name}-0": 11, "*": "latest"}

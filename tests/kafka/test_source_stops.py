@@ -22,6 +22,7 @@ def topic(kafka_broker: KafkaBroker) -> Topic:
     return made
 
 
+@pytest.mark.fault("A read ends at every place that has a name, and a later one goes on there")
 async def test_latest_is_the_end_when_the_stream_opens(topic: Topic) -> None:
     async with topic.open(stop="latest") as stream:
         expected = {partition: list(rows) for partition, rows in topic.log.items()}
@@ -32,11 +33,13 @@ async def test_latest_is_the_end_when_the_stream_opens(topic: Topic) -> None:
     assert reader.failure is None
 
 
+@pytest.mark.fault("A read ends at every place that has a name, and a later one goes on there")
 async def test_an_offset_is_the_first_that_is_not_read(topic: Topic) -> None:
     reader = await topic.read(stop={f"{topic.name}-0": 4, "*": "latest"})
     assert reader.log == {0: topic.log[0][:4], 1: topic.log[1]}
 
 
+@pytest.mark.fault("A stop lies beyond the end")
 async def test_a_read_waits_for_a_stop_that_does_not_exist_yet(topic: Topic) -> None:
     async with topic.reading(stop={f"{topic.name}-0": 12, f"{topic.name}-1": 0}) as reader:
         await reader.has(10)
@@ -46,6 +49,7 @@ async def test_a_read_waits_for_a_stop_that_does_not_exist_yet(topic: Topic) -> 
     assert reader.log == {0: topic.log[0][:12]}
 
 
+@pytest.mark.fault("A read ends at every place that has a name, and a later one goes on there")
 async def test_a_time_stops_before_the_first_record_that_is_not_older(topic: Topic) -> None:
     hour = datetime.now(UTC) - timedelta(hours=1)
     stamped = await new_topic(topic.broker)
@@ -57,6 +61,7 @@ async def test_a_time_stops_before_the_first_record_that_is_not_older(topic: Top
     assert (await stamped.read(stop=hour + timedelta(days=1))).offsets == list(range(10))
 
 
+@pytest.mark.fault("A read ends at every place that has a name, and a later one goes on there")
 async def test_the_commits_of_a_group_are_a_stop(topic: Topic) -> None:
     group = f"{topic.name}-group"
     await topic.read(group_id=group)
@@ -72,6 +77,7 @@ async def test_a_stop_has_to_name_every_partition(topic: Topic) -> None:
         await topic.read(stop={f"{topic.name}-0": 0})
 
 
+@pytest.mark.fault("A read ends at every place that has a name, and a later one goes on there")
 async def test_positions_at_the_stop_go_on_in_a_later_run(topic: Topic) -> None:
     first = await topic.read()
     topic.put(3)
@@ -82,6 +88,7 @@ async def test_positions_at_the_stop_go_on_in_a_later_run(topic: Topic) -> None:
     assert third.count == 0
 
 
+@pytest.mark.fault("What is available now grows while it is read")
 async def test_what_is_available_now_is_read_and_no_more(topic: Topic) -> None:
     async with topic.open(available_now=True) as stream:
         expected = {partition: list(rows) for partition, rows in topic.log.items()}
@@ -99,12 +106,14 @@ async def test_what_is_available_now_ends_at_an_earlier_stop(topic: Topic) -> No
     assert reader.log == {0: topic.log[0][:4], 1: topic.log[1]}
 
 
+@pytest.mark.fault("A topic is empty, or some of its partitions are")
 async def test_a_bounded_read_of_nothing_ends(topic: Topic) -> None:
     empty = await new_topic(topic.broker, partitions=3)
     assert (await empty.read()).count == 0
     assert (await topic.read(start="latest")).count == 0
 
 
+@pytest.mark.fault("What is available now grows while it is read")
 async def test_partitions_that_are_added_are_not_part_of_a_bounded_read(topic: Topic) -> None:
     async with topic.open(stop={f"{topic.name}-{number}": 12 for number in (0, 1)}) as stream:
         await asyncio.to_thread(topic.broker.grow_topic, topic.name, 3)
@@ -116,6 +125,7 @@ async def test_partitions_that_are_added_are_not_part_of_a_bounded_read(topic: T
     assert reader.log == {0: topic.log[0], 1: topic.log[1]}
 
 
+@pytest.mark.fault("A stop lies behind an aborted transaction, its marker or an open one")
 async def test_a_bounded_read_ends_behind_an_aborted_tail(topic: Topic) -> None:
     mixed = await new_topic(topic.broker)
     mixed.put(2)
@@ -130,6 +140,7 @@ async def test_a_bounded_read_ends_behind_an_aborted_tail(topic: Topic) -> None:
     assert (await mixed.read(resume=reader.stream.positions)).count == 0
 
 
+@pytest.mark.fault("A stop lies behind an aborted transaction, its marker or an open one")
 async def test_a_bounded_read_ends_before_an_open_transaction(topic: Topic) -> None:
     mixed = await new_topic(topic.broker)
     mixed.put(2)
@@ -144,6 +155,7 @@ async def test_a_bounded_read_ends_before_an_open_transaction(topic: Topic) -> N
     assert first.log[0] + second.log[0] == sorted(mixed.log[0])
 
 
+@pytest.mark.fault("Compaction leaves holes, and batches without records")
 async def test_records_that_compaction_has_removed_are_not_waited_for(topic: Topic) -> None:
     configs = {"cleanup.policy": "compact", "segment.ms": "50", "min.cleanable.dirty.ratio": "0.01"}
     compacted = await new_topic(topic.broker, configs=configs)

@@ -41,6 +41,7 @@ async def test_single_partitions_are_read_and_no_others(topic: Topic) -> None:
     assert reader.topics == {topic.name: topic.log, other.name: {1: other.log[1]}}
 
 
+@pytest.mark.fault("A topic or a partition that is named does not exist")
 async def test_a_topic_that_does_not_exist_is_refused_by_name(topic: Topic) -> None:
     with pytest.raises(ServiceError, match="there is no topic nowhere"):
         async with topic.open(topics=[topic.name, "nowhere"]):
@@ -97,6 +98,7 @@ async def test_the_log_has_start_new_partitions_stop_and_resume_in_the_terms_of_
     )
 
 
+@pytest.mark.fault("A topic or a partition that is named does not exist")
 async def test_a_partition_that_does_not_exist_is_refused_by_name(topic: Topic) -> None:
     with pytest.raises(ServiceError, match=rf"no partition {topic.name}-7: .* has 1 partition"):
         async with topic.open(partitions=[f"{topic.name}-0", f"{topic.name}-7"]):
@@ -114,6 +116,7 @@ async def test_a_pattern_means_whole_names_and_no_topic_of_kafka_itself(topic: T
     assert not [split for split in splits if split.startswith("__")]
 
 
+@pytest.mark.fault("A pattern gains a topic, or matches none yet")
 async def test_a_pattern_finds_a_topic_that_is_created_later(topic: Topic) -> None:
     async with topic.reading(pattern=f"{topic.name}(-.*)?", start="latest") as reader:
         topic.put(1)
@@ -124,6 +127,7 @@ async def test_a_pattern_finds_a_topic_that_is_created_later(topic: Topic) -> No
     assert reader.topics[later.name] == later.log
 
 
+@pytest.mark.fault("A pattern gains a topic, or matches none yet")
 async def test_a_pattern_that_nothing_matches_yet_waits(kafka_broker: KafkaBroker) -> None:
     waiting = await new_topic(kafka_broker)
     name = f"{waiting.name}-later"
@@ -134,6 +138,7 @@ async def test_a_pattern_that_nothing_matches_yet_waits(kafka_broker: KafkaBroke
     assert reader.log == later.log
 
 
+@pytest.mark.fault("Partitions are added while a topic is read")
 async def test_partitions_that_are_added_are_read_from_their_beginning(topic: Topic) -> None:
     async with topic.reading(start="latest") as reader:
         await asyncio.to_thread(topic.broker.grow_topic, topic.name, 3)
@@ -143,6 +148,7 @@ async def test_partitions_that_are_added_are_read_from_their_beginning(topic: To
     assert reader.log == {1: topic.log[1], 2: topic.log[2]}
 
 
+@pytest.mark.fault("Partitions are added while a topic is read")
 async def test_without_discovery_partitions_that_are_added_are_not_read(topic: Topic) -> None:
     async with topic.reading(discovery_interval=None) as reader:
         await reader.has(10)
@@ -153,6 +159,7 @@ async def test_without_discovery_partitions_that_are_added_are_not_read(topic: T
     assert reader.log == {0: topic.log[0]}
 
 
+@pytest.mark.fault("A topic is added to a stream with stored positions, or left out of it")
 async def test_a_topic_that_is_no_longer_chosen_keeps_its_positions_unread(topic: Topic) -> None:
     other = await new_topic(topic.broker)
     other.put(5)
@@ -165,6 +172,7 @@ async def test_a_topic_that_is_no_longer_chosen_keeps_its_positions_unread(topic
     assert again.topics == {other.name: {0: other.log[0][5:]}}
 
 
+@pytest.mark.fault("A topic is added to a stream with stored positions, or left out of it")
 async def test_a_topic_that_is_chosen_later_is_read_from_its_beginning(topic: Topic) -> None:
     other = await new_topic(topic.broker)
     other.put(5)
@@ -176,12 +184,14 @@ async def test_a_topic_that_is_chosen_later_is_read_from_its_beginning(topic: To
     assert reader.topics == {other.name: other.log}
 
 
+@pytest.mark.fault("Stored positions meet another cluster")
 async def test_positions_of_another_cluster_are_refused(topic: Topic) -> None:
     positions = Checkpoint("kafka:another").to_json()
     with pytest.raises(PositionError, match="belong to kafka:another"):
         await topic.read(resume=positions)
 
 
+@pytest.mark.fault("Records expire before they are read, also those of the very first position")
 async def test_records_that_expire_before_they_are_read_fail_the_stream(topic: Topic) -> None:
     origin = await fanout.resolve_start(topic.source())
     await asyncio.to_thread(topic.broker.delete_records, topic.name, 0, 4)
@@ -191,6 +201,7 @@ async def test_records_that_expire_before_they_are_read_fail_the_stream(topic: T
     assert "on_data_loss" in str(failure)
 
 
+@pytest.mark.fault("Records expire before they are read, also those of the very first position")
 async def test_records_that_expire_are_a_gap_where_that_is_allowed(topic: Topic) -> None:
     origin = await fanout.resolve_start(topic.source())
     await asyncio.to_thread(topic.broker.delete_records, topic.name, 0, 4)
@@ -202,6 +213,7 @@ async def test_records_that_expire_are_a_gap_where_that_is_allowed(topic: Topic)
     assert (gap.after, gap.until) == (fanout.Cursor(-1), fanout.Cursor(3))
 
 
+@pytest.mark.fault("A topic is deleted: an error")
 async def test_a_topic_that_is_deleted_fails_the_stream(topic: Topic) -> None:
     async with topic.reading() as reader:
         await reader.has(10)
@@ -209,6 +221,7 @@ async def test_a_topic_that_is_deleted_fails_the_stream(topic: Topic) -> None:
         assert isinstance(await reader.failed(), SplitFailedError)
 
 
+@pytest.mark.fault("A topic is deleted: an error")
 async def test_the_others_go_on_when_a_topic_is_deleted_where_that_is_allowed(topic: Topic) -> None:
     other = await new_topic(topic.broker)
     chosen = [topic.name, other.name]
@@ -221,6 +234,7 @@ async def test_the_others_go_on_when_a_topic_is_deleted_where_that_is_allowed(to
     assert reader.topics[other.name] == other.log
 
 
+@pytest.mark.fault("A topic is deleted and created again, and ends before the position")
 async def test_a_smaller_topic_of_the_same_name_fails_the_stream(topic: Topic) -> None:
     first = await topic.read()
     again = await asyncio.to_thread(_replace, topic, 4)
@@ -230,6 +244,7 @@ async def test_a_smaller_topic_of_the_same_name_fails_the_stream(topic: Topic) -
     assert "on_data_loss" in str(failure)
 
 
+@pytest.mark.fault("A topic is deleted and created again, and ends before the position")
 async def test_a_smaller_topic_of_the_same_name_is_read_once_where_that_is_allowed(
     topic: Topic,
 ) -> None:
@@ -244,6 +259,7 @@ async def test_a_smaller_topic_of_the_same_name_is_read_once_where_that_is_allow
     assert third.offsets == [4, 5]
 
 
+@pytest.mark.fault("A topic is deleted and created again, and ends before the position")
 @pytest.mark.long
 async def test_what_is_available_now_of_a_smaller_topic_of_the_same_name_is_not_taken_for_read(
     topic: Topic,
@@ -287,6 +303,7 @@ async def test_a_topic_that_came_back_empty_is_read_from_its_beginning_by_later_
     assert (await again.read(resume=second.stream.positions)).log == again.log
 
 
+@pytest.mark.fault("A topic is deleted and created again, and ends before the position")
 @pytest.mark.long
 async def test_a_topic_that_comes_back_is_read_from_its_beginning(topic: Topic) -> None:
     async with topic.reading(on_data_loss="earliest") as reader:

@@ -118,6 +118,7 @@ async def test_a_reader_that_is_behind_does_not_let_records_gather() -> None:
         assert running_loop().time() == 10.0
 
 
+@pytest.mark.fault("Records expire before they are read, also those of the very first position")
 @in_virtual_time
 async def test_the_horizon_is_told_as_the_offset_that_it_is_before_anything_is_read() -> None:
     cluster = ScriptedCluster()
@@ -156,6 +157,7 @@ async def test_a_record_that_comes_during_the_look_up_is_not_lost() -> None:
         assert stream.offsets == [3]
 
 
+@pytest.mark.fault("A topic is empty, or some of its partitions are")
 @in_virtual_time
 async def test_an_empty_partition_says_at_once_that_it_is_read_to_its_end() -> None:
     async with reading(ScriptedCluster()) as stream:
@@ -219,6 +221,7 @@ async def test_uncommitted_records_are_read_up_to_the_high_watermark() -> None:
         assert stream.offsets == [0, 1]
 
 
+@pytest.mark.fault("A stop lies behind an aborted transaction, its marker or an open one")
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
 @in_virtual_time
 async def test_a_bounded_read_ends_behind_the_marker_of_a_transaction(kind: int) -> None:
@@ -249,6 +252,7 @@ async def test_nothing_at_or_beyond_the_stop_is_delivered_and_the_subscription_s
         assert len(cluster.fetches) == requests
 
 
+@pytest.mark.fault("A read begins at its stop, or beyond it")
 @in_virtual_time
 async def test_a_bounded_read_that_begins_at_its_stop_is_caught_up_at_once() -> None:
     cluster = ScriptedCluster()
@@ -259,6 +263,7 @@ async def test_a_bounded_read_that_begins_at_its_stop_is_caught_up_at_once() -> 
     assert not cluster.fetches
 
 
+@pytest.mark.fault("A read begins at its stop, or beyond it")
 @in_virtual_time
 async def test_a_position_beyond_the_stop_is_caught_up_if_the_partition_has_it() -> None:
     cluster = ScriptedCluster()
@@ -303,6 +308,7 @@ async def test_a_hole_that_compaction_has_left_moves_the_position() -> None:
         assert stream.offsets == [0, 1, 7]
 
 
+@pytest.mark.fault("A batch is damaged")
 @in_virtual_time
 async def test_a_damaged_batch_is_an_error_and_what_comes_before_it_is_delivered_once() -> None:
     cluster = ScriptedCluster()
@@ -318,6 +324,7 @@ async def test_a_damaged_batch_is_an_error_and_what_comes_before_it_is_delivered
         assert stream.offsets == [0, 1]
 
 
+@pytest.mark.fault("The consumer is slow")
 @in_virtual_time
 async def test_what_is_asked_for_is_reserved_before_and_a_larger_answer_before_it_is_decoded() -> (
     None
@@ -365,6 +372,7 @@ async def test_an_answer_larger_than_one_event_may_be_comes_in_parts_each_reserv
         assert len(cluster.fetches) == 1
 
 
+@pytest.mark.fault("A request fails, or one partition of it")
 @in_virtual_time
 async def test_a_refusal_ends_the_subscription_and_the_next_one_goes_on_where_it_stood() -> None:
     cluster = ScriptedCluster()
@@ -382,6 +390,7 @@ async def test_a_refusal_ends_the_subscription_and_the_next_one_goes_on_where_it
         assert stream.offsets == [2, 3]
 
 
+@pytest.mark.fault("A leader is elected anew, here or on another broker")
 @in_virtual_time
 async def test_a_look_up_that_is_refused_asks_for_the_leader_anew() -> None:
     cluster = ScriptedCluster()

@@ -40,6 +40,8 @@ MIB = 1 << 20
 TOPIC = Partition("t", 0)
 
 
+@pytest.mark.fault("A broker throttles for a quota")
+@pytest.mark.fault("Fetch: no topics (throttled)")
 async def test_an_answer_without_topics_is_throttled() -> None:
     """A broker answers a throttled fetch without any partition."""
     connections: Any = SimpleNamespace(send_to_any=_metadata, set_brokers=lambda _: None)
@@ -53,6 +55,7 @@ async def test_an_answer_without_topics_is_throttled() -> None:
     assert await client.fetch(1, wanted, max_wait=0.5) == dict.fromkeys(wanted, Throttled(2.5))
 
 
+@pytest.mark.fault("A broker throttles for a quota")
 async def test_an_answer_that_throttles_and_has_records_delivers_them() -> None:
     """Compatible brokers, such as Redpanda, answer with the records and slow down after them."""
     connections: Any = SimpleNamespace(send_to_any=_metadata, set_brokers=lambda _: None)
@@ -86,6 +89,7 @@ async def test_a_throttled_fetch_is_made_again_when_its_time_is_over_and_not_bef
         assert totals.resubscriptions == {}
 
 
+@pytest.mark.fault("A broker throttles for a quota")
 @in_virtual_time
 async def test_other_brokers_go_on_while_one_throttles() -> None:
     cluster = ScriptedCluster(2)
@@ -106,6 +110,7 @@ async def test_other_brokers_go_on_while_one_throttles() -> None:
         assert running_loop().time() == pytest.approx(50.0, abs=0.1)
 
 
+@pytest.mark.fault("A broker throttles for a quota")
 @in_virtual_time
 async def test_a_partition_that_is_throttled_for_long_is_not_silent() -> None:
     cluster = ScriptedCluster()
@@ -173,6 +178,8 @@ async def test_the_doctor_says_that_a_broker_throttles() -> None:
     assert backlogs["t-0"].obstacle == "broker 1 throttles this client, for a quota"
 
 
+@pytest.mark.fault("A broker throttles for a quota")
+@pytest.mark.fault("Every request: a throttle")
 async def test_a_request_waits_until_the_broker_reads_it() -> None:
     """A request in the socket of a muted connection would use up its timeout there."""
     arrived: list[float] = []
@@ -204,6 +211,7 @@ async def test_a_request_waits_until_the_broker_reads_it() -> None:
     assert len(arrived) == 2
 
 
+@pytest.mark.fault("A broker throttles for a quota")
 @pytest.mark.long
 @pytest.mark.parametrize(
     "quota", [{"consumer_byte_rate": 100_000.0}, {"request_percentage": 0.5}], ids=list
@@ -230,6 +238,7 @@ async def test_a_real_broker_that_throttles_is_read_without_a_resubscription(
     assert reader.causes == []
 
 
+@pytest.mark.fault("Every request: a throttle")
 @pytest.mark.long
 async def test_a_writer_that_is_throttled_writes_each_record_once(
     start_kafka_broker: Callable[..., KafkaBroker],

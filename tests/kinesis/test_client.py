@@ -358,6 +358,7 @@ async def test_leaving_a_subscription_hangs_up_an_endless_body() -> None:
         await service.hung_up.wait()
 
 
+@pytest.mark.fault("The pool of connections is smaller than the number of shards")
 @pytest.mark.parametrize("operation", ["SubscribeToShard", "GetRecords"])
 async def test_a_pool_limit_lower_than_the_shard_count_holds_no_shard_up(operation: str) -> None:
     """botocore's own limit is 10, and the call beyond it waits until another one ends."""
@@ -398,6 +399,7 @@ async def test_cancellation_while_waiting_for_a_chunk_hangs_up() -> None:
         await service.hung_up.wait()
 
 
+@pytest.mark.fault("An answer comes after its call was given up")
 async def test_cancellation_while_subscribing_hangs_up() -> None:
     asked = asyncio.Event()
 
@@ -418,6 +420,7 @@ async def test_cancellation_while_subscribing_hangs_up() -> None:
         await service.hung_up.wait()
 
 
+@pytest.mark.fault("A connection is closed or reset anywhere")
 async def test_a_body_cut_off_by_the_network_raises_the_network_error() -> None:
     async def cut(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -437,6 +440,7 @@ async def test_a_body_cut_off_by_the_network_raises_the_network_error() -> None:
             await anext(chunks)
 
 
+@pytest.mark.fault("The service throttles, or fails with a 5xx")
 async def test_a_refused_subscription_is_asked_for_once() -> None:
     service = Service(SubscribeToShard=failing("LimitExceededException"))
     async with connected(service) as kinesis:
@@ -593,6 +597,7 @@ def in_turn(*answers: Answer) -> Answer:
     return answer
 
 
+@pytest.mark.fault("The service throttles, fails or lets a page token expire while a stream is")
 async def test_a_listing_whose_page_token_expires_begins_anew() -> None:
     begun = answering({"Shards": [shard(0)], "NextToken": "old"})
     expired = failing("ExpiredNextTokenException")
@@ -717,6 +722,7 @@ async def test_a_consumer_is_described_by_arn_or_by_name(
     assert service.requests == [("DescribeStreamConsumer", sent)]
 
 
+@pytest.mark.fault("The service describes a consumer without its ARN, or not at all")
 @pytest.mark.parametrize(
     ("answer", "missing"),
     [
@@ -817,6 +823,7 @@ def role_credentials(key: str, expiration: str) -> str:
 ROLE = "arn:aws:iam::111122223333:role/reader"
 
 
+@pytest.mark.fault("Credentials expire during a subscription")
 async def test_a_role_is_assumed_again_when_its_credentials_expire(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

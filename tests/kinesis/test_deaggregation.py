@@ -295,6 +295,7 @@ def inside_records(positions: Sequence[tuple[str, int]]) -> int:
     return sum(isinstance(each, Cursor) and each != Cursor(each.sequence) for each in found)
 
 
+@pytest.mark.fault("A restart in the middle of an aggregated record neither repeats nor skips a")
 @pytest.mark.parametrize("size", [1, 2])
 async def test_a_resume_at_any_cut_repeats_and_skips_no_sub_record(
     stream: Stream, size: int
@@ -336,6 +337,7 @@ def put_after_reshard(stream: Stream) -> list[bytes]:
     return [*expected, b"the sibling's"]
 
 
+@pytest.mark.fault("A restart in the middle of an aggregated record neither repeats nor skips a")
 @pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 3])
 async def test_a_restart_anywhere_after_a_reshard_repeats_and_skips_nothing(
@@ -409,6 +411,7 @@ async def _at_once(nbytes: int) -> None:
     pass
 
 
+@pytest.mark.fault("Records at a time come to nothing, such as dropped aggregates")
 async def test_a_position_moves_past_an_aggregate_of_which_nothing_is_left(stream: Stream) -> None:
     left, right = stream.server.split_shard("orders", FIRST)
     data = encode_aggregate([("key", b"dropped")] * 2, [2**127] * 2)

@@ -184,6 +184,7 @@ async def read(stream: Stream, **options: Any) -> int:
         return drained.num_records
 
 
+@pytest.mark.fault("The environment asks for retries that slow a whole client")
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=str)
 async def test_a_variable_or_a_profile_changes_nothing_or_is_told(

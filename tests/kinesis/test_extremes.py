@@ -23,6 +23,7 @@ one_by_one = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.fault("A record has 10 MiB, more than 13 MB in base64")
 async def test_a_record_of_10_mib_comes_whole_in_an_event_of_14_mb(stream: Stream) -> None:
     data = os.urandom(LARGEST)
     stream.server.put_records("orders", [("key", b"before"), ("key", data), ("key", b"after")])
@@ -35,6 +36,7 @@ async def test_a_record_of_10_mib_comes_whole_in_an_event_of_14_mb(stream: Strea
     assert resubscriptions == 0
 
 
+@pytest.mark.fault("An event has 10,000 records")
 async def test_10_000_records_come_in_one_event(stream: Stream) -> None:
     stream.put(10_000)
     async with stream.open() as opened:
@@ -46,6 +48,7 @@ def read_ahead(stream: fanout.FanOut) -> int:
     return stream.statistics().bytes_in_flight
 
 
+@pytest.mark.fault("The service sends five events where two were asked for")
 @one_by_one
 async def test_five_events_for_two_that_were_asked_for_wait_and_come_in_order(
     stream: Stream,
@@ -60,6 +63,7 @@ async def test_five_events_for_two_that_were_asked_for_wait_and_come_in_order(
     assert numbers == [[number] for number in stream.log[FIRST]]
 
 
+@pytest.mark.fault("The service sends far more than was asked for")
 @one_by_one
 async def test_a_burst_that_nobody_asked_for_waits_in_its_socket(stream: Stream) -> None:
     stream.put(500)

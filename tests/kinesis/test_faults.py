@@ -58,6 +58,9 @@ def kind(value: object) -> str | None:
     return type(value).__name__ if isinstance(value, StreamFault | SubscribeFault) else None
 
 
+@pytest.mark.fault("A subscription ends after its five minutes")
+@pytest.mark.fault("The KMS key is throttled")
+@pytest.mark.fault("A body ends inside a frame, although its transfer was whole")
 @pytest.mark.parametrize("event", [1, 3])
 @pytest.mark.parametrize(("fault", "cause"), RECOVERABLE, ids=kind)
 async def test_after_a_fault_in_a_subscription_every_record_arrives_once_and_in_order(
@@ -76,6 +79,7 @@ async def test_after_a_fault_in_a_subscription_every_record_arrives_once_and_in_
 # Where a timeout is short, a busy machine lets it pass once more often than the fault struck.
 
 
+@pytest.mark.fault("A connection is open at one end alone")
 @pytest.mark.parametrize("event", [1, 3])
 async def test_after_a_silence_every_record_arrives_once_and_in_order(
     stream: Stream, event: int
@@ -90,6 +94,7 @@ async def test_after_a_silence_every_record_arrives_once_and_in_order(
     assert set(reader.kinds) == {"SubscriptionSilentError"}
 
 
+@pytest.mark.fault("User code blocks the event loop for a minute")
 @pytest.mark.parametrize("rules", [small_events(1)], ids=["1 record an event"])
 async def test_an_event_loop_blocked_by_user_code_is_not_taken_for_a_silent_service(
     stream: Stream,
@@ -104,6 +109,7 @@ async def test_an_event_loop_blocked_by_user_code_is_not_taken_for_a_silent_serv
     assert reader.causes == []
 
 
+@pytest.mark.fault("A subscribe call is never answered")
 @pytest.mark.parametrize("call", [1, 2])
 async def test_after_calls_without_an_answer_every_record_arrives_once_and_in_order(
     stream: Stream, call: int
@@ -119,6 +125,7 @@ async def test_after_calls_without_an_answer_every_record_arrives_once_and_in_or
     assert stream.server.statistics().faults == {"IgnoreSubscribe": 2, "EndEarly": 1}
 
 
+@pytest.mark.fault("A subscription fails after some events, several times in a row")
 @pytest.mark.long
 @pytest.mark.parametrize("event", [1, 3])
 @pytest.mark.parametrize(
@@ -136,6 +143,7 @@ async def test_a_fault_in_the_middle_of_a_backlog_neither_skips_nor_repeats(
     assert len(reader.causes) == 2
 
 
+@pytest.mark.fault("The service throttles, or fails with a 5xx")
 @pytest.mark.parametrize("call", [1, 2])
 @pytest.mark.parametrize(
     ("fault", "cause"),
@@ -162,6 +170,7 @@ async def test_a_call_that_fails_for_now_is_made_again(
     assert stream.server.statistics().subscribe_calls == {FIRST: 4}
 
 
+@pytest.mark.fault("Ends that are part of life are never counted as failures")
 @pytest.mark.long
 @pytest.mark.parametrize(
     "fault",
@@ -213,6 +222,7 @@ async def test_a_pause_that_is_shorter_than_the_silence_allowed_is_no_fault(
     assert reader.causes == []
 
 
+@pytest.mark.fault("A checksum is wrong")
 async def test_damage_at_one_place_three_times_is_fatal(stream: Stream) -> None:
     stream.put(3)
     stream.inject(CorruptFrame(times=3))
@@ -227,6 +237,7 @@ async def test_damage_at_one_place_three_times_is_fatal(stream: Stream) -> None:
     assert stream.server.statistics().subscribe_calls == {FIRST: 3}
 
 
+@pytest.mark.fault("The very first call is denied")
 async def test_a_denied_first_call_is_fatal_and_the_only_one(stream: Stream) -> None:
     stream.inject(RefuseSubscribe(status=400, code="AccessDeniedException", times=9))
     async with stream.reading() as reader:
@@ -251,6 +262,7 @@ async def test_a_call_that_is_denied_later_is_made_again(stream: Stream) -> None
     assert reader.kinds == ["SubscriptionEndedError", *["AccessDeniedException"] * 3]
 
 
+@pytest.mark.fault("What only a person can mend is an error in the log")
 async def test_a_permission_that_is_lost_for_long_comes_back_by_itself(
     stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,6 +284,7 @@ async def test_a_permission_that_is_lost_for_long_comes_back_by_itself(
     assert all("(grant kinesis:SubscribeToShard on the consumer" in each for each in loud)
 
 
+@pytest.mark.fault("Success and failure alternate")
 async def test_permissions_that_are_lost_shortly_now_and_then_never_slow_the_stream_down(
     stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -299,6 +312,7 @@ KEY_STATES = [
 ]
 
 
+@pytest.mark.fault("The first frame of an answer is an exception, and no initial-response")
 @pytest.mark.parametrize(
     "rules",
     [replace(KinesisRules.fast(), initial_response=False)],
@@ -315,6 +329,7 @@ async def test_an_answer_whose_very_first_frame_is_an_exception_is_asked_for_aga
     assert reader.kinds == ["InternalFailureException"] * 2
 
 
+@pytest.mark.fault("Credentials expire during a subscription")
 async def test_keys_that_expire_in_a_subscription_do_not_end_it(stream: Stream) -> None:
     stream.put(3)
     async with stream.reading() as reader:
@@ -326,6 +341,7 @@ async def test_keys_that_expire_in_a_subscription_do_not_end_it(stream: Stream) 
     assert stream.server.statistics().subscribe_calls == {FIRST: 1}
 
 
+@pytest.mark.fault("The KMS key is throttled")
 @pytest.mark.parametrize("code", KEY_STATES)
 async def test_a_key_that_cannot_be_used_at_first_is_fatal(stream: Stream, code: str) -> None:
     stream.put(3)
@@ -336,6 +352,7 @@ async def test_a_key_that_cannot_be_used_at_first_is_fatal(stream: Stream, code:
     assert stream.server.statistics().subscribe_calls == {FIRST: 1}
 
 
+@pytest.mark.fault("The KMS key is throttled")
 @pytest.mark.long
 @pytest.mark.parametrize("code", KEY_STATES)
 async def test_a_key_that_is_fixed_later_is_waited_for_loudly_and_nothing_is_lost(
@@ -355,6 +372,7 @@ async def test_a_key_that_is_fixed_later_is_waited_for_loudly_and_nothing_is_los
     assert all("waits for a person" in each and "the KMS key" in each for each in loud)
 
 
+@pytest.mark.fault("Each kind of error has a budget of its own")
 @pytest.mark.long
 @pytest.mark.parametrize(
     "faults",
@@ -375,6 +393,7 @@ async def test_a_code_that_nobody_knows_is_fatal_after_forty_tries(
     assert re.search(r"Surprise.*\(the same error came 40 times .*please report it\)", str(failure))
 
 
+@pytest.mark.fault("More failures in a row than are allowed end the stream")
 async def test_max_retries_failures_in_a_row_are_fatal(stream: Stream) -> None:
     stream.inject(RefuseSubscribe(times=99))
     async with stream.reading(max_retries=3) as reader:
@@ -383,6 +402,7 @@ async def test_max_retries_failures_in_a_row_are_fatal(stream: Stream) -> None:
     assert stream.server.statistics().subscribe_calls == {FIRST: 4}
 
 
+@pytest.mark.fault("One shard fails")
 @pytest.mark.parametrize("shards", [2])
 async def test_a_fault_of_one_shard_leaves_the_others_alone(stream: Stream) -> None:
     stream.inject(RefuseSubscribe(shard=FIRST, times=5), CutConnection(shard=FIRST, times=5))
@@ -393,6 +413,7 @@ async def test_a_fault_of_one_shard_leaves_the_others_alone(stream: Stream) -> N
     assert stream.server.statistics().subscribe_calls["shardId-000000000001"] == 1
 
 
+@pytest.mark.fault("A subscription fails after some events, several times in a row")
 @pytest.mark.parametrize("shards", [3])
 @pytest.mark.parametrize("rules", [small_events(3)], ids=["3 records an event"])
 async def test_every_fault_at_once_loses_and_repeats_nothing(stream: Stream) -> None:
@@ -412,6 +433,8 @@ async def test_every_fault_at_once_loses_and_repeats_nothing(stream: Stream) -> 
     assert reader.log == stream.log
 
 
+@pytest.mark.fault("An old subscription still has events when its successor runs")
+@pytest.mark.fault("Two readers take a shard over from each other")
 async def test_two_streams_of_one_consumer_alternate_and_lose_nothing(stream: Stream) -> None:
     stream.put(3)
     async with stream.reading() as one, stream.reading() as other:

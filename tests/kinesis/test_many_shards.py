@@ -82,11 +82,13 @@ def backlog() -> Iterator[Backlog]:
         yield Backlog(server, log)
 
 
+@pytest.mark.fault("256 shards have large events waiting at once")
 def test_resident_memory_grows_by_3_events_of_each_shard_at_most(backlog: Backlog) -> None:
     grown = backlog.read("memory_growth", allowed=4 << 30, held=2 * SHARDS * WIRE_BYTES)
     assert grown <= SHARDS * 3 * EVENT_BYTES + SLACK
 
 
+@pytest.mark.fault("256 shards have large events waiting at once")
 def test_resident_memory_grows_by_the_bytes_in_flight_where_events_are_large(
     backlog: Backlog,
 ) -> None:

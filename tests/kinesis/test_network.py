@@ -40,6 +40,7 @@ def put_large(stream: Stream) -> None:
         stream.log[shard].append(number)
 
 
+@pytest.mark.fault("A connection is closed or reset anywhere")
 @pytest.mark.long
 @pytest.mark.parametrize(
     "rules", [replace(KinesisRules.fast(), max_event_records=2)], ids=["2 records an event"]
@@ -59,6 +60,7 @@ async def test_an_answer_that_is_cut_anywhere_loses_and_repeats_nothing(
     assert len(reader.causes) > 700 / step
 
 
+@pytest.mark.fault("Bytes trickle so slowly that no event is ever whole")
 async def test_an_answer_whose_bytes_trickle_is_a_silence(stream: Stream) -> None:
     put_large(stream)
     async with reading_over(stream, trickle(HEAD, 0.01), silence_timeout=0.5) as (reader, _):
@@ -67,6 +69,7 @@ async def test_an_answer_whose_bytes_trickle_is_a_silence(stream: Stream) -> Non
     assert reader.kinds[0] == "SubscriptionSilentError"
 
 
+@pytest.mark.fault("Bytes trickle so slowly that no event is ever whole")
 async def test_a_head_whose_bytes_trickle_is_no_answer(stream: Stream) -> None:
     put_large(stream)
     async with reading_over(stream, trickle(0, 0.02), subscribe_timeout=0.5) as (reader, _):
@@ -75,6 +78,7 @@ async def test_a_head_whose_bytes_trickle_is_no_answer(stream: Stream) -> None:
     assert reader.kinds[0] == "SubscribeTimeoutError"
 
 
+@pytest.mark.fault("A connection is open at one end alone")
 @pytest.mark.parametrize("after", [HEAD, 50_000])
 async def test_a_connection_that_is_open_at_one_end_alone_is_a_silence(
     stream: Stream, after: int
@@ -88,6 +92,7 @@ async def test_a_connection_that_is_open_at_one_end_alone_is_a_silence(
     assert reader.kinds[0] == "SubscriptionSilentError"
 
 
+@pytest.mark.fault("An answer comes after its call was given up")
 async def test_an_answer_that_comes_after_its_time_delivers_nothing(stream: Stream) -> None:
     stream.put(3)
     late = asyncio.Event()

@@ -29,6 +29,7 @@ def limit(stream: Stream) -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.fault("The pool of connections is smaller than the number of shards")
 @pytest.mark.parametrize("shards", [SHARDS])
 async def test_a_stream_with_more_shards_than_files_may_be_open_says_so_when_it_opens(
     stream: Stream, limit: int

@@ -160,6 +160,7 @@ def test_a_code_that_does_not_pass_by_itself_tells_what_to_do(code: str) -> None
     assert bool(hint_of(refused(code))) is (code not in own)
 
 
+@pytest.mark.fault("Each kind of error has a budget of its own")
 @pytest.mark.parametrize("code", [code for code in CODES if CODES[code] in (ACCESS, BLOCKED)])
 def test_what_has_worked_is_asked_for_as_often_as_it_takes(code: str) -> None:
     for phase in PHASES:
@@ -169,6 +170,7 @@ def test_what_has_worked_is_asked_for_as_often_as_it_takes(code: str) -> None:
         )
 
 
+@pytest.mark.fault("A permission is missing: the error names the action to grant")
 @pytest.mark.parametrize(
     ("operation", "hint"),
     [

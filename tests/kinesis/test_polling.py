@@ -88,6 +88,7 @@ async def test_latest_is_pinned_to_the_clock_of_the_service(stream: Stream) -> N
     assert reader.log == stream.log
 
 
+@pytest.mark.fault("LATEST stays the moment of its first use")
 async def test_a_time_without_records_stays_the_position(stream: Stream) -> None:
     async with stream.reading(mode="polling", start="LATEST") as reader:
         await eventually(lambda: stream.server.statistics().poll_calls.get(FIRST, 0) >= 3)
@@ -170,6 +171,7 @@ async def test_first_calls_without_an_answer_are_made_again(stream: Stream, acti
     assert isinstance(reader.causes[0], SubscribeTimeoutError)
 
 
+@pytest.mark.fault("The very first call is denied")
 @pytest.mark.parametrize("action", ["GetRecords", "GetShardIterator"])
 async def test_a_denied_first_call_is_fatal_and_the_only_one(stream: Stream, action: str) -> None:
     stream.inject(RefuseCall(action=action, times=10))
@@ -277,6 +279,7 @@ async def test_a_stream_changes_its_mode_between_any_two_runs(stream: Stream) ->
     assert await read_by_turns(stream, 20, size=3) == [str(number) for number in range(20)]
 
 
+@pytest.mark.fault("A restart in the middle of an aggregated record neither repeats nor skips a")
 async def test_a_stream_changes_its_mode_in_the_middle_of_an_aggregated_record(
     stream: Stream,
 ) -> None:

@@ -74,6 +74,7 @@ CALLS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.fault("The service throttles, fails or lets a page token expire while a stream is")
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("action", "answer"),

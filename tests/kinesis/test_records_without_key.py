@@ -38,6 +38,7 @@ def rows_of(drained: fanout.Drained) -> Rows:
     ]
 
 
+@pytest.mark.fault("A producer gave no partition key")
 @modes
 @pytest.mark.parametrize("count", [3, FEW_ROWS + 1])
 @pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)

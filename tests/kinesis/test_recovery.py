@@ -60,6 +60,9 @@ def sequence(positions: str) -> int:
     return position.sequence
 
 
+@pytest.mark.fault("The service does not find what is subscribed to")
+@pytest.mark.fault("A shard has expired with records that were not read")
+@pytest.mark.fault("The shard has expired, its consumer was deregistered, or the stream deleted")
 @small_events
 async def test_a_shard_that_expired_before_it_was_read_ends_the_stream_with_its_name(
     stream: Stream,
@@ -77,6 +80,7 @@ async def test_a_shard_that_expired_before_it_was_read_ends_the_stream_with_its_
     assert "start anew, without the stored position" in failure
 
 
+@pytest.mark.fault("A shard has expired with records that were not read")
 @small_events
 async def test_a_shard_that_expired_is_a_counted_gap_where_that_is_allowed(stream: Stream) -> None:
     stream.put(6)
@@ -91,6 +95,7 @@ async def test_a_shard_that_expired_is_a_counted_gap_where_that_is_allowed(strea
     assert reader.log == stream.log
 
 
+@pytest.mark.fault("A shard has expired with records that were not read")
 async def test_a_shard_that_expired_after_it_was_read_to_its_end_is_finished(
     stream: Stream,
 ) -> None:
@@ -112,6 +117,7 @@ async def test_a_shard_that_expired_after_it_was_read_to_its_end_is_finished(
     assert reader.log == stream.log
 
 
+@pytest.mark.fault("The shard has expired, its consumer was deregistered, or the stream deleted")
 @pytest.mark.parametrize("shards", [4])
 async def test_a_consumer_that_somebody_deregistered_is_registered_again_once_for_all_shards(
     stream: Stream,
@@ -131,6 +137,7 @@ async def test_a_consumer_that_somebody_deregistered_is_registered_again_once_fo
     assert consumers(stream) == []
 
 
+@pytest.mark.fault("The shard has expired, its consumer was deregistered, or the stream deleted")
 async def test_a_consumer_that_was_given_by_its_arn_and_is_gone_ends_the_stream(
     stream: Stream,
 ) -> None:
@@ -146,6 +153,7 @@ async def test_a_consumer_that_was_given_by_its_arn_and_is_gone_ends_the_stream(
     assert consumers(stream) == []
 
 
+@pytest.mark.fault("The shard has expired, its consumer was deregistered, or the stream deleted")
 async def test_a_stream_that_was_deleted_ends_the_reading_with_its_name(stream: Stream) -> None:
     stream.put(3)
     with client(stream) as kinesis:
@@ -158,6 +166,7 @@ async def test_a_stream_that_was_deleted_ends_the_reading_with_its_name(stream: 
     assert "the stream 'orders' is gone: it was deleted" in str(failure)
 
 
+@pytest.mark.fault("The shard has expired, its consumer was deregistered, or the stream deleted")
 @pytest.mark.parametrize("discovery", [0.05, 60], ids=["by discovery", "by the shard"])
 async def test_a_stream_that_replaces_the_one_that_is_read_is_not_read(
     stream: Stream, discovery: float
@@ -174,6 +183,7 @@ async def test_a_stream_that_replaces_the_one_that_is_read_is_not_read(
     assert reader.count == 3
 
 
+@pytest.mark.fault("The service does not find what is subscribed to")
 async def test_a_not_found_while_all_is_there_passes(stream: Stream) -> None:
     stream.put(3)
     stream.inject(
@@ -185,6 +195,7 @@ async def test_a_not_found_while_all_is_there_passes(stream: Stream) -> None:
     assert set(reader.kinds) == {"ResourceNotFoundException"}
 
 
+@pytest.mark.fault("The service does not find what is subscribed to")
 async def test_a_not_found_that_stays_while_all_is_there_ends_the_stream(stream: Stream) -> None:
     stream.inject(NOT_FOUND)
     async with stream.reading() as reader:
@@ -194,6 +205,7 @@ async def test_a_not_found_that_stays_while_all_is_there_ends_the_stream(stream:
     assert stream.server.statistics().faults == {"RefuseSubscribe": 10}
 
 
+@pytest.mark.fault("A stored position has expired")
 @small_events
 async def test_records_that_expired_before_they_were_read_end_the_stream_with_the_number(
     stream: Stream,
@@ -211,6 +223,7 @@ async def test_records_that_expired_before_they_were_read_end_the_stream_with_th
     assert reader.count == 0
 
 
+@pytest.mark.fault("A stored position has expired")
 @small_events
 async def test_records_that_expired_are_a_measured_gap_where_that_is_allowed(
     stream: Stream,
@@ -276,6 +289,7 @@ async def test_a_retention_that_shrank_while_nobody_read_is_a_gap_in_each_shard(
     assert reader.log == stream.log
 
 
+@pytest.mark.fault("The retention is shortened")
 async def test_nothing_is_lost_where_only_what_was_read_has_expired(stream: Stream) -> None:
     stream.put(6)
     saved = await read_a_part(stream, 6)
@@ -287,6 +301,8 @@ async def test_nothing_is_lost_where_only_what_was_read_has_expired(stream: Stre
     assert reader.log == stream.log
 
 
+@pytest.mark.fault("A position expires later, while its reader is slow")
+@pytest.mark.fault("The retention is shortened")
 @pytest.mark.parametrize("on_data_loss", ["fail", "earliest"])
 @small_events
 async def test_records_that_expire_while_their_reader_is_slow_are_never_skipped_in_silence(
@@ -309,6 +325,7 @@ async def test_records_that_expire_while_their_reader_is_slow_are_never_skipped_
             assert numbers == stream.log[FIRST][6:]
 
 
+@pytest.mark.fault("Another error comes at a stored position")
 @pytest.mark.parametrize(
     "code", ["InternalFailure", "LimitExceededException", "ResourceInUseException"]
 )
@@ -324,6 +341,7 @@ async def test_another_error_at_a_stored_position_skips_nothing(stream: Stream, 
     assert reader.kinds == [code] * 3
 
 
+@pytest.mark.fault("A stored position has expired")
 @small_events
 async def test_a_position_that_is_refused_without_having_expired_repeats_nothing(
     stream: Stream,
@@ -393,6 +411,7 @@ async def test_a_number_from_before_the_shard_is_not_taken_for_one_that_has_expi
     assert "sequence number 42 is not one of this shard's, which begins at" in str(failure)
 
 
+@pytest.mark.fault("A restart exactly at the end of a shard")
 async def test_a_number_beyond_the_end_of_a_closed_shard_is_its_end(stream: Stream) -> None:
     stream.server.split_shard("orders", FIRST)
     stream.put(3)
@@ -403,6 +422,7 @@ async def test_a_number_beyond_the_end_of_a_closed_shard_is_its_end(stream: Stre
     assert reader.log == stream.log
 
 
+@pytest.mark.fault("A start lies in the future")
 async def test_a_start_just_ahead_of_the_clock_is_waited_for(stream: Stream) -> None:
     stream.put(3)
     stream.inject(replace(REFUSED, times=2))
@@ -416,12 +436,14 @@ async def test_a_start_just_ahead_of_the_clock_is_waited_for(stream: Stream) -> 
     assert reader.log == stream.log
 
 
+@pytest.mark.fault("A start lies in the future")
 async def test_a_start_far_ahead_of_the_clock_ends_the_stream(stream: Stream) -> None:
     async with stream.reading(start=datetime.now(UTC) + timedelta(hours=1)) as reader:
         failure = await reader.failed()
     assert re.search(r"the start is 3\d\d\d s ahead of the service's clock", str(failure))
 
 
+@pytest.mark.fault("A shard ends by one of the two signs alone")
 @pytest.mark.long
 @small_events
 @pytest.mark.parametrize("sign", ["no_continuation", "children"])
@@ -442,6 +464,7 @@ async def test_one_sign_of_the_end_of_a_closed_shard_loses_nothing(
     assert shards[0] == FIRST
 
 
+@pytest.mark.fault("A shard ends by one of the two signs alone")
 @pytest.mark.parametrize("sign", ["no_continuation", "children"])
 async def test_a_shard_that_never_sends_both_signs_ends_where_the_listing_confirms_it(
     stream: Stream, sign: Literal["no_continuation", "children"]
@@ -456,6 +479,7 @@ async def test_a_shard_that_never_sends_both_signs_ends_where_the_listing_confir
     assert reader.log == stream.log
 
 
+@pytest.mark.fault("A shard ends by one of the two signs alone")
 @pytest.mark.parametrize("sign", ["no_continuation", "children"])
 async def test_one_sign_of_an_end_is_not_believed_of_an_open_shard(
     stream: Stream, sign: Literal["no_continuation", "children"]

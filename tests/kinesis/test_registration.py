@@ -124,12 +124,14 @@ def registration(service: Any, consumer: str = "etl", *, seed: int = 7) -> Consu
     )
 
 
+@pytest.mark.fault("The consumer does not exist")
 def test_a_consumer_that_is_missing_is_registered() -> None:
     service = Consumers()
     assert simulate(ensured, service) == (ARN, 0.0)
     assert [method for _, method in service.calls] == ["describe", "register"]
 
 
+@pytest.mark.fault("The consumer exists")
 def test_a_consumer_that_exists_is_adopted() -> None:
     service = Consumers(status="ACTIVE")
     assert simulate(ensured, service) == (ARN, 0.0)
@@ -140,6 +142,7 @@ def test_a_consumer_that_is_named_by_its_arn_is_used_as_it_is() -> None:
     assert simulate(ensured, Consumers(status="ACTIVE"), ARN) == (ARN, 0.0)
 
 
+@pytest.mark.fault("The consumer does not exist")
 def test_an_arn_that_does_not_exist_is_named_and_not_registered() -> None:
     service = Consumers()
     with pytest.raises(ServiceError, match=rf"^the consumer '{ARN}' cannot be used: .*not found"):
@@ -147,6 +150,7 @@ def test_an_arn_that_does_not_exist_is_named_and_not_registered() -> None:
     assert [method for _, method in service.calls] == ["describe"]
 
 
+@pytest.mark.fault("The consumer is being created, here or by another client")
 @pytest.mark.parametrize("seed", range(20))
 def test_a_consumer_is_waited_for_while_it_is_created(seed: int) -> None:
     service = Consumers(created_in=30.0)
@@ -156,6 +160,7 @@ def test_a_consumer_is_waited_for_while_it_is_created(seed: int) -> None:
     assert service.called("register") == 1
 
 
+@pytest.mark.fault("The consumer is being created, here or by another client")
 def test_a_consumer_that_somebody_else_creates_is_adopted_after_five_looks() -> None:
     class FiveLooks(Consumers):
         async def describe_consumer(self, **named: str | None) -> ConsumerDescription:
@@ -187,6 +192,7 @@ def test_a_service_that_does_not_answer_about_a_consumer_is_told_after_a_minute(
     assert simulate(main) == 60.0
 
 
+@pytest.mark.fault("The consumer is never ready")
 def test_a_consumer_that_is_never_created_is_an_error_after_a_minute() -> None:
     async def main() -> float:
         with pytest.raises(ServiceError, match=r"'etl' .* not .* ACTIVE .* 60 s.*is CREATING"):
@@ -202,6 +208,7 @@ def test_the_tags_are_set_at_registration() -> None:
     assert service.tags == {"team": "orders"}
 
 
+@pytest.mark.fault("The consumer is being deleted")
 @pytest.mark.parametrize("seed", range(20))
 def test_a_consumer_that_is_being_deleted_is_waited_for_and_registered_again(seed: int) -> None:
     service = Consumers(deleted_in=20.0)
@@ -225,6 +232,7 @@ def test_a_consumer_that_is_never_deleted_is_an_error_after_a_minute() -> None:
         simulate(ensured, Consumers(status="DELETING"))
 
 
+@pytest.mark.fault("The consumer is being deleted")
 def test_an_arn_that_is_being_deleted_is_an_error_at_once() -> None:
     service = Consumers(status="DELETING")
     with pytest.raises(ServiceError, match=rf"^the consumer {ARN} is being deleted; use another"):
@@ -241,6 +249,7 @@ async def test_a_consumer_that_was_registered_here_is_deregistered() -> None:
     assert service.called("deregister") == 1
 
 
+@pytest.mark.fault("The consumer exists")
 @in_virtual_time
 async def test_a_consumer_that_was_adopted_is_not_deregistered() -> None:
     service = Consumers(status="ACTIVE")
@@ -271,6 +280,7 @@ async def test_a_throttled_deregistration_is_repeated() -> None:
     assert service.called("deregister") == 3
 
 
+@pytest.mark.fault("Deregistering hangs or is refused")
 def test_a_deregistration_that_fails_is_told_to_the_log_and_raises_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -284,6 +294,7 @@ def test_a_deregistration_that_fails_is_told_to_the_log_and_raises_nothing(
     assert "AccessDeniedException" in caplog.text
 
 
+@pytest.mark.fault("Deregistering hangs or is refused")
 def test_a_deregistration_takes_10_seconds_at_most(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> float:
         mine = registration(Consumers(deregistering=3600.0))
@@ -327,6 +338,7 @@ def test_a_deregistration_that_is_cancelled_ends_at_once_and_is_told_to_the_log(
     assert "may stay registered" in caplog.text
 
 
+@pytest.mark.fault("Describing")
 @pytest.mark.parametrize("method", ["describe", "register"])
 @pytest.mark.parametrize("code", ["LimitExceededException", "ThrottlingException"])
 def test_a_throttled_call_is_repeated(method: str, code: str) -> None:
@@ -335,6 +347,7 @@ def test_a_throttled_call_is_repeated(method: str, code: str) -> None:
     assert service.called(method) >= 4
 
 
+@pytest.mark.fault("Describing")
 def test_a_limit_that_stays_is_told_by_name() -> None:
     service = Consumers(refusals={"register": ["LimitExceededException"] * 1000})
     with pytest.raises(ServiceError, match=r"'etl' .* 60 s.*LimitExceededException") as error:
@@ -350,6 +363,7 @@ def test_polling_is_named_only_where_the_quota_is_reached() -> None:
     assert "polling" not in str(error.value)
 
 
+@pytest.mark.fault("Two processes register the same name at once")
 @in_virtual_time
 async def test_a_name_that_somebody_else_registers_at_the_same_time_is_adopted() -> None:
     service = Consumers(created_in=2.0)
@@ -363,6 +377,7 @@ def test_a_registration_that_came_too_late_is_not_an_error() -> None:
     assert simulate(ensured, service)[0] == ARN
 
 
+@pytest.mark.fault("A permission is missing: the error names the action to grant")
 def test_a_missing_permission_names_what_to_grant() -> None:
     service = Consumers(refusals={"describe": ["AccessDeniedException"]})
     with pytest.raises(ServiceError, match=r"grant .*kinesis:DescribeStreamConsumer") as caught:
@@ -371,6 +386,7 @@ def test_a_missing_permission_names_what_to_grant() -> None:
     assert len(service.calls) == 1
 
 
+@pytest.mark.fault("A permission is missing: the error names the action to grant")
 def test_the_permission_to_register_is_named() -> None:
     service = Consumers(refusals={"register": ["AccessDeniedException"]})
     with pytest.raises(ServiceError, match="kinesis:RegisterStreamConsumer"):
@@ -393,6 +409,7 @@ def slow_kinesis() -> Iterator[KinesisServer]:
         yield server
 
 
+@pytest.mark.fault("Two processes register the same name at once")
 async def test_two_transports_register_one_name_at_once(
     slow_kinesis: KinesisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def check_order(order: Iterable[str], parents: Mapping[str, tuple[str, ...]]) ->
             assert last.get(ancestor, -1) < begun, f"{ancestor} after {child}"
 
 
+@pytest.mark.fault("Children begin at their horizon, after all their parents")
 @small_events
 @pytest.mark.parametrize("shards", [8])
 @pytest.mark.parametrize(
@@ -104,6 +105,7 @@ async def take(opened: fanout.FanOut, events: int, left: int) -> list[fanout.Bat
     return taken
 
 
+@pytest.mark.fault("A restart in the middle of a reshard, and of every reshard of many")
 @small_events
 @pytest.mark.parametrize("shards", [3])
 @pytest.mark.parametrize(
@@ -141,6 +143,7 @@ async def test_a_restart_after_every_few_events_of_a_storm_loses_and_repeats_not
     assert stream.server.statistics().violations == {}
 
 
+@pytest.mark.fault("A merged shard has two parents, one slower than the other")
 @small_events
 @pytest.mark.parametrize("shards", [2])
 @pytest.mark.parametrize("slow", [FIRST, SECOND])
@@ -159,6 +162,7 @@ async def test_a_merged_shard_waits_for_the_slower_of_its_parents(
     check_order(reader.order, {child: (FIRST, SECOND)})
 
 
+@pytest.mark.fault("The last event has records as well")
 async def test_the_last_records_of_a_shard_may_come_together_with_its_end(stream: Stream) -> None:
     stream.put(3)
     children = stream.server.split_shard("orders", FIRST)
@@ -171,6 +175,7 @@ async def test_the_last_records_of_a_shard_may_come_together_with_its_end(stream
     check_order(reader.order, dict.fromkeys(children, (FIRST,)))
 
 
+@pytest.mark.fault("A restart exactly at the end of a shard")
 async def test_a_finished_shard_is_not_subscribed_to_again_after_a_restart(stream: Stream) -> None:
     stream.put(3)
     stream.server.split_shard("orders", FIRST)
@@ -200,6 +205,7 @@ async def test_closed_shards_are_read_to_their_end_from_the_horizon(stream: Stre
     check_order(reader.order, storm.parents)
 
 
+@pytest.mark.fault("A shard has no records, now or ever")
 async def test_a_shard_without_records_moves_in_the_positions_all_the_same(stream: Stream) -> None:
     async with stream.open() as opened:
         first = opened.positions

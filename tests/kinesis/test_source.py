@@ -57,6 +57,7 @@ def test_the_columns_are_those_of_a_batch() -> None:
     assert KinesisSource(stream="orders", consumer="etl").schema is SCHEMA
 
 
+@pytest.mark.fault("Records come event by event, in one subscription or in many")
 async def test_trim_horizon_reads_everything(stream: Stream) -> None:
     stream.put(3)
     async with stream.reading(start="TRIM_HORIZON") as reader:
@@ -104,6 +105,7 @@ async def test_latest_is_pinned_to_the_clock_of_the_service(stream: Stream) -> N
     assert before <= position.millis <= datetime.now(UTC).timestamp() * 1000
 
 
+@pytest.mark.fault("LATEST stays the moment of its first use")
 async def test_latest_skips_nothing_although_the_first_calls_fail(stream: Stream) -> None:
     stream.inject(RefuseSubscribe(times=3), CutConnection(times=2))
     async with stream.reading(start="LATEST") as reader:
@@ -113,6 +115,7 @@ async def test_latest_skips_nothing_although_the_first_calls_fail(stream: Stream
     assert reader.log == stream.log
 
 
+@pytest.mark.fault("LATEST stays the moment of its first use")
 async def test_latest_stays_the_moment_of_its_origin(stream: Stream) -> None:
     origin = await fanout.resolve_start(stream.source(start="LATEST"))
     stream.put(3)
@@ -259,6 +262,7 @@ async def test_a_split_a_split_of_it_and_a_merge_are_read_to_the_end_in_order(
     assert server.statistics().violations == {}
 
 
+@pytest.mark.fault("A restart in the middle of a reshard, and of every reshard of many")
 @pytest.mark.long
 @pytest.mark.parametrize(
     "rules", [replace(KinesisRules.fast(), max_event_records=3)], ids=["small events"]
@@ -321,6 +325,7 @@ async def test_positions_of_a_stream_that_was_deleted_and_created_again_are_refu
             pass
 
 
+@pytest.mark.fault("A consumer is of another account's stream of that name")
 async def test_a_consumer_of_another_accounts_stream_is_refused_before_anything_is_read(
     stream: Stream,
 ) -> None:
@@ -341,6 +346,7 @@ async def test_polling_asks_for_no_consumer_not_even_one_of_another_account(
         assert (await anext(opened)).num_records == 1
 
 
+@pytest.mark.fault("The stream does not exist")
 async def test_a_stream_that_does_not_exist_is_named(stream: Stream) -> None:
     with pytest.raises(ServiceError, match=r"^the stream 'payments' cannot be described: .*"):
         async with stream.open(stream="payments"):
@@ -354,6 +360,7 @@ async def test_a_consumer_that_does_not_exist_is_named(stream: Stream) -> None:
             pass
 
 
+@pytest.mark.fault("An event announces more bytes than are allowed")
 async def test_an_event_that_is_too_large_is_named_in_the_end(stream: Stream) -> None:
     stream.server.put_records("orders", [("key", bytes(5000))])
     async with stream.reading(max_event_bytes=4000) as reader:
@@ -495,6 +502,7 @@ async def test_closing_leaves_no_task_no_socket_and_no_thread(stream: Stream, mo
         await anext(opened)
 
 
+@pytest.mark.fault("A task is cancelled at any of its steps")
 @pytest.mark.parametrize("fault", [IgnoreSubscribe(), RefuseSubscribe(times=99), None])
 async def test_cancelling_leaves_no_task_no_socket_and_no_thread(
     stream: Stream, fault: Any

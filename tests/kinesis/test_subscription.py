@@ -127,6 +127,7 @@ def numbers(batch: Batch | End) -> list[str]:
     return result
 
 
+@pytest.mark.fault("The service sends again what was read, at a position instead of after it")
 @pytest.mark.parametrize(
     ("position", "written"),
     [
@@ -148,6 +149,7 @@ def test_a_position_is_written_as_the_service_wants_it(
     assert starting_position(position) == written
 
 
+@pytest.mark.fault("It is known how far a shard is behind, and unknown while it is not read")
 async def test_records_come_with_the_range_that_they_cover_and_the_lag() -> None:
     (batch,) = await read(HELLO, event([11, 12], until=15, behind=2500), after=Cursor(10))
     assert isinstance(batch, Batch)
@@ -167,16 +169,19 @@ async def test_a_batch_has_the_bytes_of_its_records(count: int) -> None:
     assert batch.nbytes == batch.records.nbytes + 5 * 4
 
 
+@pytest.mark.fault("No initial-response comes at all")
 async def test_the_initial_response_may_be_missing() -> None:
     assert [numbers(each) for each in await read(event([1], until=1))] == [["1"]]
 
 
+@pytest.mark.fault("An event without records comes before a single record")
 async def test_an_event_without_records_is_progress() -> None:
     (batch,) = await read(HELLO, event(until=7), after=Timestamp(5))
     assert isinstance(batch, Batch)
     assert (batch.num_records, batch.range) == (0, Range(Timestamp(5), Cursor(7)))
 
 
+@pytest.mark.fault("Records come event by event, in one subscription or in many")
 async def test_the_ranges_of_batches_form_a_chain() -> None:
     body = event([1], until=2), event(until=3), event(until=3), event([4, 5], until=9)
     batches = await read(HELLO, *body)
@@ -186,6 +191,7 @@ async def test_the_ranges_of_batches_form_a_chain() -> None:
     assert ranges[-1].until == Cursor(9)
 
 
+@pytest.mark.fault("The network cuts frames at any byte")
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 16, 50, 100, 1000])
 async def test_the_cut_of_the_body_into_chunks_changes_nothing(size: int) -> None:
     body = HELLO + event([1, 2], until=2) + event(until=3) + event([4], children=[LEFT])
@@ -200,6 +206,7 @@ async def test_a_body_that_ends_between_events_is_over_without_an_error() -> Non
     assert await read() == []
 
 
+@pytest.mark.fault("Bytes trickle so slowly that no event is ever whole")
 def test_frames_that_say_nothing_are_no_sign_of_life() -> None:
     async def body() -> AsyncIterator[bytes]:
         while True:
@@ -305,6 +312,7 @@ async def test_a_batch_that_was_handed_on_is_kept_by_nobody() -> None:
         await asyncio.wait([waiting])
 
 
+@pytest.mark.fault("An event announces more bytes than are allowed")
 async def test_an_event_that_announces_too_much_is_refused_without_a_reservation() -> None:
     reserve = Reservations()
     frame = event([1], until=1, size=1000)
@@ -313,6 +321,7 @@ async def test_an_event_that_announces_too_much_is_refused_without_a_reservation
     assert reserve.sizes == []
 
 
+@pytest.mark.fault("The first frame of an answer is an exception, and no initial-response")
 @pytest.mark.parametrize("before", [b"", HELLO])
 async def test_an_exception_that_comes_first_is_raised_as_itself(before: bytes) -> None:
     _, error = await refused(before, encode_exception("ResourceInUseException", "taken over"))
@@ -321,6 +330,7 @@ async def test_an_exception_that_comes_first_is_raised_as_itself(before: bytes) 
     assert str(error) == "ResourceInUseException: taken over"
 
 
+@pytest.mark.fault("An error comes while an event is still waiting")
 async def test_an_exception_comes_after_the_events_before_it() -> None:
     body = event([1], until=1) + encode_exception("InternalFailureException", "")
     (batch,), error = await refused(HELLO + body)
@@ -368,6 +378,7 @@ async def test_a_frame_of_an_unknown_type_is_malformed(headers: dict[str, str]) 
     assert "does not belong into a subscription" in str(error)
 
 
+@pytest.mark.fault("The last event has records as well")
 async def test_the_last_event_may_have_records() -> None:
     batch, end = await read(HELLO, event([1, 2], children=[LEFT, MERGED]), after=Cursor(0))
     assert isinstance(batch, Batch)
@@ -387,11 +398,13 @@ async def test_the_last_event_may_be_empty() -> None:
     ]
 
 
+@pytest.mark.fault("A shard ends: it is not subscribed to again")
 async def test_nothing_is_read_after_the_end() -> None:
     assert len(await read(HELLO, event(children=[LEFT]), b"no frame")) == 1
     assert len(await read(HELLO, event(children=[LEFT]) + event([1], until=1))) == 1
 
 
+@pytest.mark.fault("A shard ends by one of the two signs alone")
 @pytest.mark.parametrize("children", [None, []])
 @pytest.mark.parametrize("records", [[], [1]])
 async def test_no_continuation_without_children_is_no_end(
@@ -404,6 +417,7 @@ async def test_no_continuation_without_children_is_no_end(
     assert "no continuation, but no child shards" in str(error)
 
 
+@pytest.mark.fault("A shard ends by one of the two signs alone")
 @pytest.mark.parametrize("records", [[], [1]])
 async def test_a_continuation_with_children_is_no_end(records: list[int]) -> None:
     events, error = await refused(HELLO, event(records, until=2, children=[LEFT]))
@@ -415,6 +429,7 @@ async def test_a_continuation_with_children_is_no_end(records: list[int]) -> Non
     assert "child shards, but a continuation" in str(error)
 
 
+@pytest.mark.fault("The service sends again what was read, at a position instead of after it")
 @pytest.mark.parametrize("first", [4, 5])
 async def test_a_record_that_is_not_after_the_position_is_malformed(first: int) -> None:
     events, error = await refused(event([first, 6], until=6), after=Cursor(5))
@@ -422,6 +437,7 @@ async def test_a_record_that_is_not_after_the_position_is_malformed(first: int) 
     assert "a record that is not after its position" in str(error)
 
 
+@pytest.mark.fault("The service sends again what was read, at a position instead of after it")
 async def test_a_record_that_comes_again_in_the_next_event_is_malformed() -> None:
     events, error = await refused(event([1, 2], until=2), event([2, 3], until=3))
     assert [numbers(each) for each in events] == [["1", "2"]]
@@ -474,6 +490,7 @@ async def test_a_sequence_number_may_have_128_digits() -> None:
     assert batch.range.until == Cursor(largest)
 
 
+@pytest.mark.fault("A body ends inside a frame, although its transfer was whole")
 async def test_a_body_that_ends_inside_a_frame_is_malformed() -> None:
     frame = event([2], until=2)
     for length in (1, 11, 12, 20, len(frame) - 1):
@@ -513,6 +530,7 @@ def sub_numbers(batch: Batch | End) -> list[tuple[str, int]]:
     return list(zip(numbers(batch), subs, strict=True))
 
 
+@pytest.mark.fault("Records are aggregated by the Kinesis Producer Library")
 async def test_aggregated_records_come_as_their_sub_records() -> None:
     (batch,) = await read(aggregates(0, 3, 1), after=Cursor(10))
     assert sub_numbers(batch) == [("11", 0), ("12", 0), ("12", 1), ("12", 2), ("13", 0)]
@@ -520,6 +538,7 @@ async def test_aggregated_records_come_as_their_sub_records() -> None:
     assert batch.range == Range(Cursor(10), Cursor(20))
 
 
+@pytest.mark.fault("The service sends again what was read, at a position instead of after it")
 @pytest.mark.parametrize("sub", [0, 1, 2])
 async def test_a_subscription_inside_a_record_begins_with_its_rest(sub: int) -> None:
     (batch,) = await read(aggregates(3, 2, 0), after=Cursor(11, sub))
@@ -581,6 +600,7 @@ async def test_a_shard_does_not_end_inside_a_record() -> None:
     assert "ended before the rest of an aggregated record" in str(error)
 
 
+@pytest.mark.fault("Records are aggregated by the Kinesis Producer Library")
 async def test_a_malformed_aggregate_delivers_nothing_of_its_event() -> None:
     body = json.loads(payload([11, 12], until=12))
     body["Records"][1]["Data"] = base64.b64encode(seal_aggregate(b"\x0a")).decode()
@@ -628,6 +648,7 @@ async def test_a_bad_aggregate_is_a_gap_around_exactly_its_record(
     assert batch.range == Range(Cursor(10), Cursor(20))
 
 
+@pytest.mark.fault("Records at a time come to nothing, such as dropped aggregates")
 async def test_an_event_of_bad_aggregates_alone_is_progress_with_gaps() -> None:
     body = damaged(11, 12, sizes=[3, 3])
     (batch,) = await read(body, after=Timestamp(5), deaggregator=Deaggregator("gap"))

@@ -20,6 +20,7 @@ guarded = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.fault("Two readers take a shard over from each other")
 @guarded
 async def test_a_second_reader_takes_over_when_the_subscription_is_old_enough(
     stream: Stream, caplog: pytest.LogCaptureFixture
@@ -41,6 +42,7 @@ async def test_a_second_reader_takes_over_when_the_subscription_is_old_enough(
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
+@pytest.mark.fault("Another client holds a shard when the stream opens")
 @pytest.mark.parametrize("shards", [2])
 async def test_a_shard_that_somebody_else_holds_from_the_beginning_holds_nobody_up(
     stream: Stream,

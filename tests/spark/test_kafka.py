@@ -26,6 +26,7 @@ def topic(kafka_broker: KafkaBroker) -> Topic:
     return made
 
 
+@pytest.mark.fault("What is available now grows while it is read")
 def test_what_is_available_now_reaches_the_handler_with_all_its_columns(
     topic: Topic, start: Callable[..., FanOutQuery]
 ) -> None:
@@ -48,6 +49,7 @@ def test_what_is_available_now_reaches_the_handler_with_all_its_columns(
     ]
 
 
+@pytest.mark.fault("Another client looks at the group")
 def test_a_group_sees_as_left_what_no_handler_has_returned_for(
     topic: Topic, start: Callable[..., FanOutQuery]
 ) -> None:

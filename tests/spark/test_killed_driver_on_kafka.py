@@ -91,6 +91,7 @@ def test_the_driver_was_killed_before_and_after_its_entries(killed: Path) -> Non
     assert counted == {"before-entry": (1, 0), "after-entry": (1, 1), "in-handler": (1, 1)}
 
 
+@pytest.mark.fault("A Spark driver is killed, by SIGKILL, at any moment of a batch")
 @pytest.mark.parametrize("moment", ["after-entry", "in-handler"])
 def test_the_batch_comes_again_with_the_same_rows(
     start: Start, topics: Mapping[str, Topic], killed: Path, moment: str
@@ -102,6 +103,7 @@ def test_the_batch_comes_again_with_the_same_rows(
     assert {(row.partition, row.offset) for row in recorder.calls[0].rows} == first
 
 
+@pytest.mark.fault("A Spark driver is killed, by SIGKILL, at any moment of a batch")
 def test_a_segment_without_an_entry_is_drained_again_and_removed(
     start: Start, topics: Mapping[str, Topic], killed: Path
 ) -> None:

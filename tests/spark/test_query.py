@@ -73,6 +73,7 @@ def failed(start: Start, source: ManualSource) -> Recorder:
 # A batch id has one content.
 
 
+@pytest.mark.fault("Code of the user raises")
 def test_a_batch_whose_handler_failed_comes_again_under_its_id(
     start: Start, source: ManualSource, failed: Recorder
 ) -> None:
@@ -292,6 +293,7 @@ def test_an_idle_stream_calls_no_handler_and_spins_in_no_loop(
     assert recorder.calls == []
 
 
+@pytest.mark.fault("Positions move without records, and are stored")
 def test_idle_progress_is_stored_and_used_after_a_restart(
     start: Start, source: ManualSource, runs: list[int], tmp_path: Path
 ) -> None:
@@ -513,6 +515,7 @@ def test_stop_needs_no_reports_of_progress(
     assert second.sequences == [2]
 
 
+@pytest.mark.fault("A stream is used after it was closed, or closed twice")
 def test_stop_can_be_called_again(start: Start, source: ManualSource) -> None:
     query = start(source, Recorder())
     query.stop()
@@ -614,6 +617,7 @@ def test_a_full_disk_shows_while_the_handler_blocks(
     assert gate.sequences == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.fault("Code of the user raises")
 def test_a_handler_that_raises_ends_the_query_with_its_cause(
     start: Start, source: ManualSource
 ) -> None:

@@ -54,6 +54,7 @@ def reporting(**settings: str) -> Any:
     return calls
 
 
+@pytest.mark.fault("DescribeConfigs")
 @pytest.mark.parametrize(
     ("check", "missing"),
     [

@@ -121,6 +121,7 @@ async def test_answers_come_over_tls(tmp_path: Path) -> None:
         assert not connection.connected()
 
 
+@pytest.mark.fault("An answer breaks off, or breaks Kafka's protocol")
 @pytest.mark.parametrize("sent", [2, 4, 6, 100, MIB])
 async def test_a_connection_that_breaks_within_an_answer_fails_all_that_wait(sent: int) -> None:
     async def cut(writer: StreamWriter, number: int) -> None:
@@ -137,6 +138,7 @@ async def test_a_connection_that_breaks_within_an_answer_fails_all_that_wait(sen
         assert not connection.connected()
 
 
+@pytest.mark.fault("An answer breaks off, or breaks Kafka's protocol")
 @pytest.mark.parametrize(
     ("sent", "error", "message"),
     [

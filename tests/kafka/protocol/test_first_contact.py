@@ -86,6 +86,7 @@ FINAL: list[tuple[Serve, Security, str]] = [
 ]
 
 
+@pytest.mark.fault("ApiVersions and SASL")
 @pytest.mark.parametrize(("serve", "security", "reason"), FINAL)
 async def test_a_wrong_protocol_is_named_at_once(
     serve: Serve, security: Security, reason: str
@@ -297,6 +298,7 @@ async def test_a_probe_says_what_listens(
     assert await probe(server) == Peer(PeerKind.NONE)
 
 
+@pytest.mark.fault("ApiVersions and SASL")
 @pytest.mark.parametrize("security", [SASL, TLS, PLAINTEXT])
 async def test_a_broker_that_names_no_mechanism_may_answer_later(security: Security) -> None:
     server = Server("127.0.0.1", 9)

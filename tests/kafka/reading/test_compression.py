@@ -42,6 +42,7 @@ def test_what_the_standard_library_compresses_with_gzip_comes_back() -> None:
     assert opened(gzip.compress(TEXT), "gzip") == TEXT
 
 
+@pytest.mark.fault("A little batch would decompress to more than is allowed")
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_a_batch_may_hold_as_much_as_is_allowed_and_no_more(codec: str) -> None:
     data = compress(TEXT, codec)

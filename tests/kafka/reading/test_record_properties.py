@@ -227,6 +227,7 @@ def test_what_is_read_is_what_aiokafka_reads(
     assert (as_rows(parts), parts[-1].next_offset) == (expected, next_offset)
 
 
+@pytest.mark.fault("A batch is damaged")
 @pytest.mark.long
 @given(data=damaged(logs().map(lambda log: b"".join(log.sent))), offset=st.integers(0, 20))
 def test_damaged_bytes_are_records_or_a_typed_error(data: bytes, offset: int) -> None:

@@ -69,6 +69,7 @@ def offsets(data: bytes, **how: Any) -> tuple[list[int], int]:
     return decoded.records["offset"].to_pylist(), decoded.next_offset
 
 
+@pytest.mark.fault("Records come in every codec")
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_of_each_codec_becomes_the_columns_of_sparks_kafka_source(codec: str) -> None:
     first = BatchRow(0, 1_700_000_000_123, b"k", b"v", (("a", b"1"), ("b", None), ("a", b"2")))
@@ -100,6 +101,7 @@ def test_an_empty_answer_moves_nothing() -> None:
     assert offsets(b"", offset=5) == ([], 5)
 
 
+@pytest.mark.fault("A batch begins before the offset that is wanted, or is cut short")
 def test_a_batch_that_begins_before_the_wanted_offset_is_trimmed() -> None:
     assert offsets(batch(rows(4), 10), offset=12) == ([12, 13], 14)
 
@@ -111,12 +113,14 @@ def test_a_bounded_read_ends_at_its_stop() -> None:
     assert offsets(batch(rows(4), 10), offset=5, stop=8) == ([], 8)
 
 
+@pytest.mark.fault("Compaction leaves holes, and batches without records")
 def test_compacted_holes_and_empty_batches_move_the_position() -> None:
     holes = [BatchRow(2, 0, b"k", b"v"), BatchRow(5, 0, b"k", b"v")]
     assert offsets(batch(holes, 10, last=9), offset=10) == ([12, 15], 20)
     assert offsets(batch([], 10, last=9), offset=10) == ([], 20)
 
 
+@pytest.mark.fault("Open, aborted and committed transactions lie in one partition")
 def test_an_aborted_transaction_is_left_out_up_to_its_marker_and_not_beyond() -> None:
     data = (
         batch(rows(2), 0, producer=7, transactional=True)
@@ -134,6 +138,7 @@ def test_an_aborted_transaction_is_left_out_up_to_its_marker_and_not_beyond() ->
     assert offsets(data, aborted=aborted, read_committed=False) == (everything, 13)
 
 
+@pytest.mark.fault("A batch begins before the offset that is wanted, or is cut short")
 def test_a_batch_that_is_cut_short_is_left_to_the_next_answer() -> None:
     data = batch(rows(2), 0) + batch(rows(2), 2)
     for cut in range(len(batch(rows(2))), len(data)):
@@ -147,6 +152,7 @@ def test_an_answer_without_one_whole_batch_is_an_error() -> None:
             read(data[:cut], offset=5)
 
 
+@pytest.mark.fault("A batch is damaged")
 def test_a_damaged_batch_is_named_by_its_offsets_after_what_came_before_it() -> None:
     data = bytearray(batch(rows(2), 0) + batch(rows(2), 2))
     data[-1] ^= 1
@@ -177,6 +183,7 @@ def test_only_transactional_batches_of_an_aborting_producer_are_left_out() -> No
     assert offsets(data, aborted=[AbortedTransaction(7, 0)]) == ([0], 2)
 
 
+@pytest.mark.fault("Compaction leaves holes, and batches without records")
 def test_a_control_batch_that_compaction_has_emptied_ends_nothing() -> None:
     data = (
         batch(rows(1), 0, producer=7, transactional=True)
@@ -194,6 +201,7 @@ def test_a_marker_without_a_type_is_an_error() -> None:
         assert offsets(data, read_committed=False) == ([], 1)
 
 
+@pytest.mark.fault("Open, aborted and committed transactions lie in one partition")
 def test_the_marker_is_seen_where_the_transaction_lies_before_the_wanted_offset() -> None:
     data = (
         batch(rows(2), 0, producer=7, transactional=True)
@@ -222,6 +230,7 @@ def test_timestamps_that_the_broker_set_are_those_of_the_append() -> None:
     assert decoded.records["timestamp"].cast("int64").to_pylist() == times
 
 
+@pytest.mark.fault("The broker sets the timestamps, or there are none")
 @pytest.mark.parametrize("timestamp", [-1, -5, 253_402_300_800_000, 2**62])
 def test_a_timestamp_that_is_none_or_has_no_date_is_null(timestamp: int) -> None:
     last = 253_402_300_799_999
@@ -246,6 +255,7 @@ def test_a_batch_that_is_larger_than_a_part_comes_alone_if_it_is_not_compressed(
     assert [part.next_offset for part in read(data, max_bytes=3000)] == [1, 2, 3]
 
 
+@pytest.mark.fault("A little batch would decompress to more than is allowed")
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_a_bomb_is_refused_before_its_memory_is_taken(codec: str) -> None:
     most = 1 << 20
@@ -258,6 +268,7 @@ def test_a_bomb_is_refused_before_its_memory_is_taken(codec: str) -> None:
     assert peak.nbytes < 2 * most
 
 
+@pytest.mark.fault("A little batch would decompress to more than is allowed")
 def test_a_bomb_of_many_little_records_is_refused() -> None:
     data = batch([BatchRow(i, 0, None, None) for i in range(1000)], codec="gzip")
     with pytest.raises(DamagedFrameError, match="more than max_event_bytes"):
@@ -289,6 +300,7 @@ def test_an_unknown_codec_is_an_error() -> None:
         read(sealed(data, base=0, flags=5, last=0))
 
 
+@pytest.mark.fault("Records come in every codec")
 def test_a_missing_codec_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     build = SimpleNamespace(Codec=SimpleNamespace(is_available=lambda name: name != "zstd"))
     monkeypatch.setattr("fanout.kafka.reading.record_batches.pa", build)
@@ -360,6 +372,7 @@ def test_a_length_without_end_is_an_error() -> None:
         read(sealed(good[:66] + endless + good[67:], base=0, flags=0, last=0))
 
 
+@pytest.mark.fault("The key of a header is no text")
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_headers_key_that_is_no_text_has_marks_for_its_bytes(codec: str) -> None:
     headers = (("before", None), ("Gr\u00f6\u00dfe__", b"\xff"), ("", b"after"))
@@ -407,6 +420,7 @@ def test_the_records_before_damage_inside_a_large_batch_are_delivered_first() ->
         next(parts)
 
 
+@pytest.mark.fault("Open, aborted and committed transactions lie in one partition")
 def test_only_the_marker_of_an_abort_ends_what_is_left_out() -> None:
     data = (
         batch(rows(1), 0, producer=7, transactional=True)

@@ -199,6 +199,7 @@ async def test_an_answer_that_the_broker_says_nothing_to_is_refused_in_the_end(
         assert isinstance((await response)[Partition("orders", 0)], TimeoutError)
 
 
+@pytest.mark.fault("ShareAcknowledge")
 async def test_records_do_not_wait_for_the_word_about_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

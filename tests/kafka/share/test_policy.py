@@ -34,6 +34,7 @@ def test_what_was_never_allowed_is_fatal_and_what_is_not_any_more_is_waited_for(
     assert first.hint == later.hint
 
 
+@pytest.mark.fault("ShareFetch and ShareAcknowledge")
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
@@ -57,6 +58,7 @@ def test_a_token_that_is_refused_is_an_error_at_first_and_replaced_later() -> No
     assert "token" in first.hint
 
 
+@pytest.mark.fault("ShareFetch and ShareAcknowledge")
 def test_what_nobody_knows_is_tried_for_a_while_and_then_reported() -> None:
     verdict = judge(of_client(KafkaError.UNKNOWN), first=False)
     assert isinstance(verdict, Retry)

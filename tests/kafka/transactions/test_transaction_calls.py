@@ -116,6 +116,8 @@ PENDING = marks(code=88)
 TOO_OLD = ("DescribeTransactions", IncompatibleBrokerVersion("too old"))
 
 
+@pytest.mark.fault("A coordinator is being elected, or has just started")
+@pytest.mark.fault("InitProducerId")
 @pytest.mark.parametrize("code", [*PASSING, 7, LOST, RequestTimedOutError("late")])
 def test_a_coordinator_that_is_busy_or_moves_is_asked_again(code: Any) -> None:
     def failing(answer: tuple[str, Any]) -> tuple[str, Any]:
@@ -134,6 +136,8 @@ def _rest(response: Any) -> tuple[Any, ...]:
     return tuple(getattr(response, name) for name in response.SCHEMA.names[2:])
 
 
+@pytest.mark.fault("A coordinator is being elected, or has just started")
+@pytest.mark.fault("AddPartitionsToTxn, TxnOffsetCommit")
 @pytest.mark.parametrize("code", PASSING)
 def test_a_marker_group_that_is_busy_or_moves_is_asked_again(code: int) -> None:
     Scripted(announced(), marked(code), announced(), marked()).run(lambda t: t.mark(TOKEN))
@@ -142,6 +146,7 @@ def test_a_marker_group_that_is_busy_or_moves_is_asked_again(code: int) -> None:
         assert script.run(lambda t: t.marked("group")) == 5
 
 
+@pytest.mark.fault("FindCoordinator")
 def test_a_coordinator_that_has_moved_is_looked_up_again() -> None:
     script = Scripted(begun(16), begun(), begun())
 
@@ -153,6 +158,8 @@ def test_a_coordinator_that_has_moved_is_looked_up_again() -> None:
     assert script.coordinators == 2
 
 
+@pytest.mark.fault("A zombie writes with the same epoch after the end")
+@pytest.mark.fault("EndTxn")
 @pytest.mark.long
 @pytest.mark.parametrize("failure", [LOST, RequestTimedOutError("late")])
 def test_what_a_lost_answer_may_have_committed_is_looked_at_before_it_is_committed_again(
@@ -168,6 +175,7 @@ def test_what_a_lost_answer_may_have_committed_is_looked_at_before_it_is_committ
     assert script.run(commit) is TransactionOutcome.COMMITTED
 
 
+@pytest.mark.fault("A transaction takes longer than its timeout")
 def test_a_transaction_that_the_broker_is_just_aborting_is_waited_for() -> None:
     script = Scripted(
         PENDING,
@@ -182,11 +190,13 @@ def test_a_transaction_that_the_broker_is_just_aborting_is_waited_for() -> None:
     assert script.run(lambda t: t.commit(TOKEN)) is TransactionOutcome.EXPIRED
 
 
+@pytest.mark.fault("A zombie writes with the same epoch after the end")
 def test_a_zombie_of_the_same_epoch_is_not_taken_for_a_newer_run() -> None:
     script = Scripted(PENDING, ended(48), state("Ongoing", OURS), marks(), state("Ongoing", OURS))
     assert script.run(lambda t: t.commit(TOKEN)) is TransactionOutcome.ABORTED
 
 
+@pytest.mark.fault("A commit comes late, after a newer run")
 @pytest.mark.parametrize(
     ("before", "outcome"), [(4, TransactionOutcome.FENCED), (5, TransactionOutcome.COMMITTED)]
 )
@@ -203,6 +213,8 @@ def test_a_transaction_that_is_not_open_cannot_be_marked_which_commit_tells(code
     Scripted(announced(), marked(code)).run(lambda t: t.mark(TOKEN))
 
 
+@pytest.mark.fault("The brokers are too old to describe transactions, or to show an open marker")
+@pytest.mark.fault("DescribeTransactions")
 def test_a_broker_that_cannot_describe_transactions_is_enough() -> None:
     assert Scripted(TOO_OLD).run(lambda t: t.describe("id")) is None
     script = Scripted(PENDING, ended(51), PENDING, ended(47), TOO_OLD, marks(), TOO_OLD)
@@ -212,6 +224,7 @@ def test_a_broker_that_cannot_describe_transactions_is_enough() -> None:
     assert script.run(lambda t: t.abort("id", OURS)) is TransactionOutcome.ABORTED
 
 
+@pytest.mark.fault("The brokers are too old to describe transactions, or to show an open marker")
 def test_a_broker_that_cannot_tell_an_open_marker_is_refused() -> None:
     script = Scripted(("CommittedOffsets", IncompatibleBrokerVersion("too old")))
     with pytest.raises(ServiceError, match=r"exactly-once needs Kafka 2.5 or later"):

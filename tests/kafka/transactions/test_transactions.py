@@ -52,6 +52,7 @@ async def test_several_tasks_write_in_one_transaction(kafka_broker: KafkaBroker)
     await sink.until_committed(b"c", partition=1)
 
 
+@pytest.mark.fault("The writer of a transaction is gone before its commit")
 async def test_another_process_commits_by_the_stored_token_alone(kafka_broker: KafkaBroker) -> None:
     sink = await new_sink(kafka_broker)
     async with transactions(kafka_broker) as connection:
@@ -63,6 +64,7 @@ async def test_another_process_commits_by_the_stored_token_alone(kafka_broker: K
     await sink.until_committed(b"batch 0")
 
 
+@pytest.mark.fault("The writer of a transaction is gone before its commit")
 async def test_to_commit_twice_is_to_commit_once(kafka_broker: KafkaBroker) -> None:
     sink = await new_sink(kafka_broker)
     async with transactions(kafka_broker) as connection:
@@ -72,6 +74,7 @@ async def test_to_commit_twice_is_to_commit_once(kafka_broker: KafkaBroker) -> N
     await sink.until_committed(b"batch 0")
 
 
+@pytest.mark.fault("The writer of a transaction is gone before its commit")
 @pytest.mark.long
 async def test_two_who_commit_at_the_same_time_both_hear_that_it_is_done(
     kafka_broker: KafkaBroker,
@@ -160,6 +163,7 @@ async def test_an_id_that_the_broker_has_forgotten_counts_as_expired(
         )
 
 
+@pytest.mark.fault("A dead run has left a transaction open")
 async def test_whoever_begins_anew_fences_the_transaction_before(kafka_broker: KafkaBroker) -> None:
     sink = await new_sink(kafka_broker)
     async with transactions(kafka_broker) as old, transactions(kafka_broker) as new:
@@ -181,6 +185,7 @@ async def test_whoever_begins_anew_fences_the_transaction_before(kafka_broker: K
     await sink.until_committed(b"new")
 
 
+@pytest.mark.fault("A dead run has left a transaction open")
 async def test_to_begin_lets_readers_get_on(kafka_broker: KafkaBroker) -> None:
     sink = await new_sink(kafka_broker)
     async with transactions(kafka_broker) as connection:
@@ -192,6 +197,8 @@ async def test_to_begin_lets_readers_get_on(kafka_broker: KafkaBroker) -> None:
         assert await sink.committed() == [b"behind"]
 
 
+@pytest.mark.fault("A commit comes late, after a newer run")
+@pytest.mark.fault("EndTxn")
 async def test_a_late_commit_after_a_newer_run_changes_nothing_and_tells_the_truth(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -214,6 +221,7 @@ async def test_a_late_commit_after_a_newer_run_changes_nothing_and_tells_the_tru
     await sink.until_committed(b"batch 4", b"batch 5", b"batch 6", b"batch 7")
 
 
+@pytest.mark.fault("A transaction takes longer than its timeout")
 async def test_an_expired_transaction_is_told_as_such_and_its_batch_can_run_again(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -234,6 +242,7 @@ async def test_an_expired_transaction_is_told_as_such_and_its_batch_can_run_agai
     await sink.until_committed(b"batch 0")
 
 
+@pytest.mark.fault("A zombie writes with the same epoch after the end")
 async def test_a_zombie_that_opens_a_transaction_after_the_end_is_not_committed(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -257,6 +266,7 @@ async def test_a_zombie_that_opens_a_transaction_after_the_end_is_not_committed(
     assert await sink.committed(partition=1) == []
 
 
+@pytest.mark.fault("A zombie writes with the same epoch after the end")
 async def test_a_zombie_that_opens_a_transaction_after_an_abort_is_not_committed(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -272,6 +282,7 @@ async def test_a_zombie_that_opens_a_transaction_after_an_abort_is_not_committed
     assert await sink.committed() == await sink.committed(partition=1) == []
 
 
+@pytest.mark.fault("A topic that was written to is deleted before or after the commit")
 async def test_a_transaction_in_several_topics_is_marked_in_each(kafka_broker: KafkaBroker) -> None:
     sink = await new_sink(kafka_broker, also=1)
     async with transactions(kafka_broker) as connection:
@@ -289,6 +300,7 @@ async def test_a_transaction_in_several_topics_is_marked_in_each(kafka_broker: K
     assert await sink.committed(sink.also[0]) == [b"batch 0"]
 
 
+@pytest.mark.fault("A topic that was written to is deleted before or after the commit")
 async def test_the_outcome_is_known_although_the_only_marked_topic_was_deleted(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -302,6 +314,7 @@ async def test_the_outcome_is_known_although_the_only_marked_topic_was_deleted(
         assert await connection.commit(token) is TransactionOutcome.COMMITTED
 
 
+@pytest.mark.fault("A topic that was written to is deleted before or after the commit")
 async def test_a_transaction_whose_marker_went_with_its_topic_is_not_committed(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -331,6 +344,7 @@ async def test_a_topic_that_does_not_exist_is_missing_long_before_the_patience_e
             await connection.partitions("no-such-topic")
 
 
+@pytest.mark.fault("A topic that was written to is deleted before or after the commit")
 async def test_a_topic_that_does_not_exist_cannot_be_marked(kafka_broker: KafkaBroker) -> None:
     sink = await new_sink(kafka_broker)
     async with (
@@ -373,6 +387,8 @@ async def test_a_timeout_that_the_broker_does_not_allow_is_an_error_of_options(
                 await connection.begin(sink.id, timeout)
 
 
+@pytest.mark.fault("A commit is still reaching the partitions when its marker is looked for")
+@pytest.mark.fault("OffsetFetch")
 @pytest.mark.long
 async def test_a_marker_that_is_on_its_way_is_never_absent(kafka_broker: KafkaBroker) -> None:
     sink = await new_sink(kafka_broker)

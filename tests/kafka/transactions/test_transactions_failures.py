@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Call: TypeAlias = Callable[[Transactions, CommitToken], Awaitable[Any]]
 
 
+@pytest.mark.fault("A broker is killed or hangs between the marker")
 @pytest.mark.long
 async def test_a_transaction_outlives_a_broker_that_is_killed_before_the_commit(
     mortal_broker: KafkaBroker,
@@ -49,6 +50,7 @@ async def test_a_transaction_outlives_a_broker_that_is_killed_before_the_commit(
 
 # A kill while the markers are written is no case here. Kafka 4.3 then drops some of them as it
 # starts again, so a partition never shows what its coordinator has committed (KAFKA-20734).
+@pytest.mark.fault("A broker is killed or hangs between the marker")
 @pytest.mark.long
 @pytest.mark.parametrize("lost", ["request", "answer"])
 async def test_a_commit_that_a_killed_broker_never_answered_has_a_known_outcome(
@@ -88,6 +90,7 @@ async def test_a_commit_that_a_killed_broker_never_answered_has_a_known_outcome(
     await sink.until_committed(b"batch 0")
 
 
+@pytest.mark.fault("A broker is killed or hangs between the marker")
 async def test_a_commit_survives_a_broker_that_hangs(kafka_broker: KafkaBroker) -> None:
     sink = await new_sink(kafka_broker)
     async with transactions(kafka_broker, request_timeout=0.5) as connection:
@@ -103,6 +106,7 @@ async def test_a_commit_survives_a_broker_that_hangs(kafka_broker: KafkaBroker) 
     await sink.until_committed(b"batch 0")
 
 
+@pytest.mark.fault("A broker is killed or hangs between the marker")
 async def test_a_commit_that_gets_no_answer_says_so_and_can_be_made_again(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -121,6 +125,7 @@ async def test_a_commit_that_gets_no_answer_says_so_and_can_be_made_again(
     await sink.until_committed(b"batch 0")
 
 
+@pytest.mark.fault("A coordinator is being elected, or has just started")
 @pytest.mark.long
 async def test_the_first_transaction_waits_for_a_broker_that_has_just_started(
     start_kafka_broker: Callable[..., KafkaBroker],
@@ -140,6 +145,7 @@ async def test_the_first_transaction_waits_for_a_broker_that_has_just_started(
         await sink.until_committed(b"first")
 
 
+@pytest.mark.fault("Writing in a transaction is not permitted")
 async def test_what_is_not_permitted_is_named(cluster: Secured) -> None:
     broker, security = cluster.broker, cluster.guarded_login("job")
     sink = Sink(broker, "orders")
@@ -205,6 +211,7 @@ CALLS: dict[str, Call] = {
 BECOMES = {"begin": TransactionOutcome.FENCED, "abort": TransactionOutcome.ABORTED}
 
 
+@pytest.mark.fault("A caller is cancelled")
 @pytest.mark.long
 @pytest.mark.parametrize("step", CALLS)
 async def test_cancelling_a_call_leaves_nothing_behind_and_it_can_be_made_again(

@@ -62,6 +62,7 @@ async def begun(*arguments: str) -> asyncio.subprocess.Process:
     return process
 
 
+@pytest.mark.fault("A writer is killed in a transaction")
 @pytest.mark.long
 async def test_nothing_is_seen_of_a_writer_that_is_killed_in_a_transaction(
     kafka_broker: KafkaBroker,
@@ -80,6 +81,7 @@ async def test_nothing_is_seen_of_a_writer_that_is_killed_in_a_transaction(
     assert await values(kafka_broker, topic) == [b"found"]
 
 
+@pytest.mark.fault("An older writer goes on after a newer one")
 async def test_an_older_writer_is_fenced_wherever_it_is(kafka_broker: KafkaBroker) -> None:
     topic = (await new_topic(kafka_broker)).name
 
@@ -107,6 +109,7 @@ async def test_an_older_writer_is_fenced_wherever_it_is(kafka_broker: KafkaBroke
     assert await values(kafka_broker, topic) == [b"newer", b"newest"]
 
 
+@pytest.mark.fault("A transaction is open for too long")
 async def test_a_transaction_that_takes_too_long_is_an_error_and_the_next_writer_goes_on(
     kafka_broker: KafkaBroker,
 ) -> None:
@@ -190,6 +193,7 @@ async def test_a_transactional_id_that_brokers_have_deleted_is_named(
     assert await values(broker, topic) == [b"before", b"again"]
 
 
+@pytest.mark.fault("A broker is killed while records are written, and comes back")
 @pytest.mark.long
 @pytest.mark.parametrize("transactional", [False, True])
 async def test_a_broker_that_is_killed_and_comes_back_has_each_record_once_in_order(
@@ -213,6 +217,7 @@ async def test_a_broker_that_is_killed_and_comes_back_has_each_record_once_in_or
     assert await values(mortal_broker, topic) == given
 
 
+@pytest.mark.fault("A broker is killed while records are written, and comes back")
 @pytest.mark.long
 async def test_a_job_goes_on_through_the_restart_of_its_broker(mortal_broker: KafkaBroker) -> None:
     source, target = await new_topic(mortal_broker), await new_topic(mortal_broker)
@@ -254,11 +259,13 @@ async def killed_jobs(broker: KafkaBroker, records: int, kills: int, seed: int) 
         assert [value for value in found if value in set(of_partition)] == of_partition
 
 
+@pytest.mark.fault("A job that reads, processes and writes is killed at any moment")
 @pytest.mark.long
 async def test_a_job_that_is_killed_counts_each_record_once(kafka_broker: KafkaBroker) -> None:
     await killed_jobs(kafka_broker, records=1_000, kills=2, seed=1)
 
 
+@pytest.mark.fault("A job that reads, processes and writes is killed at any moment")
 @pytest.mark.prove
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(4))
@@ -268,6 +275,7 @@ async def test_a_job_that_is_killed_many_times_counts_each_record_once(
     await killed_jobs(kafka_broker, records=5_000, kills=12, seed=seed)
 
 
+@pytest.mark.fault("A task is cancelled while it writes or commits")
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", Moment)
@@ -306,6 +314,7 @@ async def process(source: Topic, writer: TopicWriter) -> None:
             await writer.commit(drained)
 
 
+@pytest.mark.fault("A task is cancelled while it writes or commits")
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("moment", Moment)
@@ -331,6 +340,7 @@ async def test_what_is_written_after_a_commit_that_was_cancelled_is_committed_by
     ]
 
 
+@pytest.mark.fault("A task is cancelled while it writes or commits")
 async def test_a_cancelled_write_is_not_committed_in_part(kafka_broker: KafkaBroker) -> None:
     topic = (await new_topic(kafka_broker)).name
     id_ = f"{topic}-writer"
@@ -399,6 +409,7 @@ async def test_a_partitioner_that_returns_no_partitions_is_an_error(
                 await writer.write(rows("x"))
 
 
+@pytest.mark.fault("A permission is missing: the error names it")
 async def test_what_is_not_permitted_is_named(cluster: Secured) -> None:
     broker, user = cluster.broker, "exact"
     for topic in ("read-from", "written-to"):
@@ -431,6 +442,7 @@ async def test_what_is_not_permitted_is_named(cluster: Secured) -> None:
     await attempt()
 
 
+@pytest.mark.fault("Produce")
 async def test_a_compacted_topic_takes_no_record_without_a_key(kafka_broker: KafkaBroker) -> None:
     topic = await new_topic(kafka_broker, configs={"cleanup.policy": "compact"})
 

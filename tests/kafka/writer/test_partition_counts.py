@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from aiokafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
 
 from fanout.kafka.protocol import cluster_metadata
@@ -16,8 +17,6 @@ from tests.support.kafka.topics import new_topic
 from tests.support.kafka.writing import read
 
 if TYPE_CHECKING:
-    import pytest
-
     from fanout.testing.kafka.broker import KafkaBroker
 
 PARTITIONS = 3
@@ -51,6 +50,7 @@ def refuse_first_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connections, "send", moved)
 
 
+@pytest.mark.fault("A broker does not know a topic yet, or knows more partitions")
 async def test_a_broker_that_does_not_know_the_topic_yet_moves_no_key(
     kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +81,7 @@ async def test_a_broker_that_does_not_know_the_topic_yet_moves_no_key(
     assert all(len(there) == 3 and len(set(there)) == 1 for there in found.values())
 
 
+@pytest.mark.fault("A broker does not know a topic yet, or knows more partitions")
 async def test_partitions_that_are_added_move_no_key_of_a_writer_that_is_open(
     kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def given(number: int) -> list[bytes]:
     return [b"%d " % number + bytes(size) for size in sizes]
 
 
+@pytest.mark.fault("A partition has no leader while others are written")
 async def test_what_waits_keeps_no_memory_of_what_was_confirmed(
     kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

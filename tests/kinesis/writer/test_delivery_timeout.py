@@ -79,6 +79,7 @@ async def write(shard: BusyShard, task: int, count: int) -> None:
         await writer.write([{"partitionKey": f"{task}-{n}", "data": RECORD} for n in range(count)])
 
 
+@pytest.mark.fault("Many writers fill one shard for longer than the timeout")
 @pytest.mark.long
 @in_virtual_time
 async def test_many_tasks_that_fill_one_shard_for_longer_than_the_timeout_all_get_through() -> None:

@@ -49,6 +49,7 @@ def test_a_key_is_in_the_open_shard_of_its_hash_key() -> None:
     assert SPLIT.shard_of(("key", None)) in {"low", "high"}
 
 
+@pytest.mark.fault("Shards are split and merged while records are put")
 def test_one_record_of_a_key_is_under_way_wherever_its_key_goes() -> None:
     queues = queued(record(b"1"), record(b"2"))
     (put,) = queues.take("whole")
@@ -65,6 +66,7 @@ def test_one_record_of_a_key_is_under_way_wherever_its_key_goes() -> None:
     assert queues.take("low") == []
 
 
+@pytest.mark.fault("Many writers fill one shard for longer than the timeout")
 def test_what_was_refused_is_put_again_before_what_never_was() -> None:
     large = [record(bytes(MAX_CALL_BYTES // 2 - 1), ("k", n)) for n in range(6)]
     queues = queued(*large)

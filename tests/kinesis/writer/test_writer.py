@@ -98,6 +98,7 @@ FAULTS: dict[str, list[Fault]] = {
 }
 
 
+@pytest.mark.fault("Some records of a call fail, or a shard throttles")
 @pytest.mark.long
 @pytest.mark.parametrize("shards", [2])
 @pytest.mark.parametrize("aggregate", [False, True])
@@ -115,6 +116,7 @@ async def test_no_record_is_lost_and_each_key_keeps_its_order(
     assert stream.server.statistics().faults
 
 
+@pytest.mark.fault("Some records of a call fail, or a shard throttles")
 async def test_only_the_failed_records_are_put_again(stream: Stream) -> None:
     stream.inject(RefuseRecords(every=2))
     async with writing(stream) as writer:
@@ -123,6 +125,7 @@ async def test_only_the_failed_records_are_put_again(stream: Stream) -> None:
     assert found == expected(100, 100)
 
 
+@pytest.mark.fault("Some records of a call fail, or a shard throttles")
 @pytest.mark.long
 @pytest.mark.parametrize("rules", [KinesisRules(heartbeat=0.05, put_records_per_second=200)])
 @pytest.mark.parametrize("shards", [2])
@@ -132,6 +135,7 @@ async def test_the_limits_of_a_shard_are_kept_by_waiting(stream: Stream) -> None
     assert await read(stream) == expected(900, 90)
 
 
+@pytest.mark.fault("Shards are split and merged while records are put")
 @pytest.mark.long
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("aggregate", [False, True])
@@ -168,6 +172,7 @@ async def test_waiting_bytes_are_bounded(stream: Stream) -> None:
             raise ZeroDivisionError
 
 
+@pytest.mark.fault("A task is cancelled while it writes: the writer goes on")
 @pytest.mark.long
 @pytest.mark.parametrize("moment", Moment)
 async def test_a_call_that_is_cancelled_leaves_the_writer_as_it_was(
@@ -195,6 +200,7 @@ async def test_a_call_that_is_cancelled_leaves_the_writer_as_it_was(
     assert b"%d" % (first - 1) in found["key-1"]
 
 
+@pytest.mark.fault("A put is denied, or its credentials expire")
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
@@ -228,6 +234,7 @@ async def test_what_the_service_refuses_for_good_is_an_error_that_says_what_to_d
                     await call
 
 
+@pytest.mark.fault("A put is denied, or its credentials expire")
 async def test_credentials_that_expire_are_renewed(stream: Stream) -> None:
     async with writing(stream) as writer:
         await writer.write(rows(("a", "1")))
@@ -237,6 +244,7 @@ async def test_credentials_that_expire_are_renewed(stream: Stream) -> None:
     assert await read(stream) == {"a": [b"1", b"2"]}
 
 
+@pytest.mark.fault("Records are never taken")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -254,6 +262,7 @@ async def test_records_that_are_never_taken_are_an_error_in_time(
     assert caught.value.retryable
 
 
+@pytest.mark.fault("The answer to a put is lost or never comes")
 async def test_a_call_without_an_answer_is_made_again(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +328,7 @@ async def test_many_and_large_records_fit_into_calls(stream: Stream) -> None:
     assert found["big-7"] == [BIG]
 
 
+@pytest.mark.fault("The answer to a put is lost or never comes")
 async def test_ids_are_read_back_and_records_without_one_stay(stream: Stream) -> None:
     ids = [UUID(int=n).bytes for n in (1, 2)]
     async with writing(stream) as writer:

@@ -53,6 +53,8 @@ def struck(sink: Sink, strike: Strike, planted: str = "") -> CrashReport:
     return report
 
 
+@pytest.mark.fault("A job that writes to Kinesis is killed")
+@pytest.mark.fault("A job that writes to a table is killed at each step of a batch")
 @pytest.mark.parametrize("sink", KILLS)
 def test_a_kill_loses_and_duplicates_nothing(sink: Sink) -> None:
     report = struck(sink, Strike(KILLS[sink], StrikeKind.KILL_DRIVER, Pipeline.KINESIS))

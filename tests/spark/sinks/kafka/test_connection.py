@@ -30,6 +30,7 @@ def connection(kafka_broker: KafkaBroker) -> Iterator[SinkConnection]:
         yield connect(KafkaSink(cluster=cluster).target, loop)
 
 
+@pytest.mark.fault("A topic that earlier batches of a sink named is deleted")
 def test_a_topic_of_an_earlier_batch_that_was_deleted_fails_no_batch_that_does_not_name_it(
     kafka_broker: KafkaBroker, connection: SinkConnection
 ) -> None:

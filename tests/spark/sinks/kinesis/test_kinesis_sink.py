@@ -110,6 +110,7 @@ def test_each_key_is_there_in_order(
     assert {row["deduplicationId"] for row in found} == {None}
 
 
+@pytest.mark.fault("The answer to a put is lost or never comes")
 @pytest.mark.long
 def test_a_batch_that_is_written_again_has_the_same_ids(
     spark: SparkSession, kinesis: KinesisServer, tmp_path: Path

@@ -62,6 +62,7 @@ def orders(spark: SparkSession, *rows: tuple[Any, int | None, str]) -> DataFrame
     return spark.createDataFrame([*rows], "id bigint, version int, item string").repartition(2)
 
 
+@pytest.mark.fault("A batch comes again that the table has")
 def test_a_batch_that_comes_again_is_written_once(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
@@ -226,6 +227,7 @@ def test_a_url_with_a_secret_is_refused(derby: Database, url: str) -> None:
         derby.sink(url=url)
 
 
+@pytest.mark.fault("The database refuses a value")
 def test_what_a_constraint_refuses_leaves_nothing(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
@@ -244,6 +246,7 @@ def test_what_a_constraint_refuses_leaves_nothing(
     assert db.staging() == []
 
 
+@pytest.mark.fault("The connection to a database is lost before the commit")
 @pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "version"}])
 def test_a_connection_that_is_lost_before_the_commit_leaves_nothing(
@@ -273,6 +276,7 @@ def test_a_connection_that_is_lost_before_the_commit_leaves_nothing(
     assert db.run(ALL) == ([] if options else [(1, 0, "old")]) + [(1, 1, "figs")]
 
 
+@pytest.mark.fault("A task of Spark has filled a staging table twice")
 @pytest.mark.long
 def test_a_task_that_wrote_twice_is_found(
     spark: SparkSession, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -296,6 +300,7 @@ def test_a_task_that_wrote_twice_is_found(
     assert db.run(ALL) == [(1, 1, "figs"), (2, 1, "tea")]
 
 
+@pytest.mark.fault("Two runs write one batch at once")
 @pytest.mark.long
 def test_two_runs_that_write_one_batch_write_it_once(
     spark: SparkSession, derby: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -319,6 +324,7 @@ def test_two_runs_that_write_one_batch_write_it_once(
     assert derby.staging() == []
 
 
+@pytest.mark.fault("A killed attempt leaves files or tables behind")
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["_stage", "take_over"])
 def test_what_a_killed_attempt_left_is_dropped(
@@ -346,6 +352,7 @@ def test_what_a_killed_attempt_left_is_dropped(
     assert db.run(ALL) == [(1, 1, "figs")]
 
 
+@pytest.mark.fault("A run that lost its checkpoint to another one writes nothing more")
 def test_a_run_that_lost_the_checkpoint_writes_nothing(
     spark: SparkSession, derby: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -557,6 +564,7 @@ def test_a_query_writes_what_it_reads(db: Database, start: Callable[..., FanOutQ
     assert db.staging() == []
 
 
+@pytest.mark.fault("The database refuses a value")
 @pytest.mark.long
 def test_a_value_that_does_not_fit_is_said_without_it(
     spark: SparkSession, db: Database, tmp_path: Path
@@ -571,6 +579,7 @@ def test_a_value_that_does_not_fit_is_said_without_it(
     assert "\n" not in str(at.value)
 
 
+@pytest.mark.fault("A grant, a column or a library is missing, or the server is away")
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
@@ -627,6 +636,7 @@ def test_the_password_is_not_in_errors_and_plans(
     assert PASSWORD not in "".join(plans)
 
 
+@pytest.mark.fault("A grant, a column or a library is missing, or the server is away")
 def test_columns_that_do_not_fit_are_errors(
     spark: SparkSession, derby: Database, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def kinds() -> list[str]:
     return found
 
 
+@pytest.mark.fault("Workers of each sink are killed, and the driver between two sinks")
 def test_kills_of_workers_and_between_two_sinks_lose_and_repeat_nothing(
     database_url: str, tmp_path: Path
 ) -> None:

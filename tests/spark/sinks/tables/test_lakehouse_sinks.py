@@ -106,6 +106,7 @@ def orders(spark: SparkSession, *rows: tuple[Any, int, str]) -> DataFrame:
     return spark.createDataFrame([*rows], "id bigint, version int, item string").repartition(2)
 
 
+@pytest.mark.fault("A batch comes again that the table has")
 def test_a_batch_that_comes_again_is_written_once(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
@@ -192,6 +193,7 @@ def test_metadata_of_the_user_stay_in_the_commits_of_delta(
     assert len(table.rows()) == 1
 
 
+@pytest.mark.fault("Other writers commit to the table in between")
 def test_the_newest_snapshot_of_a_query_is_enough(spark: SparkSession, tmp_path: Path) -> None:
     require("iceberg")
     table = Table(spark, "iceberg", tmp_path)
@@ -231,6 +233,7 @@ def held(rows: DataFrame, begun: Path, go_on: Path) -> DataFrame:
     return rows.coalesce(1).mapInArrow(hold, rows.schema)
 
 
+@pytest.mark.fault("Two queries share a session")
 @pytest.mark.parametrize("options", [{}, {"key": "id", "latest_by": "version"}])
 def test_queries_of_one_session_commit_under_their_own_ids(
     spark: SparkSession, tmp_path: Path, options: dict[str, Any]
@@ -435,6 +438,7 @@ def transactions(directory: Path) -> set[tuple[str, int]]:
     return {(one["appId"], one["version"]) for one in found}
 
 
+@pytest.mark.fault("Another session has written a batch")
 def test_a_batch_that_another_session_has_written_is_found(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
@@ -464,6 +468,7 @@ def test_iceberg_needs_a_thread_of_java_for_each_one_of_python(
             sink.prepare(spark, here.loop)
 
 
+@pytest.mark.fault("Other writers commit to the table in between")
 def test_other_writers_do_not_hide_a_batch(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
@@ -505,6 +510,7 @@ def test_a_query_writes_what_it_reads(table: Table, start: Callable[..., FanOutQ
     assert sorted(table.rows()) == [(n + 1,) for n in range(100)]
 
 
+@pytest.mark.fault("A run that lost its checkpoint to another one writes nothing more")
 def test_a_run_that_lost_the_checkpoint_writes_nothing(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
@@ -527,6 +533,7 @@ def test_a_key_that_the_rows_lack_is_an_error(
         here.call(sink, orders(spark, (1, 1, "figs")), 0)
 
 
+@pytest.mark.fault("A grant, a column or a library is missing, or the server is away")
 @pytest.mark.skipif(
     not pyspark.__version__.startswith("4.3"), reason="this session has Delta and Iceberg"
 )

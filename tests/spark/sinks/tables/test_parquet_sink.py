@@ -49,6 +49,7 @@ def ids(sink: ParquetSink, spark: SparkSession) -> list[int]:
     return sorted(row.id for row in sink.read(spark).collect())
 
 
+@pytest.mark.fault("A batch comes again that the table has")
 def test_a_batch_that_comes_again_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(path=str(tmp_path / "out"))
     with run(spark, tmp_path / "checkpoint") as here:
@@ -92,6 +93,7 @@ def test_later_batches_are_told_by_their_names(spark: SparkSession, number: int)
     assert later == [n for n in numbers if n > number]
 
 
+@pytest.mark.fault("A killed attempt leaves files or tables behind")
 def test_a_batch_without_the_marker_is_not_read_and_is_written_anew(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -153,6 +155,7 @@ def test_sinks_of_one_handler_have_states_of_their_own(spark: SparkSession, tmp_
     assert ids(odd, spark) == [1, 3, 5, 7, 9]
 
 
+@pytest.mark.fault("A value looks like a number in the name of a directory")
 @pytest.mark.long
 def test_partitions_are_read_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
     names = ["code", "day", "count", "price", "flag"]
@@ -314,6 +317,7 @@ def test_other_readers_find_the_dates_of_a_session_with_the_old_calendar(
     assert spark.sql("SHOW TABLES").collect() == tables
 
 
+@pytest.mark.fault("A value looks like a number in the name of a directory")
 @pytest.mark.parametrize("name", ["batch", "Query", "SINK"])
 def test_columns_with_the_names_of_directories_are_refused(
     spark: SparkSession, tmp_path: Path, name: str
@@ -357,6 +361,7 @@ def test_a_copy_of_a_checkpoint_loses_no_record_without_an_error(
     assert sorted(bytes(row.data) for row in sink.read(spark).collect()) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.fault("A run that lost its checkpoint to another one writes nothing more")
 def test_a_run_that_lost_the_checkpoint_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(path=str(tmp_path / "out"))
     with run(spark, tmp_path / "checkpoint") as here:
@@ -387,6 +392,7 @@ def test_the_cause_of_a_failed_task_is_said(spark: SparkSession, tmp_path: Path)
     assert re.search(r"caused by \w+Exception: .*(Mkdirs failed|name too long)", str(at.value))
 
 
+@pytest.mark.fault("A grant, a column or a library is missing, or the server is away")
 def test_a_file_system_that_spark_lacks_is_said_before_the_first_record(
     start: Callable[..., FanOutQuery],
 ) -> None:

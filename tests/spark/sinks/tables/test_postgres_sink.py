@@ -70,6 +70,7 @@ def staging(url: str) -> list[str]:
     return [name for (name,) in names if name not in {"orders", "fanout_batches"}]
 
 
+@pytest.mark.fault("A batch comes again that the table has")
 def test_a_batch_that_comes_again_is_written_once(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_copy_of_a_checkpoint_that_writes_the_same_batch_is_found_in_the_trans
     assert query(url, "TABLE orders") == [(1, 1, "figs")]
 
 
+@pytest.mark.fault("Two runs write one batch at once")
 @pytest.mark.long
 def test_two_runs_that_write_one_batch_write_it_once(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -198,6 +200,7 @@ def drop_a_staging_table(url: str) -> None:
     query(url, f'DROP TABLE "{staging(url)[0]}"')
 
 
+@pytest.mark.fault("The server crashes between the tasks and the transaction")
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("damage", "says"),
@@ -234,6 +237,7 @@ def test_copied_rows_that_a_crash_takes_are_written_again(  # noqa: PLR0917 - fi
     assert staging(url) == []
 
 
+@pytest.mark.fault("The server crashes between the tasks and the transaction")
 def test_a_crash_in_the_transaction_takes_all_of_it(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +258,7 @@ def test_a_crash_in_the_transaction_takes_all_of_it(
     assert staging(url) == []
 
 
+@pytest.mark.fault("A killed attempt leaves files or tables behind")
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["_copy", "_take_over"])
 def test_what_a_killed_attempt_left_is_dropped(
@@ -649,6 +654,7 @@ def test_a_query_writes_what_it_reads(url: str, start: Callable[..., FanOutQuery
     assert query(url, "SELECT id, item FROM orders") == [(n + 1, str(n)) for n in range(100)]
 
 
+@pytest.mark.fault("A run that lost its checkpoint to another one writes nothing more")
 def test_a_run_that_lost_the_checkpoint_writes_nothing(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -667,6 +673,7 @@ def test_a_run_that_lost_the_checkpoint_writes_nothing(
     assert query(url, "TABLE fanout_batches") == []
 
 
+@pytest.mark.fault("The database refuses a value")
 @pytest.mark.long
 def test_what_the_database_refuses_is_said_without_data(
     spark: SparkSession, url: str, tmp_path: Path
@@ -688,6 +695,7 @@ def test_what_the_database_refuses_is_said_without_data(
     assert query(url, "TABLE orders") == [(1, 1, "figs")]
 
 
+@pytest.mark.fault("A grant, a column or a library is missing, or the server is away")
 def test_grants_that_are_missing_are_named(spark: SparkSession, url: str, tmp_path: Path) -> None:
     query(url, "CREATE ROLE etl LOGIN")
     query(url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
@@ -699,6 +707,7 @@ def test_grants_that_are_missing_are_named(spark: SparkSession, url: str, tmp_pa
         here.call(sink, orders(spark, (1, 1, "figs")), 0)
 
 
+@pytest.mark.fault("A grant, a column or a library is missing, or the server is away")
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
     [
@@ -725,6 +734,7 @@ def test_a_bad_place_is_said_before_the_first_record(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.fault("A grant, a column or a library is missing, or the server is away")
 def test_columns_that_do_not_fit_are_errors(spark: SparkSession, url: str, tmp_path: Path) -> None:
     rows = orders(spark, (1, 1, "figs"))
     keyed = PostgresSink(table="orders", dsn=url, key="nope", latest_by="version", sink_name="k")
@@ -791,6 +801,7 @@ def test_workers_without_the_library_are_an_error_of_the_setup(
         here.call(PostgresSink(table="orders", dsn=url), orders(spark, (1, 1, "figs")), 0)
 
 
+@pytest.mark.fault("A server or the lock of a dead run answers nothing")
 @pytest.mark.long
 def test_waits_for_locks_are_bounded(spark: SparkSession, url: str, tmp_path: Path) -> None:
     rows = orders(spark, (1, 1, "figs"))
@@ -803,6 +814,7 @@ def test_waits_for_locks_are_bounded(spark: SparkSession, url: str, tmp_path: Pa
     assert query(url, "TABLE orders") == []
 
 
+@pytest.mark.fault("A server or the lock of a dead run answers nothing")
 @pytest.mark.long
 def test_what_a_session_waits_for_is_bounded(spark: SparkSession, url: str, tmp_path: Path) -> None:
     names = ("lock_timeout", "idle_in_transaction_session_timeout", "synchronous_commit")
