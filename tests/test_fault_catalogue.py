@@ -322,6 +322,8 @@ def marked_faults() -> dict[str, list[str]]:
             match node:
                 case ast.Call(ast.Attribute(attr="fault"), [ast.Constant(str(fault))]):
                     marked[fault].append(path.relative_to(ROOT).as_posix())
+                case _:
+                    pass
     return marked
 
 

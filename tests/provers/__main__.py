@@ -1,4 +1,4 @@
-"""Search for failures: `python -m tests.provers sim`, and so `crash` and `cluster`."""
+"""Search for failures: `python -m tests.provers sim`, and so `crash`, `cluster` and `members`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import typer
 
 from tests.provers.cluster.command import cluster
 from tests.provers.crash.command import crash
+from tests.provers.members.command import members
 from tests.provers.simulation.command import sim
 
 __all__ = ("app",)
@@ -19,6 +20,7 @@ app = typer.Typer(
 app.add_typer(sim)
 app.command()(crash)
 app.command()(cluster)
+app.command()(members)
 
 if __name__ == "__main__":
     app(prog_name="python -m tests.provers")

@@ -102,10 +102,13 @@ class Progress:
 class Load:
     """Records of some keys, numbered by key, until it is told to end."""
 
-    def __init__(self, servers: str, topic: str) -> None:
+    def __init__(
+        self, servers: str, topic: str, *, keys: int = _KEYS, partitions: int = PARTITIONS
+    ) -> None:
         self.confirmed: dict[str, int] = defaultdict(int)
         self.failed = 0
         self._topic = topic
+        self._partition_of = {f"{key}": key % partitions for key in range(keys)}
         options = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": 300_000}
         self._producer = Producer({**quiet(servers), **options, "linger.ms": 5})
         self._ends = False
@@ -114,11 +117,9 @@ class Load:
         """Put records."""
         number = 0
         while not self._ends:
-            for key in range(_KEYS):
-                body = json.dumps({"key": f"{key}", "number": number})
-                self._producer.produce(
-                    self._topic, body, f"{key}", key % PARTITIONS, on_delivery=self._confirm
-                )
+            for key, partition in self._partition_of.items():
+                body = json.dumps({"key": key, "number": number})
+                self._producer.produce(self._topic, body, key, partition, on_delivery=self._confirm)
             self._producer.poll(0)
             number += 1
             await asyncio.sleep(_TICK)

@@ -1,0 +1,1 @@
+"""Processes that share a stream while they and its services fail."""
