@@ -1,5 +1,7 @@
 """A topic of the real broker to Arrow: `fanout.open` against aiokafka and confluent-kafka.
 
+`fanout.open` also reads as the only member of a group, where it acknowledges each batch.
+
 All read the same records of 4 partitions, committed ones only, and build the same columns. All
 fetch 2 MiB of a partition at once, the default of fanout: with 1 MiB, the default of the others,
 aiokafka takes more processor time, and librdkafka no less. Each checks what it checks by default:
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -21,7 +24,7 @@ import fanout
 from benchmarks.harness import Report, measure, median_row, run_apart
 from benchmarks.kafka_topic import PARTITIONS, TOPIC, filled_broker
 from benchmarks.turns import take_turns
-from fanout.kafka import KafkaSource, Security
+from fanout.kafka import ConsumerGroup, KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.reading.columns import SCHEMA
 from fanout.kafka.reading.consumer_options import ConsumerOptions
@@ -43,10 +46,11 @@ __all__ = (
     "run",
 )
 
-FANOUT, AIOKAFKA, CONFLUENT = "fanout", "aiokafka", "confluent"
+FANOUT, GROUPED = "fanout", "fanout in a group"
+AIOKAFKA, CONFLUENT = "aiokafka", "confluent"
 # Records of the topic, and the part of them that peers read, whose rates are steady.
 RECORDS: Final = {1024: 1_600_000, 100: 4_000_000}
-SHARE: Final = {FANOUT: 1.0, AIOKAFKA: 0.25, CONFLUENT: 0.4}
+SHARE: Final = {FANOUT: 1.0, GROUPED: 1.0, AIOKAFKA: 0.25, CONFLUENT: 0.4}
 AT_ONCE: Final = 10_000
 FETCHED: Final = ConsumerOptions().max_partition_fetch_bytes
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
@@ -64,6 +68,15 @@ async def read_by_fanout(servers: str, topic: str = TOPIC) -> AsyncGenerator[pa.
     async with fanout.open(kafka_source(servers, topic)) as stream:
         async for batch in stream:
             yield batch.records
+
+
+async def read_in_a_group(servers: str) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Read as a member of a new group does, which stores how far it is."""
+    group = ConsumerGroup(group_id=str(uuid4()))
+    async with fanout.open(kafka_source(servers), group=group) as stream:
+        async for batch in stream:
+            yield batch.records
+            await stream.acknowledge(batch)
 
 
 async def read_by_aiokafka(
@@ -162,6 +175,7 @@ def _headers(headers: list[Any]) -> pa.Array:
 
 READERS: Mapping[str, Callable[[str], AsyncGenerator[pa.RecordBatch, None]]] = {
     FANOUT: read_by_fanout,
+    GROUPED: read_in_a_group,
     AIOKAFKA: read_by_aiokafka,
     CONFLUENT: read_by_confluent,
 }
@@ -189,6 +203,7 @@ def run(rounds: int, records: Mapping[int, int] = RECORDS) -> Report:
         }
         rows += of_size.values()
         ours = of_size[FANOUT].records_per_second
+        ratios[f"consume/kafka/{size}/group_vs_none"] = of_size[GROUPED].records_per_second / ours
         for peer in (AIOKAFKA, CONFLUENT):
             ratios[f"consume/kafka/{size}/vs_{peer}"] = ours / of_size[peer].records_per_second
     return Report(scenario="consume", rows=rows, ratios=ratios)

@@ -70,8 +70,9 @@ def test_each_peer_has_a_ratio_and_each_contender_a_row(
     monkeypatch.setattr(consume_kafka, "filled_broker", held)
     report = run(rounds=1, records={100: RECORDS})
     assert [(row.name, row.shards) for row in report.rows] == [(name, 4) for name in READERS]
-    ours, *peers = (row.records_per_second for row in report.rows)
+    ours, grouped, *peers = (row.records_per_second for row in report.rows)
     assert report.ratios == {
+        "consume/kafka/100/group_vs_none": grouped / ours,
         "consume/kafka/100/vs_aiokafka": ours / peers[0],
         "consume/kafka/100/vs_confluent": ours / peers[1],
     }
