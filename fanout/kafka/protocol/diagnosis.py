@@ -114,6 +114,8 @@ async def probe(server: Server) -> Peer:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     over_tls = await _ask(server, context)
+    if over_tls.kind is PeerKind.CLOSING:
+        over_tls = await _ask(server, context)  # a reset may overtake the alert of a refusal
     return over_tls if over_tls.tls else peer
 
 

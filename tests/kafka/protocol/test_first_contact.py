@@ -298,6 +298,22 @@ async def test_a_probe_says_what_listens(
     assert await probe(server) == Peer(PeerKind.NONE)
 
 
+async def test_a_refusal_that_a_reset_overtakes_is_asked_for_again(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, resets = asyncio.open_connection, [ConnectionResetError()]
+
+    async def connect_later(*args: Any, **options: Any) -> Any:
+        if options["ssl"] is not None and resets:
+            raise resets.pop()
+        return await connect(*args, **options)
+
+    monkeypatch.setattr(asyncio, "open_connection", connect_later)
+    async with listening(broker(), tls=tls[1]) as server:
+        assert await probe(server) == Peer(PeerKind.TLS, tls=True)
+    assert not resets
+
+
 @pytest.mark.fault("ApiVersions and SASL")
 @pytest.mark.parametrize("security", [SASL, TLS, PLAINTEXT])
 async def test_a_broker_that_names_no_mechanism_may_answer_later(security: Security) -> None:
