@@ -104,11 +104,15 @@ class DynamoTable:
         status = await self._status()
         if status is None:
             await self._create()
-        async with asyncio.timeout(_CREATING):
-            while (status := await self._status()) != "ACTIVE":
-                if status not in {"CREATING", "UPDATING", None}:
-                    raise ServiceError(f"the lease table {self._name!r} is {status}")
-                await asyncio.sleep(_POLL)
+        try:
+            async with asyncio.timeout(_CREATING):
+                while (status := await self._status()) != "ACTIVE":
+                    if status not in {"CREATING", "UPDATING", None}:
+                        raise ServiceError(f"the lease table {self._name!r} is {status}")
+                    await asyncio.sleep(_POLL)
+        except TimeoutError as error:
+            text = f"the lease table {self._name!r} was not ready within {_CREATING:g} s"
+            raise TimeoutError(text) from error
 
     async def _status(self) -> str | None:
         try:
@@ -213,8 +217,12 @@ class DynamoTable:
 
     async def _call(self, operation: str, **arguments: Any) -> Any:
         """Make one call about items, within the time that it may take."""
-        async with asyncio.timeout(self._call_timeout):
-            return await getattr(self._client, operation)(TableName=self._name, **arguments)
+        try:
+            async with asyncio.timeout(self._call_timeout):
+                return await getattr(self._client, operation)(TableName=self._name, **arguments)
+        except TimeoutError as error:
+            text = f"DynamoDB has not answered within {self._call_timeout:g} s"
+            raise TimeoutError(text) from error
 
     async def _if(self, operation: str, **arguments: Any) -> bool:
         try:

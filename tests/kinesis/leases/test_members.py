@@ -251,7 +251,7 @@ async def test_a_table_that_is_throttled_for_now_is_opened(application: Applicat
 
 @pytest.mark.long
 async def test_a_table_may_take_its_time_and_a_lease_is_written_again(
-    application: Application, monkeypatch: pytest.MonkeyPatch
+    application: Application, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow = {"create_table": 1, "describe_table": 1, "scan": 1, "update_item": 2}
 
@@ -270,6 +270,7 @@ async def test_a_table_may_take_its_time_and_a_lease_is_written_again(
     async with application.member("a"):
         await application.all_is_read()
     assert slow == dict.fromkeys(slow, 0)
+    assert "cannot use the lease table orders-app: DynamoDB has not answered within" in caplog.text
 
 
 async def test_a_table_of_another_stream_is_refused(application: Application) -> None:
