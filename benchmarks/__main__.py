@@ -17,6 +17,7 @@ from benchmarks import (
     consume_java,
     consume_kafka,
     consume_kinesis,
+    consume_queue,
     consume_share,
     decode,
     land,
@@ -60,6 +61,7 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
     "consume": {
         "kinesis": Scenario(consume_kinesis.run, partial(consume_kinesis.run, 1, (1024,), (4,))),
         "kinesis-java": Scenario(consume_java.run, partial(consume_java.run, 1, {1024: 20_000})),
+        "kinesis-queue": Scenario(consume_queue.run, partial(consume_queue.run, 1, {1024: 10_000})),
         "kafka": Scenario(consume_kafka.run, partial(consume_kafka.run, 1, {1024: 400_000})),
         "kafka-share": Scenario(
             consume_share.run, partial(consume_share.run, 1, {1024: 50_000}, (1, 4))
@@ -113,6 +115,9 @@ scenarios:
 
 scenario with --source kinesis-java, on the embedded Kinesis, 4 shards:
   consume  a stored stream to a count by enhanced fan-out; the peers are KCL 3 and Flink's source
+
+scenario with --source kinesis-queue, from a server in another process, 16 calls at once:
+  consume  a queue to Arrow through fanout.open; the peer is boto3 in as many threads
 
 scenarios with --source kafka, on the real broker, 4 partitions:
   consume  a topic to Arrow through fanout.open; the peers are aiokafka and confluent-kafka

@@ -29,7 +29,8 @@ def demo(
     source: Annotated[
         ServiceName,
         typer.Option(
-            help="The service: an embedded Kinesis, Apache Kafka, or a share group of Kafka."
+            help="The service: an embedded Kinesis, Apache Kafka, a share group of Kafka, or a "
+            "queue of Kinesis."
         ),
     ] = _DEFAULTS.source,
     records: Annotated[
@@ -109,6 +110,11 @@ def demo(
     topic grows while records flow, the broker is killed and restarted, one transaction is committed
     and two are aborted. With `--source kafka-share` a share group reads that topic: each record is
     delivered once, in no order.
+
+    With `--source kinesis-queue` a queue of an on-demand stream is read. Calls that receive and
+    acknowledge records are throttled, refused and cut. `redelivered` of `--json` counts records
+    that were read after the queue had delivered them before, and `left_out` those that it delivered
+    again although the output had them.
 
     With `--nodes 3` the topic has three replicas: a node is killed and restarted, all leaders and
     coordinators move, and a node answers nothing for six seconds, until others lead.

@@ -136,7 +136,9 @@ class BatchQuery:
 
     def keep_running(self) -> bool:
         """Tell which splits the query reads, and return whether it runs."""
-        self._link.send(Reading(tuple(self._query.statistics().splits)))
+        statistics = self._query.statistics()
+        left_out = 0 if statistics.lending is None else statistics.lending.repeated
+        self._link.send(Reading(tuple(statistics.splits), left_out))
         return self._query.is_active
 
     def kill(self, process: SparkProcess) -> ProcessesKilled | None:

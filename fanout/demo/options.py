@@ -13,6 +13,12 @@ from fanout.errors import FanOutError, OptionError, SetupError
 STREAM: Final = "orders"
 """The name of the stream or topic."""
 
+QUEUE: Final = "fanout-demo"
+"""The name of the queue."""
+
+LENT_SECONDS: Final = 5
+"""How long a record that is lent and not acknowledged is kept from other readers."""
+
 # Fewer would be read before the faults among them can happen.
 MIN_RECORDS: Final = 1_000
 # The proof holds every record in memory.
@@ -33,6 +39,18 @@ class ServiceName(StrEnum):
     KINESIS = "kinesis"
     KAFKA = "kafka"
     KAFKA_SHARE = "kafka-share"
+    KINESIS_QUEUE = "kinesis-queue"
+
+    @property
+    def lends(self) -> bool:
+        """Whether records are lent, in no order, and come again unless they are acknowledged."""
+        return self in {ServiceName.KAFKA_SHARE, ServiceName.KINESIS_QUEUE}
+
+
+_LENDERS: Final = {
+    ServiceName.KAFKA_SHARE: "a share group",
+    ServiceName.KINESIS_QUEUE: "a queue",
+}
 
 
 @final
@@ -83,9 +101,7 @@ class DemoOptions:
             raise OptionError(
                 Sentence.of("{shuffle} needs a topic of Kafka; pass {source='kafka'}")
             )
-        if self.storage is StorageName.S3 and (
-            self.shuffle or self.source is ServiceName.KAFKA_SHARE
-        ):
+        if self.storage is StorageName.S3 and (self.shuffle or self.source.lends):
             raise OptionError(
                 Sentence.of(
                     "{storage='s3'} is for {source='kinesis'} and {source='kafka'} without a "
@@ -108,12 +124,12 @@ class DemoOptions:
             raise OptionError(landers, f" must be between 0 and {MAX_LANDERS}")
         if not self.landers:
             return
-        if self.source is ServiceName.KAFKA_SHARE:
+        if self.source.lends:
             raise OptionError(
                 landers,
                 Sentence.of(
-                    " cannot read {source='kafka-share'}: a share group locks records for one "
-                    "stream"
+                    f" cannot read {{source='{self.source}'}}: {_LENDERS[self.source]} locks "
+                    f"records for one stream"
                 ),
             )
         if self.shuffle:
@@ -133,11 +149,11 @@ class DemoOptions:
                     "{landers} out"
                 )
             )
-        if self.source is ServiceName.KAFKA_SHARE:
+        if self.source.lends:
             raise OptionError(
                 Sentence.of(
-                    "{dataframe=True} cannot read {source='kafka-share'}: a share group cannot be "
-                    "landed"
+                    f"{{dataframe=True}} cannot read {{source='{self.source}'}}: "
+                    f"{_LENDERS[self.source]} cannot be landed"
                 )
             )
         if self.shuffle:
@@ -153,7 +169,7 @@ class DemoOptions:
         nodes = Option("nodes", self.nodes)
         if not 1 <= self.nodes <= MAX_NODES or self.nodes == 2:  # noqa: PLR2004 - no majority
             raise OptionError(nodes, f" must be 1, or 3 to {MAX_NODES}, so that one may fail")
-        if self.nodes > 1 and self.source is ServiceName.KINESIS:
+        if self.nodes > 1 and self.source not in {ServiceName.KAFKA, ServiceName.KAFKA_SHARE}:
             raise OptionError(
                 nodes, Sentence.of(" are those of a cluster of Kafka; pass {source='kafka'}")
             )
@@ -168,7 +184,7 @@ def check_environment(
         SetupError: If an extra is missing, pyspark is too old, or there is no Java for Spark.
     """
     needed = {"pyspark": "spark", "aiokafka": "kafka", "confluent_kafka": "testing"}
-    if source is ServiceName.KINESIS:
+    if source in {ServiceName.KINESIS, ServiceName.KINESIS_QUEUE}:
         needed = {"pyspark": "spark", "aioboto3": "kinesis", "moto": "testing"}
     if storage is StorageName.S3:
         needed["moto"] = "testing"

@@ -37,6 +37,11 @@ class Kind(Enum):
     SPLIT_AGAIN = "split a shard that a reshard has created"
     MERGE_AGAIN = "merge two adjacent shards, one of which a reshard has created"
 
+    THROTTLE = "throttle the next calls that receive records"
+    REFUSE = "answer the next acknowledgements with InternalFailureException"
+    CUT_RECEIVE = "cut the connection of the next call that receives records"
+    CUT_ACKNOWLEDGE = "cut the connection of the next acknowledgement"
+
     GROW = "add partitions to the topic"
     RESTART = "kill the broker while the next records are in flight, and restart it"
     COMMIT = "send the next records in a transaction"
@@ -115,21 +120,35 @@ class DemoPlan:
     kill_processes: tuple[ProcessKill, ...] = ()
 
 
+# The actions of Kinesis, whose order is drawn, and those while its driver is down. A queue tells
+# nothing of shards, so that there they stay as they are.
+_DRAWN = {
+    ServiceName.KINESIS: (Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR),
+    ServiceName.KINESIS_QUEUE: (
+        *(Kind.THROTTLE, Kind.REFUSE, Kind.CUT_RECEIVE, Kind.CUT_RECEIVE, Kind.CUT_ACKNOWLEDGE),
+    ),
+}
+_WHILE_DOWN: dict[ServiceName, tuple[Kind, ...]] = {
+    ServiceName.KINESIS: (Kind.SPLIT_AGAIN, Kind.MERGE_AGAIN),
+    ServiceName.KINESIS_QUEUE: (),
+}
+
+
 def draw_plan(options: DemoOptions) -> DemoPlan:
     """Draw a plan from the seed; the same options draw the same plan.
 
     Each action falls into a window of its own.
     """
-    kinesis = options.source is ServiceName.KINESIS
+    service = options.source
     random = Random(options.seed)  # noqa: S311 - a plan to repeat, not a secret
-    drawn = [Kind.COMMIT, Kind.ABORT, Kind.ABORT]
-    if kinesis:
-        drawn = [Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR]
+    drawn = [*_DRAWN.get(service, (Kind.COMMIT, Kind.ABORT, Kind.ABORT))]
     random.shuffle(drawn)
     # The split comes first: a stream that begins with one shard then has two to merge, and the kill
     # finds children whose parent has ended. The broker is killed before the driver is, which has to
     # read on. The topic grows midway, and at least one transaction is aborted after that.
-    kinds = [Kind.SPLIT, *drawn] if kinesis else [Kind.RESTART, drawn[0], Kind.GROW, *drawn[1:]]
+    kinds = [Kind.RESTART, drawn[0], Kind.GROW, *drawn[1:]]
+    if service in _DRAWN:
+        kinds = [Kind.SPLIT, *drawn] if service is ServiceName.KINESIS else drawn
     if options.nodes > 1:  # leaders move where all nodes are in sync, so the hang comes last
         kinds = [kinds[0], Kind.MOVE, *kinds[1:], Kind.HANG]
     window = (_LAST - _FIRST) / len(kinds)
@@ -141,7 +160,7 @@ def draw_plan(options: DemoOptions) -> DemoPlan:
     )
     # Always drawn, so that a seed has the same actions with and without a kill.
     kill = Kill(int(options.records * random.uniform(0.25, 0.6)), random.random() < 0.5)  # noqa: PLR2004 - a fair coin
-    down = [Kind.SPLIT_AGAIN, Kind.MERGE_AGAIN] if kinesis else [Kind.GROW]
+    down = _WHILE_DOWN.get(service, (Kind.GROW,))
     while_down = tuple(Action(kill.after, kind, random.random()) for kind in down)
     if not options.kill:
         return DemoPlan(actions)

@@ -69,9 +69,13 @@ class Resubscribed(msgspec.Struct, frozen=True, tag=True):
 
 @final
 class Reading(msgspec.Struct, frozen=True, tag=True):
-    """The query is reading these splits."""
+    """The query is reading these splits.
+
+    The driver has left out so many records that came again although a segment has them.
+    """
 
     splits: tuple[str, ...]
+    left_out: int = 0
 
 
 @final

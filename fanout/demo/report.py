@@ -35,6 +35,7 @@ class RunProgress:
         self.splits: set[str] = set()  # that queries have read
         self.resubscriptions: Counter[str] = Counter()  # by the error that ended the one before
         self.restarts = 0  # drivers that were killed and replaced
+        self.left_out: dict[int, int] = {}  # that came again although a segment had them, by driver
         self.replayed: list[int] = []  # batches that a new driver has handled again
         self.processes_killed: Counter[SparkProcess] = Counter()
         self._console = console
@@ -88,6 +89,13 @@ class DemoReport:
         kinds += [SparkProcess.PLANNER, SparkProcess.WORKER] if self.options.dataframe else []
         return {kind: self.progress.processes_killed[kind] for kind in kinds}
 
+    @property
+    def left_out(self) -> int | None:
+        """The number of records that the queue delivered again and that were left out."""
+        if self.options.source is not ServiceName.KINESIS_QUEUE:
+            return None
+        return sum(self.progress.left_out.values())
+
     def to_json(self) -> str:
         """Return the report as one flat JSON object on one line."""
         progress, resharded = self.progress, self.second_reshard
@@ -101,6 +109,7 @@ class DemoReport:
                 # The planner of a DataFrame does not report them.
                 "resubscriptions": None if self.options.dataframe else causes.total(),
                 "splits_seen": len(progress.splits),
+                "left_out": self.left_out,
                 "faults": self.faults,
                 "restarts": progress.restarts,
                 "landers_killed": None,
@@ -157,7 +166,11 @@ def proof_table(report: DemoReport) -> Table:
         if count is not None:
             table.add_row(claim, f"{count:,}", _BAD if count else _GOOD)
     if proof.out_of_order is None:
-        table.add_row("out of order: a share group promises no order", "-", "")
+        lender = "a queue" if report.left_out is not None else "a share group"
+        table.add_row(f"out of order: {lender} promises no order", "-", "")
+    if report.left_out is not None:
+        table.add_row("delivered again by the queue, and read", f"{proof.redelivered:,}", "")
+        table.add_row("delivered again, and left out as known", f"{report.left_out:,}", "")
     for claim, count in (
         ("passed by the last watermark", proof.watermark_passed),
         (f"of {_splits(report)} created while the driver was down", proof.second_generation),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, final
 
 import msgspec
 
-from fanout.demo.options import STREAM, DemoFailedError, ServiceName, StorageName
+from fanout.demo.options import LENT_SECONDS, STREAM, DemoFailedError, ServiceName, StorageName
 from fanout.demo.plan import ActionResult, draw_plan
 from fanout.demo.queries import (
     MESSAGES,
@@ -42,8 +42,11 @@ if TYPE_CHECKING:
 
     from fanout.demo.kafka import KafkaStream
     from fanout.demo.kinesis import KinesisStream
+    from fanout.demo.kinesis_queue import KinesisQueueStream
     from fanout.demo.options import DemoOptions
     from fanout.demo.plan import Action
+
+    DemoStream = KinesisStream | KinesisQueueStream | KafkaStream
 
 # Records are sent at this rate, but within these seconds: long enough for every fault to happen and
 # to be recovered from (5 s lie between two subscriptions to a shard) while records flow.
@@ -53,7 +56,8 @@ _KEYS: Final = 1_000
 # The limit of one PutRecords call (AWS API reference); it fits Kafka as well.
 MAX_CALL_RECORDS: Final = 500
 _CALLS_PER_SECOND = 10
-# Seconds after the last record, in which a duplicate would be written as well.
+# Seconds after the last record, in which a duplicate would be written as well; what is lent comes
+# again when its time is over.
 _AFTERMATH = 1.0
 # From this share of the records on, they are sent after the second reshard, so that the splits that
 # it creates get some. The batch that is killed begins before this share is read: at most the latest
@@ -78,7 +82,7 @@ class Conductor:
         self,
         options: DemoOptions,
         *,
-        stream: KinesisStream | KafkaStream,
+        stream: DemoStream,
         workspace: Workspace,
         progress: RunProgress,
     ) -> None:
@@ -131,7 +135,7 @@ class Conductor:
                 async with self._stream.connect():
                     await self._send()
                     await self._all_read.wait()
-                await asyncio.sleep(_AFTERMATH)
+                await asyncio.sleep(_AFTERMATH + LENT_SECONDS * self._options.source.lends)
                 self._stopping = True
                 for job in self._jobs.values():
                     job.stop()
@@ -199,6 +203,9 @@ class Conductor:
         return done
 
     async def _reshard_again(self) -> None:
+        if not self._plan.while_down:
+            self._resharded.set()
+            return
         async with self._resharding:
             done = [await self._perform(action) for action in self._plan.while_down]
         self.second_reshard = ActionResult(
@@ -230,8 +237,9 @@ class Conductor:
             case ProcessesKilled():
                 self._progress.processes_killed[message.process] += message.count
                 self._show(message.description)
-            case Reading(splits=splits):
+            case Reading(splits=splits, left_out=left_out):
                 self._progress.splits.update(splits)
+                self._progress.left_out[self._progress.restarts] = left_out
             case DriverFailed(sentence=sentence):
                 raise DemoFailedError(f"the {query} has failed: {sentence}")
         self._progress.update()
@@ -308,12 +316,16 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
     )
 
 
-def _start(options: DemoOptions) -> AbstractContextManager[KinesisStream | KafkaStream]:
+def _start(options: DemoOptions) -> AbstractContextManager[DemoStream]:
     # Only the chosen service is imported: the libraries of the other may not be installed.
     if options.source is ServiceName.KINESIS:
         from fanout.demo.kinesis import start_kinesis  # noqa: PLC0415 - see above
 
         return start_kinesis(options.shards)
+    if options.source is ServiceName.KINESIS_QUEUE:
+        from fanout.demo.kinesis_queue import start_queue  # noqa: PLC0415 - see above
+
+        return start_queue(options.shards)
     from fanout.demo.kafka import start_kafka  # noqa: PLC0415 - see above
 
     return start_kafka(options.shards, options.nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from fanout.core.event_time import EventTime
-from fanout.demo.options import STREAM, ServiceName
+from fanout.demo.options import LENT_SECONDS, QUEUE, STREAM, ServiceName
 from fanout.demo.queries import QueryName
 
 if TYPE_CHECKING:
@@ -21,19 +21,28 @@ _SHARE_GROUP = {
     "share.isolation.level": "read_committed",
     # A killed member keeps its records and its partitions for these milliseconds; Kafka's defaults
     # are half a minute and more.
-    "share.record.lock.duration.ms": "5000",
-    "share.session.timeout.ms": "5000",
+    "share.record.lock.duration.ms": str(LENT_SECONDS * 1000),
+    "share.session.timeout.ms": str(LENT_SECONDS * 1000),
     "share.delivery.count.limit": "10",  # on a busy machine locks may expire
 }
 
 
 def make_source(options: QueryOptions) -> Source:
     """Return a source that begins with the oldest record; its service alone is imported."""
-    if options.demo.source is not ServiceName.KINESIS:
+    if options.demo.source in {ServiceName.KAFKA, ServiceName.KAFKA_SHARE}:
         return _kafka_source(options)
-    from fanout.kinesis import KinesisSource  # noqa: PLC0415 - see above
+    from fanout.kinesis import KinesisQueueSource, KinesisSource  # noqa: PLC0415 - see above
     from fanout.testing.kinesis.credentials import REGION  # noqa: PLC0415 - the same
 
+    if options.demo.source is ServiceName.KINESIS_QUEUE:
+        return KinesisQueueSource(
+            stream=STREAM,
+            queue=QUEUE,
+            # A killed driver keeps its records for these seconds.
+            visibility_timeout=LENT_SECONDS,
+            endpoint_url=options.address,
+            region=REGION,
+        )
     return KinesisSource(
         stream=STREAM,
         consumer="fanout-demo",

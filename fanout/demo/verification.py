@@ -71,6 +71,8 @@ class Proof(msgspec.Struct, frozen=True):
     watermark_violations: int | None = None
     # Records with an event time that the last watermark had excluded; None without a shuffle.
     watermark_passed: int | None = None
+    # Records that the queue had delivered before, without an acknowledgement; None elsewhere.
+    redelivered: int | None = None
 
     @property
     def holds(self) -> bool:
@@ -81,7 +83,7 @@ class Proof(msgspec.Struct, frozen=True):
         them.
         """
         broken = self.lost or self.duplicated or self.altered or self.out_of_order
-        shown = self.second_generation != 0 and self.watermark_passed != 0
+        shown = 0 not in (self.second_generation, self.watermark_passed)
         return shown and not broken and not self.watermark_violations
 
 
@@ -93,13 +95,14 @@ def verify(evidence: Evidence, read: Sequence[ReadRecord]) -> Proof:
     """
     oracle = OutputOracle(STREAM, ordered=False)
     order = _Order(evidence)
-    altered = misplaced = second_generation = 0
+    altered = misplaced = second_generation = redelivered = 0
     for record in sorted(read, key=lambda record: (record.batch, int(record.sequence))):
         number = oracle.read(record.key, record.value)
         if number is not None and number < len(evidence.sent):
             sent = evidence.sent[number]
             altered += _is_altered(record, sent, shuffled=evidence.reported is not None)
             misplaced += order.is_broken_by(record, number, sent)
+            redelivered += record.deliveries > 1
             born_anew = sent.split in (evidence.born or ())
             second_generation += born_anew and record.batch > evidence.killed_in
     verdict = oracle.verdict(len(evidence.sent))
@@ -113,10 +116,11 @@ def verify(evidence: Evidence, read: Sequence[ReadRecord]) -> Proof:
         lost=verdict.lost,
         duplicated=verdict.duplicated,
         altered=verdict.altered + altered,
-        out_of_order=None if evidence.source is ServiceName.KAFKA_SHARE else misplaced,
+        out_of_order=None if evidence.source.lends else misplaced,
         second_generation=None if evidence.born is None else second_generation,
         watermark_violations=violations,
         watermark_passed=passed,
+        redelivered=redelivered if evidence.source is ServiceName.KINESIS_QUEUE else None,
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (
     *("batch", "partitionKey", "data", "shardId", "sequenceNumber"),
     *("key", "value", "topic", "partition", "offset", "eventTime"),
+    *("recordId", "receiveCount"),
 )
 # Spark's timestamps (INT96) have no unit of Arrow: read them as milliseconds.
 _FORMAT: Final = ParquetFileFormat(
@@ -41,6 +42,7 @@ class ReadRecord(msgspec.Struct, frozen=True):
     split: str
     sequence: str
     time: int | None = None
+    deliveries: int = 1  # by a queue, this one included
 
 
 @final
@@ -98,6 +100,9 @@ def _read_record(row: Mapping[str, Any]) -> ReadRecord:
     if "shardId" in row:
         key, shard = row["partitionKey"].encode(), row["shardId"]
         return ReadRecord(batch, key, row["data"], shard, row["sequenceNumber"])
+    if "recordId" in row:
+        key, number = row["partitionKey"].encode(), str(int(row["recordId"], 16))
+        return ReadRecord(batch, key, row["data"], "", number, deliveries=row["receiveCount"])
     split, time = f"{row['topic']}-{row['partition']}", row.get("eventTime")
     millis = None if time is None else round(time.replace(tzinfo=UTC).timestamp() * 1_000)
     return ReadRecord(batch, row["key"], row["value"], split, str(row["offset"]), millis)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fanout.testing.caller import add_caller
-from fanout.testing.wsgi_call import call, environ_of
+from fanout.testing.wsgi_call import FAILED, call, environ_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from fanout.testing.wsgi_call import Headers
 
 _logger = logging.getLogger(__name__)
-
-_FAILED: Headers = [(":status", "500"), ("content-length", "0")]
 
 
 class Http2Sender(Protocol):
@@ -79,7 +77,7 @@ class Http2Stream:
             _logger.warning("%s: it failed", self._asked, exc_info=True)
             with suppress(ConnectionAbortedError):
                 if not self.begun:
-                    self._send(b"", _FAILED, end=True)
+                    self._send(b"", FAILED, end=True)
         finally:
             self._connection.finish(self)
 

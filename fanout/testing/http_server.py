@@ -5,13 +5,14 @@ The same port serves HTTP/2 and TLS, whose clients are known by their first byte
 
 from __future__ import annotations
 
+import io
 import logging
 import selectors
 import socket
 import ssl
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import ThreadedWSGIServer
@@ -19,9 +20,12 @@ from werkzeug.serving import ThreadedWSGIServer
 from fanout.testing.caller import add_caller, hang_up
 from fanout.testing.hang_up_watch import HangUpWatch
 from fanout.testing.http2_connection import Http2Connection
+from fanout.testing.wsgi_call import FAILED, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from fanout.testing.wsgi_call import Headers
 
 _logger = logging.getLogger(__name__)
 # How soon serve_forever notices a shutdown, in seconds.
@@ -32,7 +36,9 @@ _BACKLOG = 1024
 _HTTP2_PREFACE = b"PRI"
 # And with this a client of TLS.
 _TLS_HANDSHAKE = b"\x16"
-_SENT_ONCE = frozenset({"date", "server"})
+# Answers with these have no body.
+_WITHOUT_BODY = frozenset({204, 304})
+_LAST = b"0\r\n\r\n"
 # A record of TLS is shorter.
 _RECORD = 1 << 16
 
@@ -99,24 +105,63 @@ class SocketCaller:
 class _RequestHandler(MotoRequestHandler):
     # A frame is written in four pieces; Nagle's algorithm would hold the last ones back for 40 ms.
     disable_nagle_algorithm = True
+    wbufsize = -1
 
     def make_environ(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().make_environ()
         add_caller(environ, SocketCaller(self.connection, cast("HttpServer", self.server).watch))
         return environ
 
-    def send_response_only(self, code: int, message: str | None = None) -> None:
-        """Begin an answer."""
-        self._sent: set[str] = set()
-        super().send_response_only(code, message)
+    def run_wsgi(self) -> None:
+        """Answer one request; the connection is kept if the answer says how long it is.
 
-    def send_header(self, keyword: str, value: str) -> None:
-        """Send a header; one that both http.server and moto have goes out once."""
-        name = keyword.lower()
-        if name in _SENT_ONCE and name in self._sent:
-            return
-        self._sent.add(name)
-        super().send_header(keyword, value)
+        werkzeug closes each connection, as an application may leave a part of a body unread.
+        """
+        self._begun = False
+        try:
+            environ = self.make_environ()
+            environ["wsgi.input"] = io.BytesIO(self._body(environ))
+            call(self.server.app, environ, self._send)
+        except ConnectionError:
+            self.close_connection = True
+        except Exception:  # whatever failed: the client gets an answer, and the log says why
+            _logger.warning("%s %s: it failed", self.command, self.path, exc_info=True)
+            self.close_connection = True
+            if not self._begun:
+                self._send(b"", FAILED, end=True)
+
+    def _body(self, environ: dict[str, Any]) -> bytes:
+        body: IO[bytes] = environ["wsgi.input"]
+        if not environ.get("wsgi.input_terminated"):
+            return body.read(int(environ.get("CONTENT_LENGTH") or 0))
+        data = body.read()
+        environ["CONTENT_LENGTH"] = str(len(data))
+        return data
+
+    def _send(self, data: bytes, headers: Headers | None = None, *, end: bool = False) -> None:
+        """Write a part of an answer; one without a length is cut into chunks."""
+        if headers is not None:
+            self._begun = True
+            status = int(headers[0][1])
+            _logger.debug("%s %s: %d", self.command, self.path, status)
+            names = {name for name, _ in headers}
+            bodiless = self.command == "HEAD" or status in _WITHOUT_BODY
+            self._chunked = not bodiless and "content-length" not in names
+            self._with_body = not bodiless
+            self.close_connection |= self._chunked
+            self.send_response_only(status)
+            for name, value in headers[1:]:
+                self.send_header(name, value)
+            if self._chunked:
+                self.send_header("Transfer-Encoding", "chunked")
+            if self.close_connection:
+                self.send_header("Connection", "close")
+            self.end_headers()
+        if self._chunked:
+            data = (b"%x\r\n%b\r\n" % (len(data), data) if data else b"") + _LAST * end
+        if self._with_body:
+            self.wfile.write(data)
+        self.wfile.flush()
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 (werkzeug's signature)
         _logger.debug("%s: %s", type, message % args if args else message)

@@ -1,4 +1,4 @@
-"""Call a WSGI application for a request that came over HTTP/2."""
+"""Call a WSGI application for a request, and send its answer in parts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ Headers = list[tuple[str, str]]
 
 # They belong to a connection of HTTP/1.1.
 _OF_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "upgrade"}
+# Each answer gets a date here.
+_LEFT_OUT = _OF_A_CONNECTION | {"date"}
+
+FAILED: Headers = [(":status", "500"), ("content-length", "0")]
+"""The answer where an application has raised."""
 
 
 class Send(Protocol):
@@ -91,7 +96,7 @@ def _encoded(status: str, headers: Headers) -> Headers:
     return [
         (":status", code),
         ("date", formatdate(usegmt=True)),
-        *(each for each in kept if each[0] not in _OF_A_CONNECTION),
+        *(each for each in kept if each[0] not in _LEFT_OUT),
     ]
 
 

@@ -362,6 +362,6 @@ def test_json_is_one_flat_object_and_nothing_else(
     assert run.invoke(app, ["demo", "--json"]).stdout == (
         '{"source":"kinesis","seed":1,"nodes":1,"records_sent":9,"records_read":9,"batches":2,"lost":0,'
         '"duplicated":0,"altered":0,"out_of_order":0,"second_generation":null,'
-        '"watermark_violations":null,"watermark_passed":null,"resubscriptions":3,"splits_seen":7,"faults":{"Stall":1},"restarts":0,"landers_killed":null,"replayed":[],'
+        '"watermark_violations":null,"watermark_passed":null,"redelivered":null,"resubscriptions":3,"splits_seen":7,"left_out":null,"faults":{"Stall":1},"restarts":0,"landers_killed":null,"replayed":[],'
         '"second_reshard":null,"seconds":1.2}\n'
     )

@@ -121,6 +121,34 @@ def test_nothing_is_lost_on_s3_although_the_driver_is_killed(
 
 
 @pytest.mark.prove
+@pytest.mark.spark
+def test_nothing_is_lost_or_repeated_by_a_queue_whose_reader_is_killed(tmp_path: Path) -> None:
+    arguments = ("--source", "kinesis-queue", "--records", "2000", "--kill", "--json")
+    result = report_of(tmp_path, *arguments)
+    assert_has(
+        result,
+        {
+            "source": "kinesis-queue",
+            "records_sent": 2000,
+            "records_read": 2000,
+            "lost": 0,
+            "duplicated": 0,
+            "altered": 0,
+            "out_of_order": None,
+            "second_generation": None,
+            "splits_seen": 4,
+            "restarts": 1,
+            "second_reshard": None,
+        },
+    )
+    assert len(result["replayed"]) == 1
+    assert set(result["faults"]) == {"GoAwayAtCall", "RefuseCall"}
+    # What the killed driver held and had not stored was read by the new one.
+    assert 0 < result["redelivered"] < 2000
+    assert result["left_out"] is not None
+
+
+@pytest.mark.prove
 @pytest.mark.usefixtures("_kafka_jars")
 def test_nothing_is_lost_or_repeated_by_a_share_group_whose_members_are_killed(
     tmp_path: Path,

@@ -50,6 +50,7 @@ def test_landers_may_read_kinesis_and_kafka(source: ServiceName) -> None:
     ("source", "shuffle", "storage", "why"),
     [
         (ServiceName.KAFKA_SHARE, False, StorageName.DISK, "a share group locks records"),
+        (ServiceName.KINESIS_QUEUE, False, StorageName.DISK, "a queue locks records"),
         (ServiceName.KAFKA, True, StorageName.DISK, "the shuffle of the demo; leave shuffle out"),
         (ServiceName.KAFKA, False, StorageName.S3, "need storage='disk'"),
     ],
@@ -72,6 +73,7 @@ def test_a_dataframe_may_read_kinesis_and_kafka(source: ServiceName) -> None:
     [
         (ServiceName.KINESIS, False, StorageName.DISK, 2, "leave landers out"),
         (ServiceName.KAFKA_SHARE, False, StorageName.DISK, 0, "a share group cannot be landed"),
+        (ServiceName.KINESIS_QUEUE, False, StorageName.DISK, 0, "a queue cannot be landed"),
         (ServiceName.KAFKA, True, StorageName.DISK, 0, "leave shuffle out"),
         (ServiceName.KAFKA, False, StorageName.S3, 0, "needs storage='disk'"),
     ],

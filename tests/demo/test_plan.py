@@ -8,7 +8,7 @@ from fanout.demo.options import DemoOptions, ServiceName
 from fanout.demo.plan import Action, Kind, SparkProcess, draw_plan
 
 SEEDS = range(50)
-KINESIS, KAFKA, KAFKA_SHARE = ServiceName
+KINESIS, KAFKA, KAFKA_SHARE, QUEUE = ServiceName
 OF_DATAFRAMES = {SparkProcess.PLANNER, SparkProcess.WORKER}
 
 every_source = pytest.mark.parametrize("source", ServiceName)
@@ -35,7 +35,7 @@ def test_a_lander_is_killed_before_its_driver_and_changes_nothing_else(
     alone = options(seed, source=source)
     plan = draw_plan(alone)
     assert plan.kill_processes == ()
-    if source is KAFKA_SHARE:
+    if source.lends:
         return
     with_landers = draw_plan(replace(alone, landers=2))
     (kill,) = with_landers.kill_processes
@@ -101,7 +101,8 @@ def test_everything_that_can_be_done_to_a_service_is_in_its_plan(seed: int) -> N
     }
     several = draw_plan(replace(options(seed, source=KAFKA), nodes=3))
     of_nodes = {action.kind for action in several.actions} - done[KAFKA]
-    assert done[KINESIS] | done[KAFKA] | of_nodes == set(Kind)
+    assert done[KINESIS] | done[KAFKA] | done[QUEUE] | of_nodes == set(Kind)
+    assert not done[QUEUE] & done[KINESIS]
     assert of_nodes == {Kind.MOVE, Kind.HANG}
     assert not done[KINESIS] & done[KAFKA]
     assert done[KAFKA_SHARE] == done[KAFKA]

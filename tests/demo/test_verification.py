@@ -57,6 +57,16 @@ def test_where_there_is_no_order_none_is_proven() -> None:
     assert (proof.out_of_order, proof.holds) == (None, True)
 
 
+def test_what_a_queue_delivered_before_is_told_apart_from_what_the_output_has_twice() -> None:
+    records = [sent(0, ""), sent(1, ""), sent(2, "")]
+    again = msgspec.structs.replace(read(records[1], 1), deliveries=2)
+    proof = prove(records, [records[0], again, records[2]], source=ServiceName.KINESIS_QUEUE)
+    assert (proof.redelivered, proof.duplicated, proof.holds) == (1, 0, True)
+    twice = prove(records, [*records, again], source=ServiceName.KINESIS_QUEUE)
+    assert (twice.redelivered, twice.duplicated, twice.holds) == (1, 1, False)
+    assert prove(records, records).redelivered is None
+
+
 def test_a_lost_record_is_found() -> None:
     proof = prove([sent(0), sent(1)], [read(sent(1))])
     assert (proof.lost, proof.holds) == (1, False)

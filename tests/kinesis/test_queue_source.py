@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -231,3 +232,18 @@ async def test_a_queue_that_is_not_there_is_an_error(work: EmbeddedWork) -> None
             pass
     async with fanout.open(work.source(work.arn)):
         pass
+
+
+async def test_other_clients_of_the_session_know_no_queues(work: EmbeddedWork) -> None:
+    source = work.source()
+    before = deepcopy(await operations_of(source.session))
+    work.put([1])
+    async with fanout.open(source) as stream:
+        await take(stream, 1)
+    assert await operations_of(source.session) == before
+
+
+async def operations_of(session: Any) -> Any:
+    """Return the operations of a new client of a session."""
+    async with session.client("kinesis", region_name="us-east-1") as client:
+        return client.meta.service_model._service_description["operations"]

@@ -121,7 +121,7 @@ async def find_credentials(session: aioboto3.Session | None) -> Any:
 def _provider(session: aioboto3.Session | None) -> Any:
     if session is None:
         inner = AioSession()
-        inner.register("after-call", _hide_signed_headers)
+        inner.register("after-call", hide_signed_headers)
     else:
         inner = inner_session(session)
     _ = inner.full_config  # reads the configuration
@@ -167,19 +167,20 @@ def inner_session(session: aioboto3.Session) -> Any:
 
 def hide_secrets(client: Any) -> None:
     """Remove secrets from the errors of a client, and of no other of its session."""
-    client.meta.events.register("after-call", _hide_signed_headers)
+    client.meta.events.register("after-call", hide_signed_headers)
     service = client.meta.service_model.service_id.hyphenize()
     # Before the handler that raises the error.
-    client.meta.events.register_first(f"needs-retry.{service}", _hide_proxy)
+    client.meta.events.register_first(f"needs-retry.{service}", hide_proxy)
 
 
-def _hide_signed_headers(parsed: dict[str, Any], **_: object) -> None:
+def hide_signed_headers(parsed: dict[str, Any], **_: object) -> None:
+    """Remove what was signed from the message about a wrong signature."""
     error = parsed.get("Error", {})
     if "Message" in error:
         error["Message"] = error["Message"].partition(_SIGNED_HEADERS)[0].rstrip()
 
 
-def _hide_proxy(caught_exception: BaseException | None, **_: object) -> None:
+def hide_proxy(caught_exception: BaseException | None, **_: object) -> None:
     """Keep the error below one of a proxy out of tracebacks: it has the proxy's password."""
     if isinstance(caught_exception, ProxyConnectionError):
         caught_exception.__suppress_context__ = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
 import msgspec
 from botocore.exceptions import ClientError
@@ -15,7 +15,8 @@ from fanout.kinesis.aws.client import all_pages
 from fanout.kinesis.aws.client_config import go_past_proxies, pinned_config
 from fanout.kinesis.aws.credentials import hide_secrets
 from fanout.kinesis.aws.endpoint import check_endpoint
-from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
+from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies
+from fanout.kinesis.aws.repeated_calls import RepeatedCalls
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.queue.model import add_queues
 
@@ -35,6 +36,15 @@ _CONNECT_TIMEOUT: Final = 15.0
 # Seconds beyond the wait that a call asks for.
 _READ_TIMEOUT: Final = 45.0
 _MAX_QUEUES: Final = 10_000
+# The operations that a reader calls all the time, and those about dead letters.
+_REPEATED: Final = (
+    "ReceiveQueueRecords",
+    "AcknowledgeQueueRecords",
+    "UpdateQueueRecordsVisibility",
+    "ReceiveDeadLetterQueueRecords",
+    "UpdateDeadLetterQueueRecordsVisibility",
+    "RestoreDeadLetterQueueRecords",
+)
 
 
 class QueueRecord(msgspec.Struct, frozen=True, rename="pascal"):
@@ -53,7 +63,20 @@ class _Received(msgspec.Struct, frozen=True, rename="pascal"):
     queue_records: list[QueueRecord]
 
 
-_ANSWER: Final = msgspec.json.Decoder(_Received)
+class _Entry(msgspec.Struct, frozen=True, rename="pascal"):
+    receipt_handle: str
+    error_code: str = "InternalFailureException"
+    error_message: str = ""
+
+
+class _Settled(msgspec.Struct, frozen=True, rename="pascal"):
+    successful: list[_Entry] = []
+    failed: list[_Entry] = []
+
+
+_RECEIVED: Final = msgspec.json.Decoder(_Received)
+_SETTLED: Final = msgspec.json.Decoder(_Settled)
+T = TypeVar("T")
 
 
 @final
@@ -97,8 +120,6 @@ async def open_queue_client(
         go_past_proxies(client)
         add_queues(client.meta.service_model)
         deliver_raw_bodies(client)
-        for operation in ("ReceiveQueueRecords", "ReceiveDeadLetterQueueRecords"):
-            client.meta.service_model.operation_model(operation).has_streaming_output = True
         hide_secrets(client)
         yield QueueClient(client, await session.get_credentials())
 
@@ -110,6 +131,7 @@ class QueueClient:
     def __init__(self, client: Any, credentials: Any) -> None:
         self._client = client
         self._credentials = credentials
+        self._calls = RepeatedCalls(client, credentials, _REPEATED)
 
     async def renew_credentials(self) -> None:
         """Renew the credentials."""
@@ -158,22 +180,14 @@ class QueueClient:
         self, arn: str, *, wait: int, visible_after: int, letters: Letters = ""
     ) -> Sequence[QueueRecord]:
         """Receive up to ten records, which nobody else gets for so many seconds."""
-        answer = await self._call(
-            f"Receive{letters}QueueRecords",
-            QueueARN=arn,
-            Limit=MOST_RECORDS,
-            WaitTimeSeconds=wait,
-            VisibilityTimeoutSeconds=visible_after,
-        )
-        body = take_raw_body(answer)
-        try:
-            received = b"".join([chunk async for chunk in body.chunks()])
-        finally:
-            body.close()
-        try:
-            return _ANSWER.decode(received).queue_records
-        except (*MALFORMED_JSON, msgspec.ValidationError) as error:
-            raise MalformedEventError("an answer of the queue cannot be read") from error
+        asked = {
+            "QueueARN": arn,
+            "Limit": MOST_RECORDS,
+            "WaitTimeSeconds": wait,
+            "VisibilityTimeoutSeconds": visible_after,
+        }
+        answer = await self._calls.call(f"Receive{letters}QueueRecords", asked)
+        return _read(_RECEIVED, answer).queue_records
 
     async def acknowledge(
         self, arn: str, receipts: Sequence[str], letters: Letters = ""
@@ -199,11 +213,12 @@ class QueueClient:
     async def _settle(
         self, operation: str, arn: str, entries: Sequence[Mapping[str, Any]]
     ) -> Mapping[str, Exception]:
-        answer = await self._call(operation, QueueARN=arn, Entries=entries)
-        confirmed = {each["ReceiptHandle"] for each in answer.get("Successful", ())}
-        failed = {each["ReceiptHandle"]: each for each in answer.get("Failed", ())}
+        asked = {"QueueARN": arn, "Entries": entries}
+        answer = _read(_SETTLED, await self._calls.call(operation, asked))
+        confirmed = {each.receipt_handle for each in answer.successful}
+        failed = {each.receipt_handle: each for each in answer.failed}
         return {
-            handle: _entry_error(operation, failed.get(handle, {}))
+            handle: _entry_error(operation, failed.get(handle))
             for handle in (entry["ReceiptHandle"] for entry in entries)
             if handle not in confirmed
         }
@@ -213,8 +228,16 @@ class QueueClient:
         return await self._client._make_api_call(operation, arguments)  # noqa: SLF001
 
 
-def _entry_error(operation: str, entry: Mapping[str, Any]) -> Exception:
-    code = entry.get("ErrorCode", "InternalFailureException")
-    text = entry.get("ErrorMessage", "the service did not answer about the record")
-    error: Exception = ClientError({"Error": {"Code": code, "Message": text}}, operation)
+def _read(decoder: msgspec.json.Decoder[T], answer: bytes) -> T:
+    try:
+        return decoder.decode(answer)
+    except (*MALFORMED_JSON, msgspec.ValidationError) as error:
+        raise MalformedEventError("an answer of the queue cannot be read") from error
+
+
+def _entry_error(operation: str, entry: _Entry | None) -> Exception:
+    if entry is None:
+        entry = _Entry("", error_message="the service did not answer about the record")
+    told = {"Error": {"Code": entry.error_code, "Message": entry.error_message}}
+    error: Exception = ClientError(told, operation)
     return error

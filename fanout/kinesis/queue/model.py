@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,15 @@ if TYPE_CHECKING:
 
 
 def add_queues(model: ServiceModel) -> None:
-    """Add the operations on queues to a client's or a server's model; what it has stays."""
-    document: Any = model._service_description  # noqa: SLF001 - no public name exists
-    if "ReceiveQueueRecords" not in document["operations"]:
-        for kind, added in _added().items():
-            for name, shape in added.items():
-                document[kind].setdefault(name, shape)
+    """Add the operations on queues to a client's or a server's model; what it has stays.
+
+    The model gets a document of its own: the one that it had is that of the whole session.
+    """
+    document: Any = deepcopy(model._service_description)  # noqa: SLF001 - no public name exists
+    for kind, added in _added().items():
+        for name, shape in added.items():
+            document[kind].setdefault(name, shape)
+    type(model).__init__(model, document, model.service_name)
 
 
 @cache

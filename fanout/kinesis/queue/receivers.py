@@ -42,6 +42,8 @@ _LOOK_EVERY: Final = 0.125
 _MAX_HELD: Final = 43_200
 # Seconds for which a call may still bring records when the stream closes.
 _GRACE: Final = 1.0
+# Seconds in which the service hears that a call was cut off.
+_CUT_OFF: Final = 0.1
 # Seconds for which giving records back may take then.
 _CLOSING: Final = 10.0
 _MAX_WAIT: Final = 20  # seconds, the service's limit
@@ -198,6 +200,8 @@ class QueueMember:
                 each.cancel()
             if late:
                 await asyncio.wait(late)
+                # A call that the service still serves would take what is given back.
+                await asyncio.sleep(_CUT_OFF)
         rest = self._take([*self._held])
         try:
             async with asyncio.timeout(_CLOSING):
