@@ -23,6 +23,7 @@ from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import CommitStatistics
 from fanout.errors import FanOutError, ServiceError
 from fanout.kafka.group.calls import FENCED, AssignedPartition, Code, Identity
+from fanout.kafka.group.transactional import Claim
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.offsets import cursor_before, next_offset
 
@@ -89,7 +90,8 @@ class ConsumerMember:
         self._give_up_by = math.inf  # when the broker takes everything, unless it hears of less
         self._owned_changed = False
         self._beat, self._change, self._store = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._stored = asyncio.Event()
+        self._stored, self._told = asyncio.Event(), asyncio.Event()
+        self._committing = asyncio.Lock()
         self._pending: dict[Partition, int] = {}
         self._counts = _PartitionCounts()
         self._committed: Mapping[str, Position] = {}
@@ -110,6 +112,33 @@ class ConsumerMember:
 
     def finish(self, end: End) -> None:
         """Do nothing: a partition has no end."""
+
+    def claim(self, offsets: Mapping[Partition, int]) -> Claim:
+        """Claim offsets for a transaction, by the present epoch."""
+        return Claim(self.group, self._identity, offsets, dict(self._counts.texts))
+
+    async def commits_nothing(self) -> None:
+        """Wait for a commit that is under way, and begin no other one: it could arrive too late."""
+        async with self._committing:
+            self._pending.clear()
+            self._stored.set()
+
+    async def follows(self, before: Identity) -> bool:
+        """Ask the coordinator at once; return whether the member has another epoch by then."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._session):
+                for _ in range(2):  # the answer to a heartbeat from before says nothing
+                    if self._identity == before:
+                        self._told.clear()
+                        self._beat.set()
+                        await self._told.wait()
+        return self._identity != before
+
+    def stored(self, offsets: Mapping[Partition, int]) -> None:
+        """Count offsets that a transaction has stored."""
+        done = {str(partition): cursor_before(offset) for partition, offset in offsets.items()}
+        self._committed = {**self._committed, **done}  # a new one: other threads read statistics
+        self._succeeded += 1
 
     @property
     def commits(self) -> CommitStatistics:
@@ -186,6 +215,7 @@ class ConsumerMember:
                 case _:
                     await self._rejoin(holder)
                     interval = _PAUSE
+            self._told.set()
 
     async def _renew(
         self,
@@ -354,10 +384,11 @@ class ConsumerMember:
     async def _commit(self) -> bool:
         """Commit what is pending and owned; return whether nothing is left to be tried again."""
         owned = {each.partition for each in self._owned}
-        offsets = {p: offset for p, offset in self._pending.items() if p in owned}
-        if not offsets:
-            return True
-        codes = await self._calls.commit(self._identity, offsets, self._counts.texts)
+        async with self._committing:
+            offsets = {p: offset for p, offset in self._pending.items() if p in owned}
+            if not offsets:
+                return True
+            codes = await self._calls.commit(self._identity, offsets, self._counts.texts)
         done = {str(p): cursor_before(offsets[p]) for p, code in codes.items() if not code}
         self._committed = {**self._committed, **done}  # a new one: other threads read statistics
         for partition, code in codes.items():
