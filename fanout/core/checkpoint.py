@@ -16,7 +16,6 @@ from fanout.errors import PositionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fanout.core.membership import SharedSplits
     from fanout.core.positions import Position
 
 # A full snapshot takes about 150 bytes per split, and what its source keeps there; services stop at
@@ -48,13 +47,13 @@ class Checkpoint:
     Args:
         source: The identity of the source that the positions belong to.
         splits: The state of each split by its id.
-        shared: The splits of the group by whose process they were delivered; None without a group,
-            and in positions that were read back.
+        shared: What a group's process has that delivered them (`SharedSplits`); None without a
+            group, and in positions that were read back.
     """
 
     source: str
     splits: Mapping[str, SplitPosition] = field(default_factory=lambda: MappingProxyType({}))
-    shared: SharedSplits | None = field(default=None, compare=False, repr=False)
+    shared: object = field(default=None, compare=False, repr=False)
 
     def to_json(self) -> str:
         """Write the checkpoint as JSON that `from_json` reads back.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.drain import Drained
+from fanout.core.membership import SharedSplits
 from fanout.core.opening import resolve_start
 from fanout.core.option_checks import check_text
 from fanout.core.positions import Cursor
@@ -314,7 +315,7 @@ class TopicWriter:
 def _of_member(checkpoint: Checkpoint) -> MemberPositions | None:
     """Return positions as those that a member of a group has delivered; None without a group."""
     shared = checkpoint.shared
-    if shared is None or not isinstance(shared.membership, ConsumerMember):
+    if not isinstance(shared, SharedSplits) or not isinstance(shared.membership, ConsumerMember):
         return None
     positions = {id_: state.position for id_, state in checkpoint.splits.items()}
     return MemberPositions(shared, shared.membership, positions)
