@@ -22,8 +22,7 @@ from fanout.core.error_text import text_of
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import CommitStatistics
 from fanout.errors import FanOutError, ServiceError
-from fanout.kafka.group.calls import FENCED, AssignedPartition, Code, Identity
-from fanout.kafka.group.transactional import Claim
+from fanout.kafka.group.calls import FENCED, AssignedPartition, Claim, Code, Identity
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.offsets import cursor_before, next_offset
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from fanout.core.membership import aborted
@@ -15,19 +14,8 @@ if TYPE_CHECKING:
 
     from fanout.core.membership import SharedSplits
     from fanout.core.positions import Position
-    from fanout.kafka.group.calls import Identity
+    from fanout.kafka.group.calls import Claim
     from fanout.kafka.group.member import ConsumerMember
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The offsets that a member says it may store, by its epoch; `texts` are those of topics."""
-
-    group: str
-    member: Identity
-    offsets: Mapping[Partition, int]
-    texts: Mapping[str, str]
 
 
 @final

@@ -77,7 +77,7 @@ from fanout.kafka.transactions.outcome import TransactionDescription, Transactio
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from fanout.kafka.group.transactional import Claim
+    from fanout.kafka.group.calls import Claim
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.transactions.commit_token import CommitToken
 

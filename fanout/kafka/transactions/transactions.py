@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
     from fanout.kafka.cluster import Cluster
-    from fanout.kafka.group.transactional import Claim
+    from fanout.kafka.group.calls import Claim
     from fanout.kafka.partitions import Partition
     from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
     from fanout.kafka.transactions.outcome import TransactionDescription

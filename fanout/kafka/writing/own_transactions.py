@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.kafka.group.transactional import Claim, MemberPositions
+    from fanout.kafka.group.calls import Claim
+    from fanout.kafka.group.transactional import MemberPositions
     from fanout.kafka.partitions import Partition
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.kafka.writing.delivery import Delivery
