@@ -156,7 +156,7 @@ class ConsumerMember:
 
     async def leave(self) -> None:
         """Commit what is acknowledged, and leave the group, within a few seconds."""
-        if self._identity.epoch <= _JOINS:
+        if self._identity.epoch == _JOINS:
             return
         static = self._identity.instance_id is not None
         with suppress(TimeoutError):
@@ -179,8 +179,9 @@ class ConsumerMember:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval):
                     await self._beat.wait()
-            full = failures > 0 or self._identity.epoch == _JOINS
-            told = self._owned if full or self._owned_changed else None
+            leaving = self._identity.epoch == _LEAVES
+            full = not leaving and (failures > 0 or self._identity.epoch == _JOINS)
+            told = self._owned if full or (self._owned_changed and not leaving) else None
             self._beat.clear()
             self._owned_changed = False
             member, sent = self._identity, self._clock()
@@ -200,6 +201,8 @@ class ConsumerMember:
                 log.info("a heartbeat to the group %s failed: %s", self.group, text_of(error))
                 continue
             failures = 0
+            if leaving:
+                self._identity = self._anew()
             if member is not self._identity:  # everything was given up meanwhile
                 interval = 0.0
                 continue
@@ -211,6 +214,9 @@ class ConsumerMember:
                     refused_since = sent if refused_since is None else refused_since
                     self._check_instance(sent - refused_since)
                     interval = 1.0
+                case Code.UNKNOWN_MEMBER_ID:
+                    await self._rejoin(holder, self._anew())
+                    interval = _PAUSE
                 case _:
                     await self._rejoin(holder)
                     interval = _PAUSE
@@ -242,10 +248,14 @@ class ConsumerMember:
             self._change.set()
         return answer.interval
 
-    async def _rejoin(self, holder: SplitHolder) -> None:
-        """Give everything up at once, and begin as a new member with the same id."""
+    async def _rejoin(self, holder: SplitHolder, identity: Identity | None = None) -> None:
+        """Give everything up at once, leave, and begin as a new member.
+
+        The coordinator may not have missed this one. It would take a commit that is on its way
+        after the partitions are granted anew, unless the member has left before.
+        """
         lost, self._owned, self._target = self._owned, frozenset(), frozenset()
-        self._identity = self._as(_JOINS)
+        self._identity = identity or self._as(_LEAVES)
         self._give_up_by = self._renewed = self.valid_until = math.inf
         self._pending.clear()
         self._stored.set()
@@ -290,6 +300,9 @@ class ConsumerMember:
 
     def _as(self, epoch: int) -> Identity:
         return Identity(self._identity.id, epoch, self._identity.instance_id)
+
+    def _anew(self) -> Identity:
+        return Identity(str(uuid.uuid4()), _JOINS, self._identity.instance_id)
 
     # Partitions that come and go.
 
