@@ -362,7 +362,8 @@ class ConsumerMember:
             codes = await self._calls.commit(member, first, self._counts.texts)
             if any(codes.values()):
                 return  # another heartbeat says who owns it
-        if member != self._identity or not taken <= self._target:
+        late = self._clock() >= self.valid_until  # a process that stood still
+        if late or member != self._identity or not taken <= self._target:
             self._change.set()
             return
         for partition in partitions:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -23,7 +23,7 @@ from aiokafka.errors import (
 )
 
 from fanout.core.membership import SharedSplits
-from fanout.errors import SplitLostError
+from fanout.errors import BatchNotWrittenError, SplitLostError
 from fanout.kafka.group.calls import AssignedPartition, Code, Heartbeat, Stored
 from fanout.kafka.group.member import ConsumerMember
 from fanout.kafka.group.transactional import MemberPositions
@@ -81,6 +81,7 @@ class ModelCoordinator:
     pending: dict[str, tuple[dict[int, int], float]] = field(default_factory=dict)
     written: dict[str, list[int]] = field(default_factory=dict)
     output: Counter[int] = field(default_factory=Counter)
+    expired: set[str] = field(default_factory=set)  # transactional ids
     refuses: type[Exception] | None = None
 
     def heartbeat(
@@ -168,6 +169,7 @@ class ModelCoordinator:
         for name, (_, until) in list(self.pending.items()):
             if self._now >= until:
                 self.end(name, commit=False)
+                self.expired.add(name)
 
     def moves(self) -> None:
         """Another broker has loaded the group, and begins to wait for its members."""
@@ -208,7 +210,9 @@ class ModelCoordinator:
         if state is None or member.epoch != state.epoch:
             code = Code.UNKNOWN_MEMBER_ID if state is None else Code.STALE_MEMBER_EPOCH
             raise BrokerError(code, "model")
-        if {each.number for each in partitions} & {n for at, _ in self.pending.values() for n in at}:
+        if {each.number for each in partitions} & {
+            n for at, _ in self.pending.values() for n in at
+        }:
             raise BrokerError(Code.UNSTABLE_OFFSET_COMMIT, "model")
         at = self.referee.stored
         return {
@@ -221,14 +225,24 @@ class ModelCoordinator:
     # Transactions.
 
     def claim(self, name: str, claim: Claim) -> None:
+        self.expire()
+        if name in self.expired:
+            return  # how it ended is asked for at its end
         if any(self._refusal(claim.member, each.number) for each in claim.offsets):
             raise MemberRefusedError("model")
         offsets = {each.number: at for each, at in claim.offsets.items()}
         self.pending[name] = offsets, self._now + TRANSACTION
         self.texts |= dict.fromkeys(offsets, claim.texts[TOPIC])
 
-    def end(self, name: str, *, commit: bool) -> None:
+    def begin(self, name: str) -> None:
+        """Begin with a transactional id, which aborts its open transaction."""
+        self.end(name, commit=False)
+        self.expired.discard(name)
+
+    def end(self, name: str, *, commit: bool) -> TransactionOutcome:
         """End an open transaction; once more does nothing."""
+        if name in self.expired:
+            return TransactionOutcome.EXPIRED
         offsets, _ = self.pending.pop(name, ({}, 0.0))
         numbers = self.written.pop(name, [])
         if commit:
@@ -236,6 +250,7 @@ class ModelCoordinator:
             self.referee.acknowledged.update(numbers)
             for number, offset in offsets.items():
                 self.referee.store(f"{TOPIC}-{number}", offset - 1)
+        return TransactionOutcome.COMMITTED if commit else TransactionOutcome.ABORTED
 
     @property
     def _now(self) -> float:
@@ -314,10 +329,9 @@ class ModelTransactions:
 
     async def end(self, name: str, _: object, *, patience: float) -> TransactionOutcome:
         del patience
-        await self._until_answered(lambda: self.calls.coordinator.end(name, commit=True))
-        return TransactionOutcome.COMMITTED
+        return await self._until_answered(lambda: self.calls.coordinator.end(name, commit=True))
 
-    async def _until_answered(self, work: Callable[[], None]) -> None:
+    async def _until_answered(self, work: Callable[[], _T]) -> _T:
         while True:
             try:
                 return await self.calls.call(work)
@@ -337,8 +351,13 @@ _MOVES = (NotCoordinatorForGroupError, GroupLoadInProgressError)
 class Copier(Process):
     """A process that commits what it reads in transactions, with what it has made of it."""
 
-    transactions: ModelTransactions
     own: OwnTransactions
+
+    async def live(self, most: int | None = None) -> None:
+        """Open a new writer where a transaction has taken too long."""
+        while self.alive and not (self.stream and self.stream.stopping):
+            with suppress(BatchNotWrittenError):
+                return await super().live(most)
 
     async def work(self, drained: Drained) -> None:
         await super().work(drained)
@@ -368,6 +387,7 @@ async def join(
     calls: Any = ProcessCalls(process, coordinator, process.random.uniform(0.98, 1.02))
     if isinstance(process, Copier):
         cluster: Any = ModelTransactions(calls)
+        coordinator.begin(process.name)
         joined: Any = SimpleNamespace(transactional_id=process.name, incarnation=None)
         process.own = OwnTransactions(cluster, cluster, joined, timeout=TRANSACTION)
     member = ConsumerMember(
