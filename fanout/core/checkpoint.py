@@ -47,10 +47,13 @@ class Checkpoint:
     Args:
         source: The identity of the source that the positions belong to.
         splits: The state of each split by its id.
+        shared: What a group's process has that delivered them (`SharedSplits`); None without a
+            group, and in positions that were read back.
     """
 
     source: str
     splits: Mapping[str, SplitPosition] = field(default_factory=lambda: MappingProxyType({}))
+    shared: object = field(default=None, compare=False, repr=False)
 
     def to_json(self) -> str:
         """Write the checkpoint as JSON that `from_json` reads back.

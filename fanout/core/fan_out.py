@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
@@ -115,7 +116,7 @@ class FanOut:
     @property
     def delivered(self) -> Checkpoint:
         """The positions after everything that was handed out, acknowledged or not."""
-        return self._progress.delivered()
+        return replace(self._progress.delivered(), shared=self._shared)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -211,7 +212,7 @@ class FanOut:
                 self._subscribers.give_back(basket.events)
                 raise
             batches = self._progress.deliver(basket.events)
-            return Drained(batches, self._progress.delivered(), self.watermark)
+            return Drained(batches, self.delivered, self.watermark)
 
     def stop(self) -> None:
         """End the reading after the batch that was handed out, for example when SIGTERM comes.

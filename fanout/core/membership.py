@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Collection,
         Iterator,
         Mapping,
+        Sequence,
     )
     from contextlib import AbstractAsyncContextManager
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from fanout.core.events import End, Split
     from fanout.core.lifecycle_log import LifecycleLog
     from fanout.core.positions import Position
-    from fanout.core.progress import Progress
+    from fanout.core.progress import Progress, SplitProgress
     from fanout.core.source import Connection, Source
     from fanout.core.statistics import CommitStatistics
     from fanout.core.subscribers import Subscribers
@@ -147,6 +148,10 @@ class SharedSplits:
         self._acknowledged = asyncio.Event()
         self._on_leaving: Callable[[str], None] = _ignore
         self._ends: dict[str, End] = {}  # of splits that are read to their end
+        # Up to where splits were delivered that left before that was acknowledged.
+        self._left: dict[str, Position] = {}
+        self._again: set[str] = set()  # splits that are about to be delivered again
+        self._in_transactions = self._over = False
         self._granted = self._handed_over = self._lost = 0
 
     @asynccontextmanager
@@ -154,7 +159,12 @@ class SharedSplits:
         """Take part in the group while the block runs; nothing is read after it."""
         async with self._subscribers.running(self._ended):
             self._subscribers.spawn(self._take_part(), "membership")
-            yield
+            try:
+                yield
+            finally:
+                self._over = True
+                for state in self._progress:
+                    self._note_left(state)
 
     async def _take_part(self) -> None:
         try:
@@ -174,9 +184,14 @@ class SharedSplits:
         """Name the group."""
         return self._membership.group
 
+    @property
+    def membership(self) -> Membership:
+        """This process's part in the group."""
+        return self._membership
+
     def owns(self, split_id: str) -> bool:
-        """Return whether this process has a split, by the last that it heard."""
-        return split_id in self._owned
+        """Return whether a split may be delivered here, by the last that was heard of it."""
+        return split_id in self._owned and split_id not in self._again
 
     @property
     def valid(self) -> bool:
@@ -211,7 +226,67 @@ class SharedSplits:
 
     def report(self, split_id: str) -> None:
         """Acknowledge what was delivered of a split without records."""
-        self.acknowledge({split_id: self._progress[split_id].acknowledged})
+        if not self._in_transactions:  # the next one stores it
+            self.acknowledge({split_id: self._progress[split_id].acknowledged})
+
+    # What a transaction asks that stores positions in the group together with what it writes.
+
+    def claim(self, positions: Mapping[str, Position]) -> dict[str, Position]:
+        """Return what of delivered positions the group has not stored; from now on nobody else may.
+
+        Raises:
+            SplitLostError: If a split has left before all that was delivered of it was stored.
+        """
+        self._in_transactions = True
+        lost = {id_ for id_, at in positions.items() if not self._has(id_, at)}
+        if lost := lost | self._left.keys():
+            raise aborted(lost, self.group)
+        reported = {id_: self._progress[id_].reported for id_ in positions if id_ in self._progress}
+        return {
+            id_: positions[id_]
+            for id_, stored in reported.items()
+            if stored is None or not reaches(stored, positions[id_])
+        }
+
+    def settle(self, positions: Mapping[str, Position]) -> None:
+        """Acknowledge positions that a transaction has stored."""
+        mine = {id_: at for id_, at in positions.items() if self._may_acknowledge(id_, at)}
+        self._progress.acknowledge(mine)
+        for id_ in [id_ for id_, at in self._left.items() if id_ in positions]:
+            if reaches(positions[id_], self._left[id_]):
+                del self._left[id_]
+        self._acknowledged.set()
+
+    async def deliver_again(self) -> None:
+        """Begin again behind what is acknowledged, after a transaction that was aborted.
+
+        Cancellation: all of it comes again all the same.
+        """
+        self._left.clear()
+        if not self._over:
+            behind = [state for state in self._progress if state.acknowledged != state.delivered]
+            self._again.update(state.split.id for state in behind)
+            beginning = self._begin_again(behind)
+            await asyncio.wait([self._subscribers.spawn(beginning, "begins again")])
+
+    async def _begin_again(self, behind: Sequence[SplitProgress]) -> None:
+        for state in behind:
+            self._on_leaving(state.split.id)
+        for state in behind:
+            id_ = state.split.id
+            if self._follows(state):
+                await self._stop([id_])
+            state.rewind()
+            self._again.discard(id_)
+            if self._follows(state) and id_ in self._owned:
+                self._subscribers.start(state.split, state.acknowledged)
+        self._acknowledged.set()  # what leaves has nothing more to wait for
+
+    def _follows(self, state: SplitProgress) -> bool:
+        return state.split.id in self._progress and self._progress[state.split.id] is state
+
+    def _has(self, split_id: str, position: Position) -> bool:
+        return self._may_acknowledge(split_id, position) or self._is_stored(split_id, position)
 
     def _ended(self, end: End) -> None:
         self._ends[end.split.id] = end
@@ -287,6 +362,7 @@ class SharedSplits:
             self._lifecycle.handed_over(split, state.acknowledged, complete=complete)
             self._handed_over += 1
             self._stored[split.id] = state.acknowledged
+            self._note_left(state)
             self._forget(split.id)
 
     async def _tell(self, splits: tuple[Split, ...]) -> None:
@@ -311,6 +387,7 @@ class SharedSplits:
             self._lifecycle.split_lost(self._progress[id_].split, self._progress[id_].acknowledged)
             self._lost += 1
             self._stored.pop(id_, None)  # what was acknowledged last may be stored or not
+            self._note_left(self._progress[id_])
             self._forget(id_)
         self._acknowledged.set()  # a hand-over of them is over
         await self._stop(lost)
@@ -318,6 +395,10 @@ class SharedSplits:
     def delivered_bytes(self, split_id: str) -> int:
         """Return how many bytes of a split were delivered here since it was granted."""
         return self._progress[split_id].bytes if split_id in self._progress else 0
+
+    def _note_left(self, state: SplitProgress) -> None:
+        if state.acknowledged != state.delivered:
+            self._left[state.split.id] = state.delivered
 
     def _forget(self, split_id: str) -> None:
         self._owned.discard(split_id)
@@ -346,5 +427,16 @@ def lost_splits(split_ids: Collection[str], group: str) -> SplitLostError:
     return SplitLostError(
         f"the group {group} has given {names} to another process, which delivers again what was "
         f"not acknowledged here in time; go on with the next batch",
+        tuple(sorted(split_ids)),
+    )
+
+
+def aborted(split_ids: Collection[str], group: str) -> SplitLostError:
+    """Build the error of a commit that came after other processes got the splits."""
+    names = ", ".join(sorted(split_ids))
+    return SplitLostError(
+        f"the group {group} has given {names} to another process before the commit, so the "
+        f"transaction is aborted; go on with the next drain, which delivers again what this "
+        f"process still has of it",
         tuple(sorted(split_ids)),
     )

@@ -154,6 +154,11 @@ class SplitProgress:
         if not reaches(position, self.acknowledged):
             self.acknowledged = position
 
+    def rewind(self) -> None:
+        """Go on from what is acknowledged: what came after it is delivered again."""
+        self.delivered = self.records_until = self.acknowledged
+        self.unseen_gaps, self.gap_after = (), None
+
     def _move(self, position: Position) -> None:
         # A reader that skips to the horizon stands behind what it has lost, although the horizon
         # is a lower position; what is stored never moves back.

@@ -111,6 +111,17 @@ class Stored:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The offsets that a member says it may store, by its epoch; `texts` are those of topics."""
+
+    group: str
+    member: Identity
+    offsets: Mapping[Partition, int]
+    texts: Mapping[str, str]
+
+
+@final
 class GroupCalls:
     """Call the coordinator of one group."""
 

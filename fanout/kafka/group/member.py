@@ -22,7 +22,7 @@ from fanout.core.error_text import text_of
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import CommitStatistics
 from fanout.errors import FanOutError, ServiceError
-from fanout.kafka.group.calls import FENCED, AssignedPartition, Code, Identity
+from fanout.kafka.group.calls import FENCED, AssignedPartition, Claim, Code, Identity
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.offsets import cursor_before, next_offset
 
@@ -89,7 +89,8 @@ class ConsumerMember:
         self._give_up_by = math.inf  # when the broker takes everything, unless it hears of less
         self._owned_changed = False
         self._beat, self._change, self._store = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._stored = asyncio.Event()
+        self._stored, self._told = asyncio.Event(), asyncio.Event()
+        self._committing = asyncio.Lock()
         self._pending: dict[Partition, int] = {}
         self._counts = _PartitionCounts()
         self._committed: Mapping[str, Position] = {}
@@ -111,6 +112,33 @@ class ConsumerMember:
     def finish(self, end: End) -> None:
         """Do nothing: a partition has no end."""
 
+    def claim(self, offsets: Mapping[Partition, int]) -> Claim:
+        """Claim offsets for a transaction, by the present epoch."""
+        return Claim(self.group, self._identity, offsets, dict(self._counts.texts))
+
+    async def commits_nothing(self) -> None:
+        """Wait for a commit that is under way, and begin no other one: it could arrive too late."""
+        async with self._committing:
+            self._pending.clear()
+            self._stored.set()
+
+    async def follows(self, before: Identity) -> bool:
+        """Ask the coordinator at once; return whether the member has another epoch by then."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._session):
+                for _ in range(2):  # the answer to a heartbeat from before says nothing
+                    if self._identity == before:
+                        self._told.clear()
+                        self._beat.set()
+                        await self._told.wait()
+        return self._identity != before
+
+    def stored(self, offsets: Mapping[Partition, int]) -> None:
+        """Count offsets that a transaction has stored."""
+        done = {str(partition): cursor_before(offset) for partition, offset in offsets.items()}
+        self._committed = {**self._committed, **done}  # a new one: other threads read statistics
+        self._succeeded += 1
+
     @property
     def commits(self) -> CommitStatistics:
         """Return what the group has stored of this member's; from any thread."""
@@ -128,7 +156,7 @@ class ConsumerMember:
 
     async def leave(self) -> None:
         """Commit what is acknowledged, and leave the group, within a few seconds."""
-        if self._identity.epoch <= _JOINS:
+        if self._identity.epoch == _JOINS:
             return
         static = self._identity.instance_id is not None
         with suppress(TimeoutError):
@@ -151,8 +179,9 @@ class ConsumerMember:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval):
                     await self._beat.wait()
-            full = failures > 0 or self._identity.epoch == _JOINS
-            told = self._owned if full or self._owned_changed else None
+            leaving = self._identity.epoch == _LEAVES
+            full = not leaving and (failures > 0 or self._identity.epoch == _JOINS)
+            told = self._owned if full or (self._owned_changed and not leaving) else None
             self._beat.clear()
             self._owned_changed = False
             member, sent = self._identity, self._clock()
@@ -172,6 +201,8 @@ class ConsumerMember:
                 log.info("a heartbeat to the group %s failed: %s", self.group, text_of(error))
                 continue
             failures = 0
+            if leaving:
+                self._identity = self._anew()
             if member is not self._identity:  # everything was given up meanwhile
                 interval = 0.0
                 continue
@@ -183,9 +214,13 @@ class ConsumerMember:
                     refused_since = sent if refused_since is None else refused_since
                     self._check_instance(sent - refused_since)
                     interval = 1.0
+                case Code.UNKNOWN_MEMBER_ID:
+                    await self._rejoin(holder, self._anew())
+                    interval = _PAUSE
                 case _:
                     await self._rejoin(holder)
                     interval = _PAUSE
+            self._told.set()
 
     async def _renew(
         self,
@@ -213,10 +248,14 @@ class ConsumerMember:
             self._change.set()
         return answer.interval
 
-    async def _rejoin(self, holder: SplitHolder) -> None:
-        """Give everything up at once, and begin as a new member with the same id."""
+    async def _rejoin(self, holder: SplitHolder, identity: Identity | None = None) -> None:
+        """Give everything up at once, leave, and begin as a new member.
+
+        The coordinator may not have missed this one. It would take a commit that is on its way
+        after the partitions are granted anew, unless the member has left before.
+        """
         lost, self._owned, self._target = self._owned, frozenset(), frozenset()
-        self._identity = self._as(_JOINS)
+        self._identity = identity or self._as(_LEAVES)
         self._give_up_by = self._renewed = self.valid_until = math.inf
         self._pending.clear()
         self._stored.set()
@@ -261,6 +300,9 @@ class ConsumerMember:
 
     def _as(self, epoch: int) -> Identity:
         return Identity(self._identity.id, epoch, self._identity.instance_id)
+
+    def _anew(self) -> Identity:
+        return Identity(str(uuid.uuid4()), _JOINS, self._identity.instance_id)
 
     # Partitions that come and go.
 
@@ -320,7 +362,8 @@ class ConsumerMember:
             codes = await self._calls.commit(member, first, self._counts.texts)
             if any(codes.values()):
                 return  # another heartbeat says who owns it
-        if member != self._identity or not taken <= self._target:
+        late = self._clock() >= self.valid_until  # a process that stood still
+        if late or member != self._identity or not taken <= self._target:
             self._change.set()
             return
         for partition in partitions:
@@ -354,10 +397,11 @@ class ConsumerMember:
     async def _commit(self) -> bool:
         """Commit what is pending and owned; return whether nothing is left to be tried again."""
         owned = {each.partition for each in self._owned}
-        offsets = {p: offset for p, offset in self._pending.items() if p in owned}
-        if not offsets:
-            return True
-        codes = await self._calls.commit(self._identity, offsets, self._counts.texts)
+        async with self._committing:
+            offsets = {p: offset for p, offset in self._pending.items() if p in owned}
+            if not offsets:
+                return True
+            codes = await self._calls.commit(self._identity, offsets, self._counts.texts)
         done = {str(p): cursor_before(offsets[p]) for p, code in codes.items() if not code}
         self._committed = {**self._committed, **done}  # a new one: other threads read statistics
         for partition, code in codes.items():

@@ -99,7 +99,7 @@ def _of_groups(answer: Any) -> Iterable[int]:
 
 
 def _of_errors(answer: Any) -> Iterable[int]:
-    return (code for _, code in partition_rows(answer.errors))
+    return (code for _, code, *_ in partition_rows(answer.errors))
 
 
 def _of_offsets(answer: Any) -> Iterable[int]:

@@ -16,6 +16,14 @@ The error codes mean there (TransactionCoordinator.scala):
 - 88 UNSTABLE_OFFSET_COMMIT: an open transaction has set an offset here (KIP-447).
 - 105 TRANSACTIONAL_ID_NOT_FOUND: the broker has no such transactional id (KIP-664).
 
+TxnOffsetCommit has version 3 where a member of the group sets its offsets (KIP-447). The group's
+coordinator answers (ConsumerGroup.validateOffsetCommit):
+
+- 22 ILLEGAL_GENERATION, 110, 113: the epoch is older than the assignment of a partition. The member
+  may have a newer epoch and the partition still, or have lost it.
+- 25 UNKNOWN_MEMBER_ID: the member was not heard for a session, and has lost everything.
+- 82 FENCED_INSTANCE_ID: another process has come with the static id of this one.
+
 Errors pass unchanged as the `aiokafka.errors.KafkaError` of their code, and are retriable where the
 same call may work later.
 """
@@ -25,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from aiokafka.errors import (
     ConcurrentTransactions,
@@ -48,13 +56,20 @@ from aiokafka.protocol.transaction import (
     TxnOffsetCommitRequest,
 )
 
+from fanout.errors import FanOutError
 from fanout.kafka.partitions import Partition, by_topic, partition_rows
 from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
-from fanout.kafka.protocol.error_codes import check_complete, raise_for_code, raise_if_refused
+from fanout.kafka.protocol.error_codes import (
+    CODE_NAMES,
+    check_complete,
+    raise_for_code,
+    raise_if_refused,
+)
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
     DescribeTransactionsRequest,
+    MemberSetsOffsetsRequest,
 )
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.transactions.outcome import TransactionDescription, TransactionState
@@ -62,6 +77,7 @@ from fanout.kafka.transactions.outcome import TransactionDescription, Transactio
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from fanout.kafka.group.calls import Claim
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.transactions.commit_token import CommitToken
 
@@ -70,6 +86,7 @@ _NOT_OPEN: Final = {
     InvalidTxnState.errno,
     InvalidProducerIdMapping.errno,
 }
+_MEMBER_REFUSED: Final = frozenset({22, 25, 82, 110, 113})
 _UNSTABLE_OFFSET: Final = 88
 _ID_NOT_FOUND: Final = 105
 _MARKED_PARTITION: Final = 0
@@ -82,6 +99,11 @@ class NotYetError(KafkaError):  # type: ignore[misc]  # aiokafka is untyped
     """A transaction is still being ended, so the same call may work soon."""
 
     retriable = True
+
+
+@final
+class MemberRefusedError(FanOutError):
+    """A group's coordinator takes no offsets from a member, by the epoch that it has named."""
 
 
 @final
@@ -160,11 +182,35 @@ class TransactionCalls:
             incarnation.epoch,
             by_topic({partition: (offset, metadata) for partition, offset in offsets.items()}),
         )
+        return await self._set(request, transactional_id, group, offsets)
+
+    async def set_claimed(
+        self, transactional_id: str, incarnation: Incarnation, claim: Claim
+    ) -> bool:
+        """Set the offsets that a member claims, as `set_offsets` does.
+
+        Raises:
+            MemberRefusedError: If the group has another member for one of the partitions by now, or
+                may have.
+        """
+        group, offsets, texts = claim.group, claim.offsets, claim.texts
+        rows = {p: (offset, texts.get(p.topic, "")) for p, offset in offsets.items()}
+        transaction = (transactional_id, group, incarnation.producer_id, incarnation.epoch)
+        request = MemberSetsOffsetsRequest(transaction, claim.member.wire, by_topic(rows))
+        return await self._set(request, transactional_id, group, offsets)
+
+    async def _set(
+        self, request: Any, transactional_id: str, group: str, offsets: Mapping[Partition, int]
+    ) -> bool:
         response = await self._groups.send(group, request)
-        codes = dict(partition_rows(response.errors))
+        codes = {partition: code for partition, code, *_ in partition_rows(response.errors)}
         for partition, code in codes.items():
             if code in _NOT_OPEN:
                 return False
+            if code in _MEMBER_REFUSED and isinstance(request, MemberSetsOffsetsRequest):
+                raise MemberRefusedError(
+                    f"the group {group} refuses offsets of this member: {CODE_NAMES[code]}"
+                )
             _check(code, transactional_id, group, partition.topic)
         check_complete(offsets, codes, f"setting offsets of {group}")
         return True

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.error_text import text_of
 from fanout.core.statistics import TransactionStatistics
-from fanout.errors import BatchNotWrittenError, FanOutError, FencedError, StreamStateError
+from fanout.errors import (
+    BatchNotWrittenError,
+    FanOutError,
+    FencedError,
+    SplitLostError,
+    StreamStateError,
+)
 from fanout.kafka.reading.commits import STORED_AGAIN
+from fanout.kafka.transactions.calls import MemberRefusedError
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.writing.policy import FORGOTTEN
 
@@ -18,6 +26,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.kafka.group.calls import Claim
+    from fanout.kafka.group.transactional import MemberPositions
     from fanout.kafka.partitions import Partition
     from fanout.kafka.transactions.transactions import Transactions
     from fanout.kafka.writing.delivery import Delivery
@@ -58,6 +68,9 @@ class OwnTransactions:
         self._store_again_at = 0.0
         # The offsets that are being added to the open transaction, or were.
         self._new: Mapping[Partition, int] = {}
+        self._delivered: tuple[MemberPositions, Claim] | None = None  # the same of a member
+        # Why the open transaction has to be aborted, and whose records come again then.
+        self._lost: tuple[MemberPositions, SplitLostError] | None = None
         self._begun = self._committed = self._aborted = 0
 
     def statistics(self) -> TransactionStatistics:
@@ -82,6 +95,7 @@ class OwnTransactions:
         """Write rows, in a transaction that begins with the first of them."""
         if self._ending:
             await self._end()
+        await self._undo()
         before = self._writer.queued
         try:
             await self._writer.write(rows, delivery)
@@ -105,13 +119,7 @@ class OwnTransactions:
             BatchNotWrittenError: If brokers have aborted the transaction.
             FanOutError: As `KafkaWriter.flush` and `Transactions.end`.
         """
-        if self._ending:
-            await self._end()
-        if self._torn:
-            raise StreamStateError(
-                "a write was cancelled in the middle, so that a part of its records may be in the "
-                "transaction: abort it, or leave the block of the writer"
-            )
+        await self._check()
         again = asyncio.get_running_loop().time() >= self._store_again_at
         known = self._stored | dict(offsets)
         new = {p: at for p, at in known.items() if again or self._stored.get(p) != at}
@@ -124,6 +132,61 @@ class OwnTransactions:
             await self._store()
         self._ending = True
         await self._end()
+
+    async def commit_delivered(self, positions: MemberPositions) -> None:
+        """Commit the rows since the last commit, and what a member of a group has delivered.
+
+        Raises:
+            SplitLostError: If one of its partitions went to another member; the transaction is
+                aborted.
+            FanOutError: As `commit`.
+        """
+        await self._check()
+        try:
+            claim = await positions.claim()
+            if not self._open and not claim.offsets:
+                return
+            await self._writer.flush()
+            self._begin()
+            if claim.offsets:
+                await self._store_delivered(positions)
+        except SplitLostError as error:
+            self._lost = positions, error
+            await self._undo()
+        self._ending = True
+        await self._end()
+
+    async def _undo(self) -> None:
+        """Abort the transaction of which a part was lost, and raise why."""
+        if self._lost is not None:
+            positions, error = self._lost
+            await self.abort()
+            self._lost = None
+            await positions.aborted()
+            raise error
+
+    async def _store_delivered(self, positions: MemberPositions) -> None:
+        """Add to the open transaction what a member has delivered, by its newest epoch."""
+        name, incarnation = self._joined.transactional_id, self._joined.incarnation
+        while True:
+            claim = await positions.claim()
+            self._delivered = positions, claim
+            try:
+                await self._transactions.store_claimed(name, incarnation, claim)
+            except MemberRefusedError:
+                await positions.refused(claim)
+            else:
+                return
+
+    async def _check(self) -> None:
+        if self._ending:
+            await self._end()
+        await self._undo()
+        if self._torn:
+            raise StreamStateError(
+                "a write was cancelled in the middle, so that a part of its records may be in the "
+                "transaction: abort it, or leave the block of the writer"
+            )
 
     async def abort(self) -> None:
         """Abort the open transaction, if there is one."""
@@ -169,9 +232,13 @@ class OwnTransactions:
             # A cancelled call may still be under way. It would begin another transaction if it
             # arrived after the abort; it arrives before this one.
             await self._store()
+        if self._delivered is not None:
+            name, incarnation = self._joined.transactional_id, self._joined.incarnation
+            with suppress(MemberRefusedError):
+                await self._transactions.store_claimed(name, incarnation, self._delivered[1])
         await self._transactions.abort(self._joined.transactional_id, self._joined.incarnation)
         self._aborted += 1
-        self._open, self._torn, self._new = False, False, {}
+        self._open, self._torn, self._new, self._delivered = False, False, {}, None
         self._writer.next_transaction()
 
     async def _end(self) -> None:
@@ -189,7 +256,10 @@ class OwnTransactions:
                 if self._new.keys() == self._stored.keys():
                     now = asyncio.get_running_loop().time()
                     self._store_again_at = now + STORED_AGAIN
-                self._open, self._ending, self._new = False, False, {}
+                if self._delivered is not None:
+                    positions, claim = self._delivered
+                    positions.stored(claim)
+                self._open, self._ending, self._new, self._delivered = False, False, {}, None
                 self._writer.next_transaction()
             case TransactionOutcome.FENCED:
                 raise FencedError(

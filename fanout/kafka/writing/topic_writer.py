@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.drain import Drained
+from fanout.core.membership import SharedSplits
 from fanout.core.opening import resolve_start
 from fanout.core.option_checks import check_text
 from fanout.core.positions import Cursor
@@ -16,6 +17,8 @@ from fanout.core.statistics import Origin
 from fanout.core.user_functions import check_function
 from fanout.errors import OptionError, PositionError, StreamStateError
 from fanout.kafka.cluster import check_cluster
+from fanout.kafka.group.member import ConsumerMember
+from fanout.kafka.group.transactional import MemberPositions
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.kafka_source import KafkaSource
 from fanout.kafka.reading.offsets import cursor_before, next_offset
@@ -192,13 +195,17 @@ class TopicWriter:
         Args:
             positions: What was drained from a stream of a `KafkaSource`, or its `delivered`
                 positions: the records up to there count as processed, if the commit succeeds, and
-                only then. None leaves the positions as they are.
+                only then. None leaves the positions as they are. Where the stream is a member of a
+                `ConsumerGroup`, that group has the positions, and they need no `acknowledge`.
 
         Raises:
             StreamStateError: If the writer has no transactional id, the positions are of another
                 cluster, or a write was cancelled in the middle.
             FencedError: If a newer writer has taken over.
             BatchNotWrittenError: If brokers have aborted the transaction after its timeout.
+            SplitLostError: If a partition of the stream went to another member of its group before
+                the commit. The transaction is aborted, and the stream delivers again what its
+                process still has of it.
             ServiceError: If the group of the positions may not be used, or it is not known whether
                 the transaction was committed. `positions` of the next writer tells.
             FanOutError: As for `write`.
@@ -206,9 +213,14 @@ class TopicWriter:
         Cancellation: the transaction may be committed; call it again to finish it.
         """
         transactions = self._own_transactions("commit")
-        offsets = {} if positions is None else self._offsets(positions)
+        checkpoint = positions.positions if isinstance(positions, Drained) else positions
+        offsets = {} if checkpoint is None else self._offsets(checkpoint)
+        member = None if checkpoint is None else _of_member(checkpoint)
         async with self._lock:
-            await transactions.commit(offsets)
+            if member is None:
+                await transactions.commit(offsets)
+            else:
+                await transactions.commit_delivered(member)
 
     async def abort(self) -> None:
         """Abort the records since the last commit; readers with `read_committed` never see them.
@@ -287,8 +299,7 @@ class TopicWriter:
             )
         return self._transactions
 
-    def _offsets(self, positions: Drained | Checkpoint) -> dict[Partition, int]:
-        checkpoint = positions.positions if isinstance(positions, Drained) else positions
+    def _offsets(self, checkpoint: Checkpoint) -> dict[Partition, int]:
         if checkpoint.source != self._identity:
             raise StreamStateError(
                 f"these are positions of {checkpoint.source}, not of {self._identity}: a "
@@ -299,3 +310,12 @@ class TopicWriter:
             for id_, state in checkpoint.splits.items()
             if isinstance(state.position, Cursor)
         }
+
+
+def _of_member(checkpoint: Checkpoint) -> MemberPositions | None:
+    """Return positions as those that a member of a group has delivered; None without a group."""
+    shared = checkpoint.shared
+    if not isinstance(shared, SharedSplits) or not isinstance(shared.membership, ConsumerMember):
+        return None
+    positions = {id_: state.position for id_, state in checkpoint.splits.items()}
+    return MemberPositions(shared, shared.membership, positions)

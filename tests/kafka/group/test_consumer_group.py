@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import signal
-import sys
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,20 +16,17 @@ from confluent_kafka import Consumer
 import fanout
 from fanout.errors import OptionError, ServiceError, SplitLostError
 from fanout.kafka import ConsumerGroup
-from fanout.kafka.protocol.messages.share_groups import AlterGroupRequest
 from fanout.kinesis import KinesisSource
-from tests.support.kafka.brokers import HERE
+from tests.kafka.group.processes import GUARD, Process, set_session, started, until
 from tests.support.kafka.topics import Topic, committed, seeded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from fanout.testing.kafka.broker import KafkaBroker
 
 PARTITIONS = 6
-SESSION = 3.0
-# Seconds after which a test takes what it waits for as missing.
-GUARD = 180.0
 _GROUPS = itertools.count(1)
 
 
@@ -76,12 +71,6 @@ async def member(topic: Topic, group: ConsumerGroup, **options: Any) -> AsyncIte
         yield read
         stream.stop()
         await task
-
-
-async def until(fact: Callable[[], object]) -> None:
-    async with asyncio.timeout(GUARD):
-        while not fact():  # noqa: ASYNC110 - a stream does not report it
-            await asyncio.sleep(0.02)
 
 
 def put(topic: Topic, count: int, partitions: int = PARTITIONS) -> None:
@@ -259,59 +248,6 @@ async def test_two_processes_with_one_instance_id_are_told(
                     await anext(stream)
 
 
-def set_session(broker: KafkaBroker, group: str, seconds: float = SESSION) -> None:
-    """Have the broker give partitions away after so many seconds without a heartbeat."""
-    from fanout.kafka import Cluster  # noqa: PLC0415
-    from fanout.kafka.protocol.connections import CallTimeouts, open_connections  # noqa: PLC0415
-
-    settings = {"consumer.session.timeout.ms": f"{seconds * 1000:.0f}"}
-
-    async def alter() -> None:
-        cluster = Cluster(broker.bootstrap_servers, security=HERE)
-        async with open_connections(cluster, CallTimeouts(15.0)) as connections:
-            answer = await connections.send_to_any(AlterGroupRequest(group, settings))
-            ((code, *_),) = answer.resources
-            assert code == 0
-
-    asyncio.run(alter())
-
-
-class Process:
-    """A member in a process of its own, and what it has said."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.said: list[dict[str, Any]] = []
-
-    async def listen(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            self.said.append(json.loads(line))
-
-    @property
-    def got(self) -> list[tuple[str, int]]:
-        return [(d["split"], n) for d in self.said if "lost" not in d for n in d["offsets"]]
-
-
-@asynccontextmanager
-async def process(topic: Topic, group: ConsumerGroup) -> AsyncIterator[Process]:
-    servers = topic.broker.bootstrap_servers
-    command = ["-m", "tests.kafka.group.reader", servers, topic.name, group.group_id]
-    started = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE, limit=1 << 24
-    )
-    made = Process(started)
-    listening = asyncio.create_task(made.listen())
-    try:
-        yield made
-    finally:
-        with suppress(ProcessLookupError):
-            started.send_signal(signal.SIGCONT)
-            started.terminate()
-        await started.wait()
-        await listening
-
-
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_member_that_is_gone_loses_its_partitions(
     topic: Topic, group: ConsumerGroup, fault: signal.Signals
@@ -336,6 +272,10 @@ async def test_a_member_that_is_gone_loses_its_partitions(
     # What came before the end and is not stored yet: a batch of each partition at the most.
     assert repeated <= 2 * len(splits)
     check_alone(first, second)
+
+
+def process(topic: Topic, group: ConsumerGroup) -> AbstractAsyncContextManager[Process]:
+    return started("reader", topic.broker.bootstrap_servers, topic.name, group.group_id)
 
 
 async def while_written(topic: Topic, fact: Callable[[], bool]) -> None:

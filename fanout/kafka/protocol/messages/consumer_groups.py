@@ -22,11 +22,14 @@ from aiokafka.protocol.types import (
 
 from fanout.kafka.protocol.messages.flexible import (
     NO_TAGS,
+    OFFSETS,
+    PARTITION_CODES,
     TOPIC,
     TOPIC_PARTITIONS,
     Uuid,
     flexible_array,
     flexible_schema,
+    offset_rows,
     rows,
 )
 
@@ -39,7 +42,6 @@ _OFFSET_FETCH: Final = 9
 _HEARTBEAT: Final = 68
 _DESCRIBE: Final = 69
 _BY_ID: Final = flexible_array(("topic_id", Uuid), ("partitions", CompactArray(Int32)))
-_NO_LEADER_EPOCH: Final = -1
 
 
 class _Assignment(AbstractType[Any]):  # type: ignore[misc]  # aiokafka is untyped
@@ -197,7 +199,7 @@ class OffsetCommitResponse_v9(Response):  # type: ignore[misc]  # noqa: N801 - n
     API_VERSION = 9
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
-        rows("topics", TOPIC, rows("partitions", ("partition", Int32), ("error_code", Int16))),
+        rows("topics", TOPIC, PARTITION_CODES),
     )
 
 
@@ -213,17 +215,7 @@ class OffsetCommitRequest_v9(RequestStruct):  # type: ignore[misc]  # noqa: N801
         ("member_epoch", Int32),
         ("member_id", CompactString()),
         ("instance_id", CompactString()),
-        rows(
-            "topics",
-            TOPIC,
-            rows(
-                "partitions",
-                ("partition", Int32),
-                ("offset", Int64),
-                ("leader_epoch", Int32),
-                ("metadata", CompactString()),
-            ),
-        ),
+        OFFSETS,
     )
 
 
@@ -245,14 +237,7 @@ class MemberCommitRequest(Request[OffsetCommitRequest_v9]):  # type: ignore[misc
     def build(self, request_struct_class: Any) -> Any:
         """Return the request in the only version."""
         member_id, epoch, instance_id = self._member
-        topics = [
-            (
-                topic,
-                [(number, at, _NO_LEADER_EPOCH, text, NO_TAGS) for number, at, text in partitions],
-                NO_TAGS,
-            )
-            for topic, partitions in self._topics
-        ]
+        topics = offset_rows(self._topics)
         return request_struct_class(self._group, epoch, member_id, instance_id, topics, NO_TAGS)
 
 

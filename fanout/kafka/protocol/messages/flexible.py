@@ -8,9 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.protocol.abstract import AbstractType
-from aiokafka.protocol.types import CompactArray, CompactString, Int32, Schema, TaggedFields
+from aiokafka.protocol.types import (
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from io import BytesIO
 
 NO_TAGS: Final[dict[int, bytes]] = {}
@@ -54,3 +63,33 @@ def rows(name: str, *fields: tuple[str, Any]) -> tuple[str, Any]:
 
 TOPIC_PARTITIONS: Final = flexible_array(TOPIC, ("partitions", CompactArray(Int32)))
 """An array of topics, each with the numbers of some of its partitions."""
+
+OFFSETS: Final = rows(
+    "topics",
+    TOPIC,
+    rows(
+        "partitions",
+        ("partition", Int32),
+        ("offset", Int64),
+        ("leader_epoch", Int32),
+        ("metadata", CompactString()),
+    ),
+)
+"""The field with offsets to be stored; `offset_rows` makes its value."""
+
+PARTITION_CODES: Final = rows("partitions", ("partition", Int32), ("error_code", Int16))
+"""The field with the error codes of partitions."""
+
+_NO_LEADER_EPOCH: Final = -1
+
+
+def offset_rows(topics: Sequence[tuple[str, Sequence[tuple[int, int, str]]]]) -> list[Any]:
+    """Return topics with a number, an offset and a text of each partition as `OFFSETS`."""
+    return [
+        (
+            topic,
+            [(number, at, _NO_LEADER_EPOCH, text, NO_TAGS) for number, at, text in partitions],
+            NO_TAGS,
+        )
+        for topic, partitions in topics
+    ]

@@ -1,7 +1,7 @@
 """Requests about transactions, and their answers, which aiokafka lacks.
 
-They follow OffsetFetchRequest.json and DescribeTransactionsRequest.json of Kafka
-(clients/src/main/resources/common/message).
+They follow OffsetFetchRequest.json, DescribeTransactionsRequest.json and
+TxnOffsetCommitRequest.json of Kafka (clients/src/main/resources/common/message).
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from aiokafka.protocol.types import (
 
 from fanout.kafka.protocol.messages.flexible import (
     NO_TAGS,
+    OFFSETS,
+    PARTITION_CODES,
     TOPIC,
     TOPIC_PARTITIONS,
     flexible_schema,
+    offset_rows,
     rows,
 )
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 _OFFSET_FETCH = 9
 _DESCRIBE_TRANSACTIONS = 65
+_SET_OFFSETS = 28
 
 
 class OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
@@ -134,3 +138,56 @@ class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # t
     def build(self, request_struct_class: Any) -> Any:
         """Return the request in the only version."""
         return request_struct_class([self._transactional_id], NO_TAGS)
+
+
+class TxnOffsetCommitResponse_v3(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+    """The error code of each partition."""
+
+    API_KEY = _SET_OFFSETS
+    API_VERSION = 3
+    SCHEMA = flexible_schema(
+        ("throttle_time_ms", Int32),
+        rows("errors", TOPIC, PARTITION_CODES),
+    )
+
+
+class TxnOffsetCommitRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
+    """Set offsets in a transaction; since version 3 as a member, whom the group may refuse."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = _SET_OFFSETS
+    API_VERSION = 3
+    RESPONSE_TYPE = TxnOffsetCommitResponse_v3
+    SCHEMA = flexible_schema(
+        ("transactional_id", CompactString()),
+        ("group", CompactString()),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        ("member_epoch", Int32),
+        ("member_id", CompactString()),
+        ("instance_id", CompactString()),
+        OFFSETS,
+    )
+
+
+class MemberSetsOffsetsRequest(Request[TxnOffsetCommitRequest_v3]):  # type: ignore[misc]
+    """Set offsets, each with a text, in a transaction as a member of their group (KIP-447)."""
+
+    API_KEY = _SET_OFFSETS
+
+    def __init__(
+        self,
+        transaction: tuple[str, str, int, int],
+        member: tuple[str, int, str | None],
+        topics: Sequence[tuple[str, Sequence[tuple[int, int, str]]]],
+    ) -> None:
+        self._transaction = transaction
+        self._member = member
+        self._topics = topics
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Return the request in the only version."""
+        member_id, epoch, instance_id = self._member
+        who = (epoch, member_id, instance_id)
+        topics = offset_rows(self._topics)
+        return request_struct_class(*self._transaction, *who, topics, NO_TAGS)
