@@ -39,7 +39,6 @@ _OFFSET_FETCH: Final = 9
 _HEARTBEAT: Final = 68
 _DESCRIBE: Final = 69
 _BY_ID: Final = flexible_array(("topic_id", Uuid), ("partitions", CompactArray(Int32)))
-_NO_LEADER_EPOCH: Final = -1
 
 
 class _Assignment(AbstractType[Any]):  # type: ignore[misc]  # aiokafka is untyped
@@ -228,7 +227,7 @@ class OffsetCommitRequest_v9(RequestStruct):  # type: ignore[misc]  # noqa: N801
 
 
 class MemberCommitRequest(Request[OffsetCommitRequest_v9]):  # type: ignore[misc]
-    """Commit offsets of partitions, each with a text, as a member of the group."""
+    """Commit offsets of partitions, each with a leader epoch and a text, as a member."""
 
     API_KEY = _OFFSET_COMMIT
 
@@ -236,7 +235,7 @@ class MemberCommitRequest(Request[OffsetCommitRequest_v9]):  # type: ignore[misc
         self,
         group: str,
         member: tuple[str, int, str | None],
-        topics: Sequence[tuple[str, Sequence[tuple[int, int, str]]]],
+        topics: Sequence[tuple[str, Sequence[tuple[int, int, int, str]]]],
     ) -> None:
         self._group = group
         self._member = member
@@ -248,7 +247,7 @@ class MemberCommitRequest(Request[OffsetCommitRequest_v9]):  # type: ignore[misc
         topics = [
             (
                 topic,
-                [(number, at, _NO_LEADER_EPOCH, text, NO_TAGS) for number, at, text in partitions],
+                [(number, at, epoch, text, NO_TAGS) for number, at, epoch, text in partitions],
                 NO_TAGS,
             )
             for topic, partitions in self._topics
