@@ -54,8 +54,8 @@ class Secured:
 
 
 @contextmanager
-def run_cluster(directory: Path) -> Iterator[Secured]:
-    """Run it, with files in a directory."""
+def run_cluster(directory: Path, session: float | None = None) -> Iterator[Secured]:
+    """Run it, with files in a directory; users have to log in again after so many seconds."""
     files = make_certificates(directory)
     modules = "org.apache.kafka.common.security"
     plain = f"{modules}.plain.PlainLoginModule required"
@@ -85,6 +85,11 @@ def run_cluster(directory: Path) -> Iterator[Secured]:
         "listener.name.guarded.sasl.enabled.mechanisms": "PLAIN",
         "listener.name.guarded.plain.sasl.jaas.config": f"{plain} {guarded};",
     }
+    if session is not None:
+        settings |= {
+            f"listener.name.users.{mechanism}.connections.max.reauth.ms": f"{session * 1000:.0f}"
+            for mechanism in ("scram-sha-512", "oauthbearer")
+        }
     listeners = {"USERS": "SASL_SSL", "CERTIFICATES": "SSL", "GUARDED": "SASL_PLAINTEXT"}
     with KafkaBroker(settings=settings, listeners=listeners) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})

@@ -43,11 +43,19 @@ from fanout.errors import (
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.error_codes import RETRIABLE, error_of
+from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest, FetchResponse_v12
 from fanout.kafka.reading.client import start_client
 from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.policy import judge
-from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
+from fanout.kafka.reading.transport import (
+    AbortedTransaction,
+    Fetched,
+    FetchRefused,
+    LogDivergedError,
+    OffsetSpec,
+    PartitionFetch,
+)
 from fanout.kafka.shuffle.topic import ShuffleTopic, _check, _configs
 from fanout.kafka.transactions.calls import TransactionCalls
 from fanout.kafka.transactions.commit_token import Incarnation
@@ -301,7 +309,7 @@ async def test_a_partition_whose_leader_is_forgotten_still_exists() -> None:
 
 
 async def fetched(*fields: Any) -> Any:
-    transport, _ = await client(Fetch=FetchResponse_v11(0, 0, 0, [("t", [(0, *fields)])]))
+    transport, _ = await client(CheckedFetch=FetchResponse_v11(0, 0, 0, [("t", [(0, *fields)])]))
     return (await transport.fetch(1, {ONE: PartitionFetch(3, 100)}, max_wait=0.0))[ONE]
 
 
@@ -318,10 +326,47 @@ async def test_a_broker_that_reports_no_last_stable_offset_has_no_open_transacti
     assert answer.log_start_offset is None
 
 
+def diverging() -> FetchResponse_v12:
+    """Return an answer as a broker gave it: epoch 3 ends at offset 2."""
+    tags = {0: (3).to_bytes(4) + (2).to_bytes(8) + b"\0"}
+    row = (0, 0, 9, 9, 0, None, -1, b"", tags)
+    return FetchResponse_v12(0, 0, 0, [("t", [row], {})], {})
+
+
+async def test_a_log_that_was_cut_off_before_a_fetch_is_no_answer() -> None:
+    transport, _ = await client(CheckedFetch=diverging(), Metadata=metadata((0, 0, 1)))
+    await transport.describe(["t"])
+    answer = (await transport.fetch(1, {ONE: PartitionFetch(3, 100, 3)}, max_wait=0.0))[ONE]
+    assert isinstance(answer, FetchRefused)
+    assert isinstance(answer.error, LogDivergedError)
+    assert (answer.error.epoch, answer.error.end) == (3, 2)
+
+
+async def test_a_replica_that_lacks_records_is_not_taken_for_a_log_that_was_cut_off() -> None:
+    transport, _ = await client(CheckedFetch=diverging(), Metadata=metadata((0, 0, 1)))
+    await transport.describe(["t"])
+    answer = (await transport.fetch(2, {ONE: PartitionFetch(3, 100, 3)}, max_wait=0.0))[ONE]
+    assert isinstance(answer, FetchRefused)
+    assert type(answer.error) is kafka.NotLeaderForPartitionError
+
+
+async def test_an_answer_with_tagged_fields_is_read_as_one_without() -> None:
+    row: Any = (0, 0, 9, 9, 0, [(7, 4, {})], -1, b"records", {})
+    transport, _ = await client(CheckedFetch=FetchResponse_v12(0, 0, 0, [("t", [row], {})], {}))
+    answer = (await transport.fetch(1, {ONE: PartitionFetch(3, 100)}, max_wait=0.0))[ONE]
+    assert answer == Fetched(9, 9, 0, [AbortedTransaction(7, 4)], b"records")
+
+
+def test_a_fetch_names_the_epoch_where_the_broker_knows_that_version() -> None:
+    request = CheckedFetchRequest((10, 1, 1000, 1), [("t", [(0, 3, 100, 5)])], "")
+    assert request.prepare({1: (4, 17)}).topics == [("t", [(0, -1, 3, 5, -1, 100, {})], {})]
+    assert request.prepare({1: (4, 11)}).topics == [("t", [(0, -1, 3, -1, 100)])]
+
+
 @pytest.mark.fault("Fetch: a nearer replica")
 async def test_a_replica_that_a_leader_names_is_read_next() -> None:
     transport, _ = await client(
-        Fetch=FetchResponse_v11(0, 0, 0, [("t", [(0, 0, 9, 9, 0, None, 2, b"")])])
+        CheckedFetch=FetchResponse_v11(0, 0, 0, [("t", [(0, 0, 9, 9, 0, None, 2, b"")])])
     )
     await transport.describe(["t"])
     await transport.fetch(1, {ONE: PartitionFetch(3, 100)}, max_wait=0.0)
@@ -340,7 +385,7 @@ async def test_a_refusal_of_a_fetch_that_passes_is_told_of_its_partition(code: i
 @pytest.mark.fault("Fetch: a nearer replica")
 @pytest.mark.parametrize("code", [70, 71, 106])
 async def test_an_answer_that_is_refused_as_a_whole_passes(code: int) -> None:
-    transport, _ = await client(Fetch=FetchResponse_v11(0, code, 0, []))
+    transport, _ = await client(CheckedFetch=FetchResponse_v11(0, code, 0, []))
     with pytest.raises(kafka.KafkaError) as caught:
         await transport.fetch(1, {ONE: PartitionFetch(3, 100)}, max_wait=0.0)
     assert caught.value.retriable

@@ -14,12 +14,13 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.commit import OffsetCommitResponse_v3
 from aiokafka.protocol.coordination import FindCoordinatorResponse_v1
-from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
+from aiokafka.protocol.fetch import FetchResponse_v11
 from aiokafka.protocol.metadata import MetadataResponse_v5
 from aiokafka.protocol.offset import OffsetResponse_v3
 
 from fanout.errors import ServiceError
 from fanout.kafka.partitions import Partition
+from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest
 from fanout.kafka.reading.client import _Client
 from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.transport import FetchRefused, OffsetSpec, PartitionFetch
@@ -44,7 +45,7 @@ class Scripted:
         return await self.send(None, request)
 
     async def send(self, broker: int | None, request: Any, *_lane: Any) -> Any:
-        if isinstance(request, FetchRequest):
+        if isinstance(request, CheckedFetchRequest):
             self.racks.append(request._rack_id)
         asked, answer = self._answers.pop(0)
         assert broker == asked

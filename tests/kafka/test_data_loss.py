@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiokafka.errors import (
     KafkaConnectionError,
+    NotLeaderForPartitionError,
+    OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
@@ -13,7 +16,9 @@ from aiokafka.errors import (
 from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor, Horizon
 from fanout.kafka.reading.data_loss import DataLossCheck
+from fanout.kafka.reading.offsets import cursor_before
 from fanout.kafka.reading.policy import Remedy
+from fanout.kafka.reading.transport import LogDivergedError
 from fanout.testing.virtual_time.loop import running_loop
 from tests.support.kafka.scripted_cluster import ScriptedCluster
 from tests.support.virtual_time import in_virtual_time
@@ -114,6 +119,77 @@ async def test_with_on_data_loss_earliest_a_reader_goes_on_with_the_oldest_recor
     assert isinstance(verdict, Skip)
     assert verdict.to == Cursor(9)
     assert "from offset 3 to 9" in verdict.reason
+
+
+CUT = LogDivergedError("t-0", 4, 6)  # epoch 4 ends at offset 6
+
+
+def refusing(case: Case, error: Exception) -> Case:
+    """Let the leader refuse each fetch of a case whose log has grown beyond its reader again."""
+    case.cluster.log().append(20)
+    case.cluster.answer_faults[case.partition] = deque([error] * 20)
+    return case
+
+
+@in_virtual_time
+async def test_a_log_that_was_cut_off_and_has_grown_again_is_a_loss_that_names_its_place() -> None:
+    verdict = await refusing(Case(), CUT).declared(PLACE, cursor_before(10, 4))
+    assert isinstance(verdict, Fatal)
+    assert "cut t-0 off at offset 6: the records from there to offset 9" in verdict.hint
+    assert "on_data_loss='earliest'" in verdict.hint
+
+
+@in_virtual_time
+async def test_with_on_data_loss_earliest_a_reader_goes_on_where_a_log_was_cut_off() -> None:
+    case = refusing(Case(may_lose=True), CUT)
+    verdict = await case.declared(PLACE, cursor_before(10, 4))
+    assert isinstance(verdict, Skip)
+    assert isinstance(verdict.to, Cursor)
+    assert (verdict.to, verdict.to.state) == (Cursor(5), "epoch 4")
+
+
+@in_virtual_time
+async def test_where_the_last_common_record_is_not_known_all_that_is_left_comes_again() -> None:
+    case = refusing(Case(may_lose=True), CUT)
+    verdict = await case.declared(PLACE, cursor_before(10, 5))
+    assert isinstance(verdict, Skip)
+    assert isinstance(verdict.to, Cursor)
+    assert (verdict.to, verdict.to.state) == (Cursor(-1), "")
+    assert "epoch 4 ends at offset 6" in verdict.reason
+
+
+@in_virtual_time
+async def test_a_log_that_was_cut_off_at_the_reader_is_left_once() -> None:
+    case = refusing(Case(may_lose=True), LogDivergedError("t-0", 2, 9))
+    case.cluster.log().expire(10)
+    verdict = await case.declared(PLACE, cursor_before(10, 4))
+    assert isinstance(verdict, Skip)
+    assert isinstance(verdict.to, Cursor)
+    assert (verdict.to, verdict.to.state) == (Cursor(9), "")
+
+
+@in_virtual_time
+async def test_a_topic_that_never_had_the_epoch_of_its_reader_was_created_anew() -> None:
+    case = refusing(Case(), OffsetOutOfRangeError())
+    verdict = await case.declared(PLACE, cursor_before(10, 4))
+    assert isinstance(verdict, Fatal)
+    assert "has never had the leader epoch 4" in verdict.hint
+    assert "created anew" in verdict.hint
+
+
+@in_virtual_time
+async def test_a_leader_that_has_the_record_after_all_contradicts_a_loss() -> None:
+    case = Case()
+    case.cluster.log().append(20)
+    verdict = await case.refused(PLACE, cursor_before(10, 4))
+    assert isinstance(verdict, Retry)
+    assert "the partition has this offset" in verdict.hint
+
+
+@in_virtual_time
+async def test_an_error_of_the_look_at_an_epoch_passes() -> None:
+    case = refusing(Case(), NotLeaderForPartitionError())
+    assert isinstance(await case.refused(PLACE, cursor_before(10, 4)), Retry)
 
 
 @pytest.mark.parametrize("may_lose", [False, True])

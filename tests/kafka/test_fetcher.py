@@ -23,7 +23,7 @@ from fanout.core.positions import Cursor
 from fanout.errors import MalformedEventError
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
-from fanout.kafka.reading.transport import Fetched
+from fanout.kafka.reading.transport import Fetched, PartitionFetch
 from fanout.testing.virtual_time.loop import running_loop, simulate
 from tests.support.kafka.scripted_cluster import ScriptedCluster, ScriptedSource
 from tests.support.virtual_time import in_virtual_time
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from fanout.core.fan_out import FanOut
     from fanout.kafka.partitions import Partition
-    from fanout.kafka.reading.transport import FetchAnswer, PartitionFetch
+    from fanout.kafka.reading.transport import FetchAnswer
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -55,7 +55,9 @@ async def fetching(cluster: ScriptedCluster, **options: Any) -> AsyncIterator[Fe
 async def fetch(
     fetcher: Fetcher, partition: Partition, offset: int = 0, *, patience: float = 0.0
 ) -> Fetched:
-    answer = await fetcher.fetch(partition, offset, MIB, patience=patience, urgent=not patience)
+    answer = await fetcher.fetch(
+        partition, PartitionFetch(offset, MIB), patience=patience, urgent=not patience
+    )
     assert isinstance(answer, Fetched)
     return answer
 
@@ -63,7 +65,7 @@ async def fetch(
 async def read_backlog(fetcher: Fetcher, partition: Partition) -> None:
     """Read 1000 records in 500 answers."""
     for offset in range(0, 1000, 2):
-        await fetcher.fetch(partition, offset, 150, patience=60.0, urgent=True)
+        await fetcher.fetch(partition, PartitionFetch(offset, 150), patience=60.0, urgent=True)
 
 
 async def read(stream: FanOut) -> None:
@@ -315,7 +317,9 @@ async def test_a_reader_that_is_behind_and_rare_records_do_not_wait() -> None:
         fetcher.poll_every(0.02)
         began = running_loop().time()
         for offset in range(100):
-            fetched = await fetcher.fetch(partition, offset, 1, patience=60.0, urgent=True)
+            fetched = await fetcher.fetch(
+                partition, PartitionFetch(offset, 1), patience=60.0, urgent=True
+            )
             assert isinstance(fetched, Fetched)
             assert fetched.batches
         assert running_loop().time() == began
@@ -405,7 +409,9 @@ async def test_an_urgent_fetch_that_finds_the_end_lets_records_gather_from_then_
     async with fetching(cluster) as fetcher:
         fetcher.poll_every(0.1)
         waiting = asyncio.create_task(
-            fetcher.fetch(first, 0, MIB, patience=60.0, urgent=True)  # as after a change of leaders
+            fetcher.fetch(
+                first, PartitionFetch(0, MIB), patience=60.0, urgent=True
+            )  # as after a change of leaders
         )
         reading = asyncio.create_task(read(fetcher))
         for _ in range(1000):

@@ -11,6 +11,7 @@ from fanout.core.positions import Cursor, Horizon, Timestamp
 from fanout.errors import DamagedFrameError
 from fanout.kafka.reading.columns import NO_RECORDS, SCHEMA
 from fanout.kafka.reading.fetcher import Fetcher
+from fanout.kafka.reading.offsets import cursor_before, epoch_at
 from fanout.kafka.reading.subscription import HEARTBEAT, PartitionReader
 from fanout.kafka.reading.transport import AbortedTransaction
 from fanout.testing.virtual_time.loop import running_loop
@@ -103,6 +104,24 @@ async def test_a_log_is_read_from_the_position_to_its_end_and_the_last_batch_say
         assert (batch.range.after, batch.range.until) == (Cursor(1), Cursor(6))
         assert batch.lag == 0.0
         assert str(batch.split) == "t-0"
+
+
+@in_virtual_time
+async def test_a_position_has_the_leader_epoch_of_the_record_before_and_a_fetch_names_it() -> None:
+    cluster = ScriptedCluster()
+    for epoch in (4, 6):
+        cluster.log().append(3)
+        base, after, data = cluster.log().batches[-1]
+        raw = data[:12] + epoch.to_bytes(4) + data[16:]
+        cluster.log().batches[-1] = (base, after, raw)
+    async with reading(cluster, cursor_before(1, 4)) as stream:
+        batch = await stream.until(5)
+        assert epoch_at(batch.range.until) == 6
+        cluster.log().append(1)  # as of a broker that tells no epoch
+        assert epoch_at((await stream.until(6)).range.until) == 6
+        await stream.event()
+    epochs = [want.epoch for each in cluster.fetches for want in each.wanted.values()]
+    assert (epochs[0], set(epochs[1:])) == (4, {6})
 
 
 @in_virtual_time

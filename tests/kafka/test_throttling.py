@@ -163,7 +163,7 @@ async def test_a_reader_that_comes_while_a_broker_throttles_is_answered_without_
     async with fetcher.running():
         with fetcher.subscribed(one), fetcher.subscribed(two):
             answers = [
-                await fetcher.fetch(partition, 0, MIB, patience=0.0, urgent=True)
+                await fetcher.fetch(partition, PartitionFetch(0, MIB), patience=0.0, urgent=True)
                 for partition in (one, two, one)
             ]
     assert all(isinstance(answer, Throttled) for answer in answers)

@@ -25,10 +25,12 @@ from fanout.kafka.protocol.messages.consumer_groups import (
     MemberOffsetsRequest,
 )
 from fanout.kafka.protocol.messages.flexible import ANY_TOPIC_ID
+from fanout.kafka.reading.offsets import NO_EPOCH, epoch_at, next_offset
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from fanout.core.positions import Cursor
     from fanout.kafka.protocol.connections import Connections
 
 _GROUP_RESOURCE: Final = 32
@@ -104,21 +106,33 @@ class Heartbeat:
 @final
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a group has of a partition: the next offset, and the text beside it; None for none."""
+    """What a group has of a partition: the next offset, and the text beside it; None for none.
+
+    `epoch` is the leader epoch of the record before that offset, or -1.
+    """
 
     offset: int | None
     text: str
+    epoch: int = NO_EPOCH
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The offsets that a member says it may store, by its epoch; `texts` are those of topics."""
+    """The positions that a member says it may store, by its epoch; `texts` are those of topics."""
 
     group: str
     member: Identity
-    offsets: Mapping[Partition, int]
+    positions: Mapping[Partition, Cursor]
     texts: Mapping[str, str]
+
+    @property
+    def rows(self) -> dict[Partition, tuple[int, int, str]]:
+        """The next offset of each partition, the leader epoch before it, and the text."""
+        return {
+            p: (next_offset(at), epoch_at(at), self.texts.get(p.topic, ""))
+            for p, at in self.positions.items()
+        }
 
 
 @final
@@ -186,10 +200,10 @@ class GroupCalls:
         )
 
     async def commit(
-        self, member: Identity, offsets: Mapping[Partition, int], texts: Mapping[str, str]
+        self, member: Identity, positions: Mapping[Partition, Cursor], texts: Mapping[str, str]
     ) -> Mapping[Partition, int]:
-        """Commit offsets, with the text of each topic; return the code of each partition."""
-        rows = {p: (offset, texts.get(p.topic, "")) for p, offset in offsets.items()}
+        """Commit positions, with the text of each topic; return the code of each partition."""
+        rows = Claim(self.group, member, positions, texts).rows
         request = MemberCommitRequest(self.group, member.wire, by_topic(rows))
         answer = await self._coordinators.send(self.group, request)
         return {partition: code for partition, code, *_ in partition_rows(answer.topics)}
@@ -210,9 +224,9 @@ class GroupCalls:
         ((_, topics, code, _),) = answer.groups
         raise_if_refused(code, self.group, group=self.group)
         found = {}
-        for partition, offset, _, text, part_code, _ in partition_rows(topics):
+        for partition, offset, epoch, text, part_code, _ in partition_rows(topics):
             raise_for_code(part_code, partition)
-            found[partition] = Stored(offset if offset >= 0 else None, text or "")
+            found[partition] = Stored(offset if offset >= 0 else None, text or "", epoch)
         return found
 
     async def _named(self, assigned: Any) -> frozenset[AssignedPartition]:

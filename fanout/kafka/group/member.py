@@ -24,7 +24,7 @@ from fanout.core.statistics import CommitStatistics
 from fanout.errors import FanOutError, ServiceError
 from fanout.kafka.group.calls import FENCED, AssignedPartition, Claim, Code, Identity
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.offsets import cursor_before, next_offset
+from fanout.kafka.reading.offsets import cursor_before
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -91,7 +91,7 @@ class ConsumerMember:
         self._beat, self._change, self._store = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._stored, self._told = asyncio.Event(), asyncio.Event()
         self._committing = asyncio.Lock()
-        self._pending: dict[Partition, int] = {}
+        self._pending: dict[Partition, Cursor] = {}
         self._counts = _PartitionCounts()
         self._committed: Mapping[str, Position] = {}
         self._succeeded = self._failed = 0
@@ -105,16 +105,16 @@ class ConsumerMember:
         """Commit soon the offsets after positions of partitions that this member owns."""
         for split_id, position in positions.items():
             if isinstance(position, Cursor):
-                self._pending[Partition.of(split_id)] = next_offset(position)
+                self._pending[Partition.of(split_id)] = position
         if self._pending:
             self._store.set()
 
     def finish(self, end: End) -> None:
         """Do nothing: a partition has no end."""
 
-    def claim(self, offsets: Mapping[Partition, int]) -> Claim:
-        """Claim offsets for a transaction, by the present epoch."""
-        return Claim(self.group, self._identity, offsets, dict(self._counts.texts))
+    def claim(self, positions: Mapping[Partition, Cursor]) -> Claim:
+        """Claim positions for a transaction, by the present epoch."""
+        return Claim(self.group, self._identity, positions, dict(self._counts.texts))
 
     async def commits_nothing(self) -> None:
         """Wait for a commit that is under way, and begin no other one: it could arrive too late."""
@@ -133,9 +133,9 @@ class ConsumerMember:
                         await self._told.wait()
         return self._identity != before
 
-    def stored(self, offsets: Mapping[Partition, int]) -> None:
-        """Count offsets that a transaction has stored."""
-        done = {str(partition): cursor_before(offset) for partition, offset in offsets.items()}
+    def stored(self, positions: Mapping[Partition, Cursor]) -> None:
+        """Count positions that a transaction has stored."""
+        done = {str(partition): at for partition, at in positions.items()}
         self._committed = {**self._committed, **done}  # a new one: other threads read statistics
         self._succeeded += 1
 
@@ -345,17 +345,17 @@ class ConsumerMember:
         stored = await self._calls.stored(member, siblings)
         self._counts.learn({p: each.text for p, each in stored.items()}, siblings)
         positions: dict[Partition, Position] = {}
-        first: dict[Partition, int] = {}
+        first: dict[Partition, Cursor] = {}
         for partition in partitions:
-            offset = stored[partition].offset
-            if offset is not None:
-                positions[partition] = cursor_before(offset)
+            at = stored[partition]
+            if at.offset is not None:
+                positions[partition] = cursor_before(at.offset, at.epoch)
                 continue
             start = self._starts.get(str(partition), Horizon())
             if self._counts.is_new(partition) or not isinstance(start, Cursor):
                 start = Horizon()
             else:
-                first[partition] = next_offset(start)
+                first[partition] = start
             positions[partition] = start
         if first:
             # Whoever goes on from here begins at the same place.
@@ -398,15 +398,15 @@ class ConsumerMember:
         """Commit what is pending and owned; return whether nothing is left to be tried again."""
         owned = {each.partition for each in self._owned}
         async with self._committing:
-            offsets = {p: offset for p, offset in self._pending.items() if p in owned}
-            if not offsets:
+            positions = {p: at for p, at in self._pending.items() if p in owned}
+            if not positions:
                 return True
-            codes = await self._calls.commit(self._identity, offsets, self._counts.texts)
-        done = {str(p): cursor_before(offsets[p]) for p, code in codes.items() if not code}
+            codes = await self._calls.commit(self._identity, positions, self._counts.texts)
+        done = {str(p): positions[p] for p, code in codes.items() if not code}
         self._committed = {**self._committed, **done}  # a new one: other threads read statistics
         for partition, code in codes.items():
             if code in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
-                if self._pending.get(partition) == offsets[partition]:
+                if self._pending.get(partition) == positions[partition]:
                     del self._pending[partition]
             elif code in FENCED:
                 self._beat.set()  # the answer says that all is lost

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, final
 from fanout.core.membership import aborted
 from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.offsets import next_offset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,11 +38,7 @@ class MemberPositions:
         await self._member.commits_nothing()
         moved = self._shared.claim(self._positions)  # one may have left meanwhile
         return self._member.claim(
-            {
-                Partition.of(id_): next_offset(at)
-                for id_, at in moved.items()
-                if isinstance(at, Cursor)
-            }
+            {Partition.of(id_): at for id_, at in moved.items() if isinstance(at, Cursor)}
         )
 
     async def refused(self, claim: Claim) -> None:
@@ -53,11 +48,11 @@ class MemberPositions:
             SplitLostError: If it says nothing else within a session.
         """
         if not await self._member.follows(claim.member):
-            raise aborted({str(partition) for partition in claim.offsets}, claim.group)
+            raise aborted({str(partition) for partition in claim.positions}, claim.group)
 
     def stored(self, claim: Claim) -> None:
         """Take in that a transaction with a claim is committed."""
-        self._member.stored(claim.offsets)
+        self._member.stored(claim.positions)
         self._shared.settle(self._positions)
 
     async def aborted(self) -> None:

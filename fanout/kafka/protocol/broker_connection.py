@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import math
 import time
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -29,6 +30,8 @@ from fanout.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+_SASL_AUTHENTICATE: Final = 36
+_RENEWED: Final = 0.85  # the part of a session that is used, the least of Java's client
 _LENGTH_BYTES: Final = 4
 _LEAST: Final = 4  # every answer begins with the number of its request
 # A longer frame gets more memory when this much has come: the length that a broken peer announces
@@ -43,8 +46,13 @@ _KEPT: Final = 31 * 1024 * 1024
 class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is untyped
     """A connection to one broker; it answers requests in their order.
 
-    The answer to a cancelled call is skipped when it comes.
+    The answer to a cancelled call is skipped when it comes. A broker that limits the time for which
+    an authentication holds (KIP-368) closes the connection at the first request after `ends_at`;
+    from `renew_at` on another one should take its place. Both are times of the loop.
     """
+
+    renew_at = ends_at = math.inf
+    _is_idle: asyncio.Event | None = None
 
     async def connect(self) -> Any:
         """Connect as aiokafka does, then receive answers with ResponseReceiver."""
@@ -58,12 +66,28 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
     def send(self, request: Any, expect_response: bool = True) -> Awaitable[Any]:  # noqa: FBT001, FBT002 - the base's signature
         """Send a request now, and return an awaitable for its answer."""
         answer: Awaitable[Any] = super().send(_UnloggedRequest(request), expect_response)
-        return answer
+        return self._note_session(answer) if request.API_KEY == _SASL_AUTHENTICATE else answer
+
+    async def finish(self) -> None:
+        """Wait until no request waits for its answer any more."""
+        while self._requests:
+            self._is_idle = asyncio.Event()
+            await self._is_idle.wait()
+
+    async def _note_session(self, answer: Awaitable[Any]) -> Any:
+        response = await answer
+        seconds = getattr(response, "session_lifetime_ms", 0) / 1000  # since version 1
+        if seconds > 0:
+            now = asyncio.get_running_loop().time()
+            self.renew_at, self.ends_at = now + _RENEWED * seconds, now + seconds
+        return response
 
     def close(self, reason: Any = None, exc: BaseException | None = None) -> Awaitable[None]:
         """Close at once, without waiting for unsent bytes or the close of TLS."""
         if self._writer is not None:
             self._writer.transport.abort()
+        if self._is_idle is not None:
+            self._is_idle.set()
         closed: Awaitable[None] = super().close(reason, exc)
         return closed
 
@@ -88,6 +112,8 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
             self._break_off(f"the answer to {request} cannot be read")
             return
         self._requests.popleft()
+        if self._is_idle is not None and not self._requests:
+            self._is_idle.set()
         self._last_action = time.monotonic()
 
     def _break_off(self, why: str, kind: type[KafkaError] = KafkaProtocolError) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import ssl
 from collections import defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from fanout.kafka.cluster import Cluster, Server
+
+
+log = logging.getLogger(__name__)
+
+_RENEW_AGAIN: Final = 1.0  # seconds at the least
 
 
 class Timeouts(Protocol):
@@ -267,15 +273,38 @@ class Connections:
         async with self._opening[server, lane]:
             connection = self._open.get((server, lane))
             if connection is None or not connection.connected():
-                self._security.check_host(server.host)
-                connection = self._new_connection(server)
-                self._connecting[server, lane] = connection
-                try:
-                    await self._connect(server, connection)
-                finally:
-                    del self._connecting[server, lane]
-                self._open[server, lane] = connection
+                return await self._open_connection(server, lane)
+            if asyncio.get_running_loop().time() >= connection.renew_at:
+                return await self._renew(server, lane, connection)
             return connection
+
+    async def _renew(self, server: Server, lane: Lane, old: BrokerConnection) -> BrokerConnection:
+        """Replace a connection whose session ends soon, or keep it while that is impossible."""
+        # A broker that writes records wants them in their order.
+        await old.finish()
+        try:
+            new = await self._open_connection(server, lane)
+        except KafkaError as error:
+            now = asyncio.get_running_loop().time()
+            if now >= old.ends_at or not old.connected():
+                raise
+            log.warning("cannot renew the session at %s, and try again: %s", server, text_of(error))
+            pause = max(_RENEW_AGAIN, (old.ends_at - now) / 10)
+            old.renew_at = min(now + pause, old.ends_at)
+            return old
+        await old.close()
+        return new
+
+    async def _open_connection(self, server: Server, lane: Lane) -> BrokerConnection:
+        self._security.check_host(server.host)
+        connection = self._new_connection(server)
+        self._connecting[server, lane] = connection
+        try:
+            await self._connect(server, connection)
+        finally:
+            del self._connecting[server, lane]
+        self._open[server, lane] = connection
+        return connection
 
     def _new_connection(self, server: Server) -> BrokerConnection:
         security = self._security

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from aiokafka.errors import KafkaError, NotLeaderForPartitionError, OffsetOutOfRangeError
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
-from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from fanout.kafka.partitions import by_topic, numbers_by_topic, partition_rows
@@ -19,8 +18,15 @@ from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.error_codes import check_complete, error_of, raise_for_code
+from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest, diverging_epoch
 from fanout.kafka.reading.near_replicas import NearReplicas
-from fanout.kafka.reading.transport import AbortedTransaction, Fetched, FetchRefused, Throttled
+from fanout.kafka.reading.transport import (
+    AbortedTransaction,
+    Fetched,
+    FetchRefused,
+    LogDivergedError,
+    Throttled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -157,16 +163,11 @@ class _Client:
         self, broker: int, fetches: Mapping[Partition, PartitionFetch], *, max_wait: float
     ) -> Mapping[Partition, FetchAnswer]:
         topics = by_topic(
-            {partition: (one.offset, one.max_bytes) for partition, one in fetches.items()}
+            {each: (one.offset, one.max_bytes, one.epoch) for each, one in fetches.items()}
         )
-        request = FetchRequest(
-            round(max_wait * 1000),
-            self._options.fetch_min_bytes,
-            self._options.fetch_max_bytes,
-            self._isolation_level,
-            topics,
-            self._near.rack,
-        )
+        options = self._options
+        limits = (round(max_wait * 1000), options.fetch_min_bytes, options.fetch_max_bytes)
+        request = CheckedFetchRequest((*limits, self._isolation_level), topics, self._near.rack)
         try:
             response = await self._connections.send(broker, request, Lane.FETCHES)
             # The answer as a whole has an error code since version 7.
@@ -184,7 +185,7 @@ class _Client:
         return answers
 
     def _answer(self, broker: int, partition: Partition, code: int, *fields: Any) -> FetchAnswer:
-        error = error_of(code, partition)
+        error = error_of(code, partition) or _divergence(partition, fields[-1])
         if error is None:
             answer, replica = read_fetched(*fields)
             if replica is not None:
@@ -212,13 +213,25 @@ class _Client:
         return leaders
 
 
+def _divergence(partition: Partition, last: Any) -> KafkaError | None:
+    """Return the error that the tagged fields hold, which are the last field since version 12."""
+    found = diverging_epoch(last) if isinstance(last, dict) else None
+    if found is None:
+        return None
+    epoch, end = found
+    what = f"{partition} has lost the record before this fetch: its epoch {epoch} ends at {end}"
+    return LogDivergedError(what, epoch, end)
+
+
 def read_fetched(
     high_watermark: int, last_stable_offset: int, *fields: Any
 ) -> tuple[Fetched, int | None]:
-    """Read the fields of one partition in an answer of Fetch, versions 4 to 11.
+    """Read the fields of one partition in an answer of Fetch, versions 4 to 12.
 
     Also return the replica that the leader names to be read instead; None for none.
     """
+    if isinstance(fields[-1], dict):  # tagged fields, since version 12
+        fields = fields[:-1]
     start, aborted, replica, batches = -1, fields[-2], -1, fields[-1]
     match fields:
         case (_, _):  # version 4
@@ -234,7 +247,7 @@ def read_fetched(
         # Some brokers leave it out where no transaction is open.
         last_stable_offset=last_stable_offset if last_stable_offset >= 0 else high_watermark,
         log_start_offset=start if start >= 0 else None,
-        aborted=[AbortedTransaction(producer_id, offset) for producer_id, offset in aborted or ()],
+        aborted=[AbortedTransaction(producer_id, at) for producer_id, at, *_ in aborted or ()],
         batches=batches or b"",
     )
     return answer, replica if replica >= 0 else None

@@ -1,4 +1,4 @@
-"""Detect data loss: a partition that was deleted, or has lost the offset of its reader.
+"""Detect data loss: a partition that was deleted, cut off, or has lost the offset of its reader.
 
 Both may be a false alarm: a broker that has just started, or has just become the leader, may lack
 metadata. So a loss counts only when the cluster reports it several times, some seconds apart, and
@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, final
 
-from aiokafka.errors import UnknownTopicOrPartitionError
+from aiokafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 
 from fanout.core.cancellation import prefer_cancellation
 from fanout.core.error_text import text_of
@@ -21,8 +21,14 @@ from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor
 from fanout.core.sentence import Sentence
 from fanout.kafka.intervals import KAFKA_INTERVALS
+from fanout.kafka.reading.offsets import NO_EPOCH, cursor_before, epoch_at, next_offset
 from fanout.kafka.reading.policy import Remedy, judge
-from fanout.kafka.reading.transport import OffsetSpec
+from fanout.kafka.reading.transport import (
+    FetchRefused,
+    LogDivergedError,
+    OffsetSpec,
+    PartitionFetch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +43,8 @@ _CONFIRMATIONS: Final = 4
 _CONTRADICTIONS: Final = 40
 
 _HELP: Final = Sentence.of(
-    "{on_data_loss='earliest'} goes on with the oldest record that is left; or start anew, without "
-    "the stored position"
+    "{on_data_loss='earliest'} goes on with the oldest record that is left, or where the log was "
+    "cut off; or start anew, without the stored position"
 )
 
 log = logging.getLogger(__name__)
@@ -113,7 +119,7 @@ class DataLossCheck:
             return Retry(hint=f"tried again, as it may be a false alarm: {loss.reason}")
         if not self._may_lose:
             return Fatal(Sentence(loss.reason, "; ", _HELP))
-        if loss.to == position:
+        if loss.to == position and epoch_at(loss.to) == epoch_at(position):
             return Retry(Pace.SLOW, hint=loss.reason)
         return Skip(loss.to, loss.reason)
 
@@ -136,7 +142,7 @@ class DataLossCheck:
             return await self._check_topic(partition)
         if not isinstance(position, Cursor):
             return None  # it names no offset, so none can be lost
-        return await self._check_offset(partition, position.sequence + 1)
+        return await self._check_offset(partition, position)
 
     async def _check_topic(self, partition: Partition) -> _Loss | None:
         described = (await self._transport.describe([partition.topic]))[partition.topic]
@@ -155,11 +161,15 @@ class DataLossCheck:
         # A topic that comes back begins anew.
         return self._lost(reason, partition, start=0, end=0)
 
-    async def _check_offset(self, partition: Partition, offset: int) -> _Loss | None:
+    async def _check_offset(self, partition: Partition, position: Cursor) -> _Loss | None:
+        offset = next_offset(position)
         start = await self._look_up(partition, OffsetSpec.EARLIEST)
         end = await self._look_up(partition, OffsetSpec.LATEST)
-        if start <= offset <= end:
-            return None
+        cut = None
+        if offset >= start:
+            cut = await self._check_epoch(partition, position, start=start, end=end)
+        if cut is not None or start <= offset <= end:
+            return cut
         if offset < start:
             reason = (
                 f"the records of {partition} from offset {offset} to {start - 1} have expired, or "
@@ -173,14 +183,53 @@ class DataLossCheck:
             )
         return self._lost(reason, partition, start=start, end=end)
 
+    async def _check_epoch(
+        self, partition: Partition, position: Cursor, *, start: int, end: int
+    ) -> _Loss | None:
+        """Ask the leader whether it still has the record before a position."""
+        offset, epoch = next_offset(position), epoch_at(position)
+        leader = self._transport.leader(partition)
+        if epoch == NO_EPOCH or leader is None:
+            return None
+        fetch = {partition: PartitionFetch(offset, 1, epoch)}
+        match (await self._transport.fetch(leader, fetch, max_wait=0.0)).get(partition):
+            case FetchRefused(LogDivergedError() as error) if error.epoch == epoch:
+                # Both logs are alike up to there: an epoch has one leader.
+                reason = (
+                    f"an unclean leader election has cut {partition} off at offset {error.end}: "
+                    f"the records from there to offset {offset - 1}, which were read, are lost at "
+                    f"the brokers, and others may have their offsets"
+                )
+                return self._lost(reason, partition, start=error.end, end=end, epoch=epoch)
+            case FetchRefused(LogDivergedError() as error):
+                reason = (
+                    f"an unclean leader election has cut {partition} off: the record before offset "
+                    f"{offset}, which was read in leader epoch {epoch}, is lost at the brokers, "
+                    f"where epoch {error.epoch} ends at offset {error.end}"
+                )
+            case FetchRefused(OffsetOutOfRangeError()):
+                if offset > end:
+                    return None
+                reason = (
+                    f"{partition} has never had the leader epoch {epoch}, in which the record "
+                    f"before offset {offset} was read: the topic was deleted and created anew"
+                )
+            case FetchRefused(error):
+                raise error
+            case _:
+                return None
+        return self._lost(reason, partition, start=start, end=end)
+
     async def _look_up(self, partition: Partition, spec: OffsetSpec) -> int:
         offset = (await self._transport.offsets({partition: spec}))[partition]
         assert offset is not None, "a partition has two ends"
         return offset
 
-    def _lost(self, reason: str, partition: Partition, *, start: int, end: int) -> _Loss:
+    def _lost(
+        self, reason: str, partition: Partition, *, start: int, end: int, epoch: int = NO_EPOCH
+    ) -> _Loss:
         # The records that a bounded read waits for may never come. Its position becomes the stop,
         # beyond the end, so the next read finds the same loss and begins with what is left.
         stop = self._stops.get(partition)
         to = start if stop is None or stop <= end else stop
-        return _Loss(reason, Cursor(to - 1))
+        return _Loss(reason, cursor_before(to, epoch))

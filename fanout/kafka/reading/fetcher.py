@@ -138,27 +138,24 @@ class Fetcher:
     async def fetch(
         self,
         partition: Partition,
-        offset: int,
-        max_bytes: int,
+        request: PartitionFetch,
         *,
         patience: float,
         urgent: bool,
     ) -> Fetched | Throttled:
         """Wait for the records from an offset; one call at a time for a subscribed partition.
 
-        The first batch is returned whole, even beyond `max_bytes`. After `patience` seconds an
-        answer
-        without records is returned too, or `Throttled` where a quota keeps them back for longer. An
-        `urgent` request is sent without a pause; it is not where the reader has read to the end of
-        the
-        partition, as the last answer named it. A cancellation drops the broker's answer.
+        After `patience` seconds an answer without records is returned too, or `Throttled` where a
+        quota keeps them back for longer. An `urgent` request is sent without a pause; it is not
+        where the reader has read to the end of the partition, as the last answer named it. A
+        cancellation drops the broker's answer.
 
         Raises:
             KafkaError: If the broker refuses, or the partition has no leader.
             Exception: Any other error of the transport.
         """
         loop = asyncio.get_running_loop()
-        request, empty_at = PartitionFetch(offset, max_bytes), loop.time() + patience
+        empty_at = loop.time() + patience
         while True:
             broker = self._broker(await self.leaders.of(partition))
             match await self._wait(

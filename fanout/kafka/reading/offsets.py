@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.positions import Committed, Cursor, Horizon, Latest, Timestamp
@@ -22,9 +23,21 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.transport import KafkaTransport
 
 
-def cursor_before(offset: int) -> Cursor:
-    """Return the position from which `offset` is the next one."""
-    return Cursor(offset - 1)
+NO_EPOCH: Final = -1
+"""The leader epoch of a record where it is not known."""
+# The state of a position; readers of other formats have states of their own.
+_EPOCH: Final = re.compile("epoch ([0-9]{1,10})")
+
+
+def cursor_before(offset: int, epoch: int = NO_EPOCH) -> Cursor:
+    """Return the position from which `offset` is the next one, after a record of a leader epoch."""
+    return Cursor(offset - 1, state="" if epoch < 0 else f"epoch {epoch}")
+
+
+def epoch_at(position: Position) -> int:
+    """Return the leader epoch of the record before a position; NO_EPOCH where it is not known."""
+    match = _EPOCH.fullmatch(position.state) if isinstance(position, Cursor) else None
+    return NO_EPOCH if match is None else int(match[1])
 
 
 def next_offset(position: Cursor) -> int:

@@ -22,6 +22,7 @@ from fanout.errors import (
     SubscriptionSilentError,
 )
 from fanout.kafka.protocol.error_codes import BrokerError, code_of
+from fanout.kafka.reading.transport import LogDivergedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,6 +114,7 @@ _KAFKA: Final[Mapping[type[Exception], ErrorKind]] = {
     ),
     kafka.UnknownTopicOrPartitionError: ErrorKind.UNKNOWN_TOPIC,
     kafka.OffsetOutOfRangeError: ErrorKind.OFFSET,
+    LogDivergedError: ErrorKind.OFFSET,
     kafka.CorruptRecordException: ErrorKind.DAMAGE,
     **dict.fromkeys(
         (

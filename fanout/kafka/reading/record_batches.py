@@ -160,6 +160,7 @@ class RawBatch(NamedTuple):
         producer_id: The producer; -1 for none.
         rows: How many records its header announces.
         at: Where `data` begins in the answer.
+        leader_epoch: That of the leader which appended it; -1 where it is not known.
         data: What the checksum covers: the end of the header, and the records from RECORDS_AT on.
     """
 
@@ -171,6 +172,7 @@ class RawBatch(NamedTuple):
     producer_id: int
     rows: int
     at: int
+    leader_epoch: int
     data: bytes
 
     @property
@@ -213,7 +215,7 @@ def read_raw_batches(data: bytes | memoryview, partition: Partition) -> Iterator
             )
         if at + _HEADER.size > size:
             return
-        base, length, _, magic, crc, flags, last, first_time, max_time, producer, _, _, rows = (
+        base, length, epoch, magic, crc, flags, last, first_time, max_time, producer, _, _, rows = (
             _HEADER.unpack_from(view, at)
         )
         end = at + _BEFORE_LENGTH_COUNTS + length
@@ -230,7 +232,9 @@ def read_raw_batches(data: bytes | memoryview, partition: Partition) -> Iterator
         checked = bytes(view[at:end])
         if crc32c(checked) != crc:
             raise damaged_batch(partition, base, behind - 1, "their checksum is wrong")
-        yield RawBatch(base, behind, flags, first_time, max_time, producer, rows, at, checked)
+        yield RawBatch(
+            base, behind, flags, first_time, max_time, producer, rows, at, epoch, checked
+        )
         at = end
 
 

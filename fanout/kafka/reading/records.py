@@ -95,11 +95,13 @@ def _marker_type(batch: RawBatch, partition: Partition) -> int | None:
 class DecodedPart:
     """Decoded records in the order of their offsets, perhaps none, with the columns of the layout.
 
-    `next_offset` comes after everything that the part covers, delivered or left out.
+    `next_offset` comes after everything that the part covers, delivered or left out, and
+    `leader_epoch` is that of its last batch, or -1.
     """
 
     records: pa.RecordBatch
     next_offset: int
+    leader_epoch: int = -1
 
 
 def decode_fetched(
@@ -153,6 +155,7 @@ def _parts(
             if stop is not None and batch.base_offset >= stop:
                 part.cover(stop)
                 break
+            part.leader_epoch = batch.leader_epoch
             aborted = aborts is not None and aborts.drops(batch, partition)
             if batch.control or aborted or batch.next_offset <= part.next_offset:
                 part.cover(batch.next_offset)
@@ -162,6 +165,7 @@ def _parts(
             if part.nbytes and part.nbytes + size > max_bytes:
                 yield part
                 part = _Part(fetched, partition, part.next_offset, stop)
+                part.leader_epoch = batch.leader_epoch
             part.add(batch, data, size)
     except FanOutError as error:
         part.error = error
@@ -195,6 +199,7 @@ class _Part:
         self._batches: list[tuple[int, int, int, int, int, int, int]] = []
         self._decompressed: dict[int, bytes] = {}
         self.first_offset = self.next_offset = offset
+        self.leader_epoch = -1
         self.nbytes = 0
         self.error: FanOutError | None = None
 
@@ -233,7 +238,7 @@ class _Part:
             self.next_offset = max(self.first_offset, base_offset)
         if self.error is not None and records.num_rows:
             self.cover(records["offset"][-1].as_py() + 1)
-        return DecodedPart(records, self.next_offset), self.error
+        return DecodedPart(records, self.next_offset, self.leader_epoch), self.error
 
     def _decode(
         self, layout: Layout

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.kafka.reading.columns import KAFKA_LAYOUT
+from fanout.kafka.reading.offsets import cursor_before, epoch_at
 from fanout.kafka.reading.records import decode_fetched
-from fanout.kafka.reading.transport import OffsetSpec, Throttled
+from fanout.kafka.reading.transport import OffsetSpec, PartitionFetch, Throttled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -110,6 +111,7 @@ class _Subscription:
         self._partition = partition
         self._position = position
         self._offset = offset
+        self._epoch = epoch_at(position)
         self._stop = stop
         self._reserve = reserve
         self._reserved = 0
@@ -161,7 +163,10 @@ class _Subscription:
         max_bytes = fetcher.allowance
         await self._reserve_at_least(max_bytes)
         return await fetcher.fetch(
-            self._partition, self._offset, max_bytes, patience=patience, urgent=urgent
+            self._partition,
+            PartitionFetch(self._offset, max_bytes, self._epoch),
+            patience=patience,
+            urgent=urgent,
         )
 
     def _decode(self, fetched: Fetched) -> Iterator[DecodedPart]:
@@ -181,6 +186,8 @@ class _Subscription:
         if part is None:
             return None
         records = part.records
+        if part.leader_epoch >= 0:
+            self._epoch = part.leader_epoch
         if records.num_rows:
             nbytes = records.nbytes
             self._growth = nbytes / size
@@ -198,7 +205,7 @@ class _Subscription:
         behind: int | None = None,
     ) -> Batch:
         """Build the batch up to an offset, and move the position there."""
-        after, until = self._position, Cursor(next_offset - 1)
+        after, until = self._position, cursor_before(next_offset, self._epoch)
         self._position, self._offset = until, next_offset
         self._reserved = 0  # the batch owns it from now on
         return Batch(self._partition.split, records, Range(after, until), lag, behind=behind)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
+from aiokafka.errors import OffsetOutOfRangeError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -28,10 +30,15 @@ class OffsetSpec(IntEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class PartitionFetch:
-    """Where a fetch of a partition begins, and its size; the first batch is returned whole."""
+    """Where a fetch of a partition begins, and its size; the first batch is returned whole.
+
+    `epoch` is the leader epoch of the record before, which finds a log that was cut off; -1 where
+    it is not known.
+    """
 
     offset: int
     max_bytes: int
+    epoch: int = -1
 
 
 @final
@@ -73,6 +80,20 @@ class FetchRefused:
     """The error that a broker returned for one partition."""
 
     error: Exception
+
+
+@final
+class LogDivergedError(OffsetOutOfRangeError):  # type: ignore[misc]  # aiokafka is untyped
+    """The log of a partition has no longer the record before a fetch, or has another one there.
+
+    `epoch` is the last leader epoch of the log that is not later than the record's, and `end` is
+    where it ends.
+    """
+
+    def __init__(self, what: str, epoch: int, end: int) -> None:
+        super().__init__(what)
+        self.epoch = epoch
+        self.end = end
 
 
 @final

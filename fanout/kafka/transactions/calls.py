@@ -193,14 +193,12 @@ class TransactionCalls:
             MemberRefusedError: If the group has another member for one of the partitions by now, or
                 may have.
         """
-        group, offsets, texts = claim.group, claim.offsets, claim.texts
-        rows = {p: (offset, texts.get(p.topic, "")) for p, offset in offsets.items()}
-        transaction = (transactional_id, group, incarnation.producer_id, incarnation.epoch)
-        request = MemberSetsOffsetsRequest(transaction, claim.member.wire, by_topic(rows))
-        return await self._set(request, transactional_id, group, offsets)
+        transaction = (transactional_id, claim.group, incarnation.producer_id, incarnation.epoch)
+        request = MemberSetsOffsetsRequest(transaction, claim.member.wire, by_topic(claim.rows))
+        return await self._set(request, transactional_id, claim.group, claim.positions)
 
     async def _set(
-        self, request: Any, transactional_id: str, group: str, offsets: Mapping[Partition, int]
+        self, request: Any, transactional_id: str, group: str, partitions: Collection[Partition]
     ) -> bool:
         response = await self._groups.send(group, request)
         codes = {partition: code for partition, code, *_ in partition_rows(response.errors)}
@@ -212,7 +210,7 @@ class TransactionCalls:
                     f"the group {group} refuses offsets of this member: {CODE_NAMES[code]}"
                 )
             _check(code, transactional_id, group, partition.topic)
-        check_complete(offsets, codes, f"setting offsets of {group}")
+        check_complete(partitions, codes, f"setting offsets of {group}")
         return True
 
     async def offsets(self, group: str) -> dict[Partition, int]:

@@ -144,11 +144,11 @@ class OwnTransactions:
         await self._check()
         try:
             claim = await positions.claim()
-            if not self._open and not claim.offsets:
+            if not self._open and not claim.positions:
                 return
             await self._writer.flush()
             self._begin()
-            if claim.offsets:
+            if claim.positions:
                 await self._store_delivered(positions)
         except SplitLostError as error:
             self._lost = positions, error

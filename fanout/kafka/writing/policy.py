@@ -75,6 +75,10 @@ _HINTS: Final[Mapping[type[Exception], str]] = {
         "confirmed records are missing, or another writer uses the same producer id"
     ),
     kafka.UnknownProducerId: "the broker has deleted the producer: check its retention",
+    kafka.SaslAuthenticationFailed: (
+        "the broker does not take the password or the token any more: give a valid one, and open "
+        "the writer again"
+    ),
     kafka.TransactionalIdAuthorizationFailed: "grant the principal WRITE on the transactional id",
     kafka.GroupAuthorizationFailedError: "grant the principal READ on the group",
     kafka.InvalidTransactionTimeout: (

@@ -29,6 +29,7 @@ from fanout.kafka.group.member import ConsumerMember
 from fanout.kafka.group.transactional import MemberPositions
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.error_codes import BrokerError
+from fanout.kafka.reading.offsets import next_offset
 from fanout.kafka.transactions.calls import MemberRefusedError
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.writing.own_transactions import OwnTransactions
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import FullJitter
     from fanout.core.drain import Drained
+    from fanout.core.positions import Cursor
     from fanout.kafka.group.calls import Claim, Identity
 
 _T = TypeVar("_T")
@@ -228,9 +230,9 @@ class ModelCoordinator:
         self.expire()
         if name in self.expired:
             return  # how it ended is asked for at its end
-        if any(self._refusal(claim.member, each.number) for each in claim.offsets):
+        if any(self._refusal(claim.member, each.number) for each in claim.positions):
             raise MemberRefusedError("model")
-        offsets = {each.number: at for each, at in claim.offsets.items()}
+        offsets = {each.number: next_offset(at) for each, at in claim.positions.items()}
         self.pending[name] = offsets, self._now + TRANSACTION
         self.texts |= dict.fromkeys(offsets, claim.texts[TOPIC])
 
@@ -276,8 +278,11 @@ class ProcessCalls:
         beat = partial(self.coordinator.heartbeat, member, **told)
         return await self.call(beat, late=member.epoch != 0)
 
-    async def commit(self, *arguments: Any) -> Mapping[Partition, int]:
-        return await self.call(lambda: self.coordinator.commit(*arguments))
+    async def commit(
+        self, member: Any, positions: Mapping[Partition, Cursor], texts: Any
+    ) -> Mapping[Partition, int]:
+        offsets = {partition: next_offset(at) for partition, at in positions.items()}
+        return await self.call(lambda: self.coordinator.commit(member, offsets, texts))
 
     async def stored(self, *arguments: Any) -> Mapping[Partition, Stored]:
         return await self.call(lambda: self.coordinator.stored(*arguments))
@@ -357,7 +362,8 @@ class Copier(Process):
         """Open a new writer where a transaction has taken too long."""
         while self.alive and not (self.stream and self.stream.stopping):
             with suppress(BatchNotWrittenError):
-                return await super().live(most)
+                await super().live(most)
+                return
 
     async def work(self, drained: Drained) -> None:
         await super().work(drained)
@@ -404,7 +410,7 @@ async def join(
         await process.running.wait()  # a frozen one does not notice it in time
         await rejoin(*arguments)
 
-    member._rejoin = rejoins  # type: ignore[method-assign]
+    member._rejoin = rejoins  # type: ignore[method-assign, assignment]
     try:
         yield member
     finally:

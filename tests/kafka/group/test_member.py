@@ -19,6 +19,7 @@ from fanout.errors import ServiceError
 from fanout.kafka.group.calls import AssignedPartition, Code, Heartbeat, Stored
 from fanout.kafka.group.member import ConsumerMember
 from fanout.kafka.partitions import Partition
+from fanout.kafka.reading.offsets import cursor_before, epoch_at, next_offset
 from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Coordinator:
         self.stored_takes = 0.0
         self.heartbeats: list[tuple[float, int, frozenset[AssignedPartition] | None]] = []
         self.commits: list[dict[Partition, int]] = []
+        self.epochs: dict[Partition, int] = {}
         self.calls: Counter[str] = Counter()
 
     async def session_timeout(self) -> float:
@@ -86,13 +88,14 @@ class Coordinator:
                 return Heartbeat(code, "", 0, 0.0, None)
 
     async def commit(
-        self, member: Identity, offsets: Mapping[Partition, int], texts: Mapping[str, str]
+        self, member: Identity, positions: Mapping[Partition, Cursor], texts: Mapping[str, str]
     ) -> Mapping[Partition, int]:
         assert member.epoch == self.epoch
         assert texts == {"orders": '{"partitions": 4}'}
-        self.commits.append(dict(offsets))
+        self.commits.append({partition: next_offset(at) for partition, at in positions.items()})
+        self.epochs.update({partition: epoch_at(at) for partition, at in positions.items()})
         await asyncio.sleep(0)
-        return {partition: self.commit_codes.get(partition, 0) for partition in offsets}
+        return {partition: self.commit_codes.get(partition, 0) for partition in positions}
 
     async def stored(
         self, member: Identity, partitions: Collection[Partition]
@@ -196,6 +199,20 @@ async def test_stored_offsets_go_before_the_start() -> None:
         await asyncio.sleep(0.5)
         assert owner.granted == {"orders-0": Cursor(499), "orders-1": Cursor(9)}
         assert coordinator.commits == [{ORDERS[1]: 10}]
+
+
+@in_virtual_time
+async def test_offsets_are_stored_with_the_leader_epoch_of_the_record_before() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    coordinator.stored_offsets = {ORDERS[0]: Stored(500, "", epoch=7)}
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(0.5)
+        assert epoch_at(owner.granted["orders-0"]) == 7
+        assert epoch_at(owner.granted["orders-1"]) == -1
+        member.store({"orders-0": cursor_before(501, 8)})
+        await asyncio.sleep(0.5)
+        assert (coordinator.commits[-1], coordinator.epochs[ORDERS[0]]) == ({ORDERS[0]: 501}, 8)
 
 
 @in_virtual_time

@@ -12,9 +12,11 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from fanout.core.membership import SharedSplits
+from fanout.core.positions import Cursor, Horizon
 from fanout.kafka.group import member
 from fanout.kafka.group.member import ConsumerMember
 from fanout.kafka.group.transactional import MemberPositions
+from fanout.kafka.reading.offsets import cursor_before
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import simulate
 from tests.kafka.group.model import (
@@ -162,8 +164,8 @@ def _grants_what_it_was_told_before(_: Any) -> Any:
         self._counts.learn({p: one.text for p, one in stored.items()}, set(stored))
         for each in sorted(taken):
             at = stored[each.partition].offset
-            start = self._starts.get(str(each.partition), member.Horizon())
-            holder.grant(each.partition.split, start if at is None else member.cursor_before(at))
+            start = self._starts.get(str(each.partition), Horizon())
+            holder.grant(each.partition.split, start if at is None else cursor_before(at))
         self._own(self._owned | taken)
 
     return take
@@ -190,7 +192,7 @@ BUGS: dict[str, Callable[[Any], object]] = {
         ConsumerMember, "_give_up", _last_commit_is_dropped
     ),
     "a partition begins behind its offset": lambda patch: patch.setattr(
-        member, "cursor_before", member.Cursor
+        member, "cursor_before", lambda offset, _: Cursor(offset)
     ),
     "a partition that comes back begins where it began": instead(
         ProcessCalls, "stored", _stale_offsets

@@ -220,7 +220,7 @@ class OffsetCommitRequest_v9(RequestStruct):  # type: ignore[misc]  # noqa: N801
 
 
 class MemberCommitRequest(Request[OffsetCommitRequest_v9]):  # type: ignore[misc]
-    """Commit offsets of partitions, each with a text, as a member of the group."""
+    """Commit offsets of partitions, each with a leader epoch and a text, as a member."""
 
     API_KEY = _OFFSET_COMMIT
 
@@ -228,7 +228,7 @@ class MemberCommitRequest(Request[OffsetCommitRequest_v9]):  # type: ignore[misc
         self,
         group: str,
         member: tuple[str, int, str | None],
-        topics: Sequence[tuple[str, Sequence[tuple[int, int, str]]]],
+        topics: Sequence[tuple[str, Sequence[tuple[int, int, int, str]]]],
     ) -> None:
         self._group = group
         self._member = member

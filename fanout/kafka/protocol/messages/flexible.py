@@ -80,15 +80,13 @@ OFFSETS: Final = rows(
 PARTITION_CODES: Final = rows("partitions", ("partition", Int32), ("error_code", Int16))
 """The field with the error codes of partitions."""
 
-_NO_LEADER_EPOCH: Final = -1
 
-
-def offset_rows(topics: Sequence[tuple[str, Sequence[tuple[int, int, str]]]]) -> list[Any]:
-    """Return topics with a number, an offset and a text of each partition as `OFFSETS`."""
+def offset_rows(topics: Sequence[tuple[str, Sequence[tuple[int, int, int, str]]]]) -> list[Any]:
+    """Return topics with a number, offset, leader epoch and text of partitions as `OFFSETS`."""
     return [
         (
             topic,
-            [(number, at, _NO_LEADER_EPOCH, text, NO_TAGS) for number, at, text in partitions],
+            [(number, at, epoch, text, NO_TAGS) for number, at, epoch, text in partitions],
             NO_TAGS,
         )
         for topic, partitions in topics

@@ -171,7 +171,7 @@ class TxnOffsetCommitRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N
 
 
 class MemberSetsOffsetsRequest(Request[TxnOffsetCommitRequest_v3]):  # type: ignore[misc]
-    """Set offsets, each with a text, in a transaction as a member of their group (KIP-447)."""
+    """Set offsets in a transaction as a member of their group (KIP-447)."""
 
     API_KEY = _SET_OFFSETS
 
@@ -179,7 +179,7 @@ class MemberSetsOffsetsRequest(Request[TxnOffsetCommitRequest_v3]):  # type: ign
         self,
         transaction: tuple[str, str, int, int],
         member: tuple[str, int, str | None],
-        topics: Sequence[tuple[str, Sequence[tuple[int, int, str]]]],
+        topics: Sequence[tuple[str, Sequence[tuple[int, int, int, str]]]],
     ) -> None:
         self._transaction = transaction
         self._member = member
