@@ -1,6 +1,6 @@
 """Many JSON documents as columns, by Arrow's reader of JSON lines.
 
-Each document is a line of its own that begins with a brace and ends with one. So no document goes on
+Each document is a line of its own that begins and ends with a brace. So no document goes on
 in the next line: a brace after a brace would be wrong there, and no string holds the end of a line.
 There are as many objects as documents only where each document is one object.
 """
