@@ -7,14 +7,20 @@ by itself, so the errors that reach a user are nearly always not retryable.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from fanout.core.sentence import Sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
 
 __all__ = (
     "AcknowledgementError",
     "BadFrameError",
     "BadRecordError",
+    "BadRowsError",
     "BatchFailedError",
     "BatchNotWrittenError",
     "CheckpointError",
@@ -209,6 +215,25 @@ class BadFrameError(FanOutError):
 
 class BadRecordError(FanOutError):
     """A record of a share group was delivered too often, or cannot be read; the stream ends."""
+
+
+class BadRowsError(FanOutError, ValueError):
+    """Some rows of a batch cannot be decoded. A `decode` that knows which ones may raise it.
+
+    `__cause__` is the reason for the first of them.
+
+    Args:
+        decoded: The other rows, decoded.
+        errors: The reason for each bad row, by its number in the batch.
+    """
+
+    def __init__(self, decoded: pa.RecordBatch, errors: Mapping[int, Exception]) -> None:
+        first = min(errors)
+        super().__init__(
+            f"{len(errors)} of the rows cannot be decoded; row {first}: ", errors[first]
+        )
+        self.decoded = decoded
+        self.errors = dict(errors)
 
 
 class SilentProducerError(FanOutError):

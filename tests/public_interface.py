@@ -19,6 +19,7 @@ __all__ = ("MODULES", "SNAPSHOT", "interface", "public_names")
 
 MODULES: Final = (
     "fanout",
+    "fanout.decoding",
     "fanout.errors",
     "fanout.kafka",
     "fanout.kinesis",

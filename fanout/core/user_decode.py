@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from fanout.core.events import UNCOUNTED, BadRecords, Gap
 from fanout.core.user_functions import check_function, drop_unawaited, is_interrupt
-from fanout.errors import DecodeFailedError, OptionError, RetryLaterError
+from fanout.errors import BadRowsError, DecodeFailedError, OptionError, RetryLaterError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -49,6 +49,22 @@ class PlaceColumns:
     word: str  # what the service calls the first number
 
 
+class RecordDecoder:
+    """A function for `decode` that may have to fetch something before it decodes a batch.
+
+    It raises BadRowsError where it cannot decode some rows.
+    """
+
+    __slots__ = ()
+
+    async def prepare(self, records: pa.RecordBatch) -> None:
+        """Fetch what a batch needs.
+
+        Raises:
+            RetryLaterError: If that is unavailable for now.
+        """
+
+
 @final
 class UserDecode:
     """Apply a user's function to each batch of records, and check its result.
@@ -72,6 +88,8 @@ class UserDecode:
         self._places = places
         try:
             self.no_records = function(given)
+        except OptionError:
+            raise  # ours, of a decoder whose options do not fit the source
         except BaseException as error:
             if is_interrupt(error):
                 raise
@@ -86,12 +104,21 @@ class UserDecode:
             raise DecodeFailedError(f"decode was given a batch without rows, and {problem}")
         self.schema: pa.Schema = self.no_records.schema
 
+    async def prepare(self, records: pa.RecordBatch) -> None:
+        """Let the function fetch what a batch needs, if it does so.
+
+        Raises:
+            RetryLaterError: If that is unavailable for now.
+        """
+        if isinstance(self._function, RecordDecoder):
+            await self._function.prepare(records)
+
     def __call__(self, records: pa.RecordBatch, split: object) -> pa.RecordBatch:
         """Decode a batch with rows; its split is for messages.
 
         Raises:
             DecodeFailedError: If the function fails, which is the cause then, or its result cannot
-                be delivered.
+                be delivered. If the cause is a BadRowsError, what it has decoded can be.
             RetryLaterError: If the function raises it.
         """
         numbers = records.column(self._places.numbers[0])
@@ -100,10 +127,18 @@ class UserDecode:
             decoded = self._function(records)
         except RetryLaterError:
             raise
+        except BadRowsError as error:
+            self._check(records, error.decoded, where)
+            first = f"{split} at {self._places.word} {numbers[min(error.errors)]}"
+            raise DecodeFailedError(f"decode failed for {first}") from error
         except BaseException as error:
             if is_interrupt(error):
                 raise
             raise DecodeFailedError(f"decode failed for {where}") from error
+        self._check(records, decoded, where)
+        return decoded
+
+    def _check(self, records: pa.RecordBatch, decoded: pa.RecordBatch, where: str) -> None:
         problem = self._problem(records, decoded)
         if not problem and not decoded.schema.equals(self.schema):
             problem = (
@@ -112,7 +147,6 @@ class UserDecode:
             )
         if problem:
             raise DecodeFailedError(f"decode was given {where}, and {problem}")
-        return decoded
 
     def _problem(self, given: pa.RecordBatch, decoded: object) -> str:
         """Return why a result of the function cannot be delivered; empty where it can."""
@@ -198,6 +232,7 @@ class BatchDecoder:
         """
         if not batch.num_records:
             return replace(batch, records=self._function.no_records)
+        await self._function.prepare(batch.records)
         records, errors = await self._decode(batch)
         gaps = batch.gaps
         if errors and self._on_bad == "gap":
@@ -221,7 +256,11 @@ class BatchDecoder:
                 # and its like are about the process, and not about a record.
                 if self._on_bad == "fail" or not isinstance(error.__cause__, Exception):
                     raise
-                if rows == 1:
+                if isinstance(error.__cause__, BadRowsError):
+                    decoded.append(error.__cause__.decoded)
+                    bad = error.__cause__.errors
+                    errors.update((begin + row, bad[row]) for row in sorted(bad))
+                elif rows == 1:
                     errors[begin] = error.__cause__
                 else:
                     half = rows // 2

@@ -13,8 +13,20 @@ import fanout
 from fanout.core.events import Gap, Split
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import SplitState
-from fanout.core.user_decode import BatchDecoder, PlaceColumns, UserDecode, check_on_bad_record
-from fanout.errors import DecodeFailedError, OptionError, RetryLaterError, SplitFailedError
+from fanout.core.user_decode import (
+    BatchDecoder,
+    PlaceColumns,
+    RecordDecoder,
+    UserDecode,
+    check_on_bad_record,
+)
+from fanout.errors import (
+    BadRowsError,
+    DecodeFailedError,
+    OptionError,
+    RetryLaterError,
+    SplitFailedError,
+)
 from fanout.testing.virtual_time.loop import simulate
 from tests.support.scripted_source import SCHEMA, Log, ScriptedSource, sequences
 from tests.support.virtual_time import in_virtual_time
@@ -434,3 +446,76 @@ async def test_an_error_without_rows_says_why_decode_is_called(
     ) as failure:
         source(decode)
     assert failure.value.__cause__ is raised
+
+
+class Knowing(Numbers):
+    """Say itself which rows are bad."""
+
+    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        self.calls += 1
+        numbers = records.column("sequence").to_pylist()
+        errors = {row: ValueError(f"row {row}") for row, n in enumerate(numbers) if n in self._bad}
+        good = records.take(
+            pa.array([row for row in range(len(numbers)) if row not in errors], pa.int64())
+        )
+        decoded = good if -1 in self._bad and errors else Numbers()(good)
+        if errors:
+            raise BadRowsError(decoded, errors) from next(iter(errors.values()))
+        return decoded
+
+
+@in_virtual_time
+async def test_a_function_that_knows_its_bad_rows_is_called_once() -> None:
+    knowing, seen = Knowing(3, 9), Seen()
+    numbers, _, _ = await read(source(knowing, seen))
+    assert numbers == [1, 2, 4, 5, 6, 7, 8, 10]
+    assert seen.numbers == [[3, 9]]
+    assert [str(error) for error in seen.errors] == ["row 2", "row 8"]
+    assert knowing.calls == 2  # the first one without rows
+    _, gaps, _ = await read(source(Knowing(3, 9), "gap"))
+    assert [(gap.after, gap.until) for gap in gaps] == [
+        (Cursor(2), Cursor(3)),
+        (Cursor(8), Cursor(9)),
+    ]
+
+
+@in_virtual_time
+async def test_the_first_bad_row_is_named_by_its_place() -> None:
+    with pytest.raises(SplitFailedError, match="decode failed for a at sequence 3 ") as got:
+        await read(source(Knowing(3, 9)))
+    cause = got.value.__cause__
+    assert isinstance(cause, DecodeFailedError)
+    assert str(cause.__cause__) == "2 of the rows cannot be decoded; row 2: row 2"
+
+
+@in_virtual_time
+async def test_what_is_decoded_beside_bad_rows_is_checked_as_well() -> None:
+    with pytest.raises(SplitFailedError, match="instead of split: string, sequence: int64, double"):
+        await read(source(Knowing(3, -1), "gap"))
+
+
+class Fetching(RecordDecoder):
+    """Fetch something before each batch; it is down for a while."""
+
+    def __init__(self) -> None:
+        self.fetched = 0
+
+    async def prepare(self, records: pa.RecordBatch) -> None:
+        assert records.num_rows
+        await asyncio.sleep(0.1)
+        self.fetched += 1
+        if self.fetched < 3:
+            raise RetryLaterError("down")
+
+    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        assert self.fetched >= 3 or not records.num_rows
+        return Numbers()(records)
+
+
+@in_virtual_time
+async def test_what_a_decoder_needs_is_fetched_before_each_batch() -> None:
+    fetching = Fetching()
+    numbers, _, stream = await read(source(fetching, "gap", per_event=5))
+    assert numbers == [*range(1, 11)]
+    assert fetching.fetched == 4
+    assert stream.statistics().gaps == 0

@@ -35,6 +35,7 @@ RUN_BY: Final = {
     "shuffle.md": ("kafka/shuffle/test_page.py", "spark/test_key_by.py"),
     "spark.md": ("spark/dataframe/test_page.py", "spark/dataframe/test_source_options.py"),
     "testing.md": ("docs/test_examples.py",),
+    "typed-records.md": ("decoding/test_page.py",),
     "tutorial.md": ("docs/test_tutorial.py", "spark/test_pages.py"),
     "writing-to-delta.md": ("spark/sinks/tables/test_pages.py",),
     "writing-to-iceberg.md": ("spark/sinks/tables/test_pages.py",),

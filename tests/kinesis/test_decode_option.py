@@ -11,6 +11,7 @@ import pytest
 
 import fanout
 from fanout.core.positions import Cursor
+from fanout.decoding import Json
 from fanout.errors import (
     DecodeFailedError,
     OptionError,
@@ -174,3 +175,16 @@ async def test_an_outage_in_decode_pauses_a_shard_and_leaves_nothing_out(
         totals = opened.statistics().totals
     assert failures == []
     assert (totals.gaps, totals.bad_records, totals.resubscriptions) == (0, 0, {})
+
+
+async def test_json_becomes_columns_and_bad_sub_records_are_set_aside(stream: Stream) -> None:
+    aggregate = [b'{"id": 1}', CANARY.encode(), b'{"id": 2, "more": 1}']
+    put(stream, encode_aggregate([("key", each) for each in aggregate]), b'{"id": 3}')
+    kept = Kept()
+    decode = Json("id BIGINT", columns=["partitionKey"])
+    async with stream.open(decode=decode, on_bad_record=kept) as opened:
+        drained = await opened.drain(max_records=3, first_wait=math.inf)
+    rows = [row for batch in drained.batches for row in batch.records.to_pylist()]
+    assert [(row["id"], row["partitionKey"]) for row in rows] == [(n, "key") for n in (1, 2, 3)]
+    assert [sub for _, sub in kept.rows] == [1]
+    assert drained.batches[0].records.schema.names == ["partitionKey", *PLACES, "id"]

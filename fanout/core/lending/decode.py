@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fanout.errors import DecodeFailedError
+from fanout.errors import BadRowsError, DecodeFailedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,6 +74,11 @@ class _Decoding:
             # SystemExit and its like are about the process, and not about a record.
             if not self.find_bad or not isinstance(error.__cause__, Exception | None):
                 raise
+            if isinstance(error.__cause__, BadRowsError):
+                bad = error.__cause__.errors
+                decoded.bad |= {int(rows[row]): f"{error}: {bad[row]}" for row in bad}
+                self._keep(given, rows, error.__cause__.decoded, decoded)
+                return
             if len(rows) == 1:
                 decoded.bad[int(rows[0])] = (
                     f"{error}: {error.__cause__}" if error.__cause__ else str(error)
@@ -82,6 +87,15 @@ class _Decoding:
             for half in np.array_split(rows, 2):
                 self.decode(group, half, decoded)
             return
+        self._keep(given, rows, batch, decoded)
+
+    def _keep(
+        self,
+        given: pa.RecordBatch,
+        rows: NDArray[np.int64],
+        batch: pa.RecordBatch,
+        decoded: DecodedRows,
+    ) -> None:
         name = self.row_column
         kept = pc.index_in(batch.column(name), value_set=given.column(name))
         decoded.batches.append(batch)

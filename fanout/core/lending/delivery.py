@@ -291,6 +291,7 @@ class MemberDelivery(Generic[P]):
         waited = False
 
         async def attempt() -> DecodedRows:
+            await function.prepare(acquired.records)
             column = self._shared.naming.row_column
             return decode(function, acquired, rows, row_column=column, find_bad=find_bad)
 

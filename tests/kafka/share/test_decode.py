@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from contextlib import aclosing
 from random import Random
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from fanout.core.lending.decode import decode
 from fanout.core.lending.dedup import Dedup
 from fanout.core.lending.delivery import MemberDelivery
 from fanout.core.user_decode import UserDecode
+from fanout.decoding import Json
 from fanout.errors import DecodeFailedError
 from fanout.kafka.reading.columns import PLACES
 from fanout.kafka.share.naming import OffsetNaming
@@ -107,3 +109,19 @@ async def test_records_that_come_late_to_decode_are_delivered_if_it_asks_for_no_
         batch = await anext(batches)
     assert batch.records.column("offset").to_pylist() == [1, 2, 3]
     assert (shared.counts.acquired, shared.counts.rejected, shared.counts.released) == (4, 1, 0)
+
+
+def test_rows_that_json_cannot_be_are_bad_and_the_rest_is_decoded_at_once() -> None:
+    values = [b'{"id": 1}', b"no", b'{"id": 3}', b'{"id": "4"}']
+    records = polled(4)
+    column = records.records.schema.get_field_index("value")
+    filled = records.records.set_column(column, "value", pa.array(values, pa.binary()))
+    acquired = AcquiredRecords(dataclasses.replace(records, records=filled), LOCK, None)
+    function = UserDecode(Json("id BIGINT"), NO_RECORDS, PLACES)
+    decoded = decode(function, acquired, acquired.all_rows, row_column="offset", find_bad=True)
+    assert decoded.bad == {
+        1: "decode failed for t-0 at offset 1: value: it is not JSON, or one document and more",
+        3: "decode failed for t-0 at offset 1: value: id is BIGINT, and the document has a string",
+    }
+    assert [batch.column("id").to_pylist() for batch in decoded.batches] == [[1, 3]]
+    assert [rows.tolist() for rows in decoded.rows] == [[0, 2]]

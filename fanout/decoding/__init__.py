@@ -1,0 +1,28 @@
+"""Typed records: what is in the bytes of a record as columns, for `decode=` of every source.
+
+from fanout.decoding import Json
+
+source = KafkaSource(cluster=cluster, topics="orders", decode=Json("id BIGINT, name STRING"))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanout._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from fanout.decoding.avro_decoder import Avro
+    from fanout.decoding.json_decoder import Json
+    from fanout.decoding.registry import Registry
+
+__all__ = ("Avro", "Json", "Registry")
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "Avro": "fanout.decoding.avro_decoder",
+        "Json": "fanout.decoding.json_decoder",
+        "Registry": "fanout.decoding.registry",
+    },
+)

@@ -1,0 +1,159 @@
+"""Many JSON documents as columns, by Arrow's reader of JSON lines.
+
+Each document is a line of its own that begins and ends with a brace. So no document goes on
+in the next line: a brace after a brace would be wrong there, and no string holds the end of a line.
+There are as many objects as documents only where each document is one object.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from fanout.decoding.json_values import MismatchError, parse
+
+# Documents among which a bad one is looked for one by one.
+_FEW: Final = 32
+_UNREADABLE: Final = "it is not one JSON document"
+
+
+@final
+class JsonColumns:
+    """Reads documents of one schema; `kind` is the struct that it makes of each."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._wanted = pa.struct(list(schema))
+        self.kind: pa.StructType = _nullable(self._wanted)
+        self._options = None
+        if not _has_map(self._wanted):
+            self._options = pyarrow.json.ParseOptions(
+                explicit_schema=pa.schema(list(_as_written(self._wanted))),
+                unexpected_field_behavior="ignore",
+            )
+
+    def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
+        """Return a struct for each document, and why others are null."""
+        if not len(payloads):
+            return pa.array([], self.kind), {}
+        if self._options is None:
+            return self._read_each(payloads)
+        try:
+            return self._read_all(payloads), {}
+        except (pa.ArrowException, MismatchError):
+            problems = self._problems(payloads)
+            good = pa.array([row not in problems for row in range(len(payloads))])
+            return self._read_all(pc.if_else(good, payloads, None)), problems
+
+    def _read_each(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
+        values, problems = [], {}
+        for row, payload in enumerate(payloads.to_pylist()):
+            try:
+                values.append(None if payload is None else parse(payload, self._wanted))
+            except MismatchError as error:
+                values.append(None)
+                problems[row] = str(error)
+        return pa.array(values, self.kind), problems
+
+    def _problems(self, payloads: pa.BinaryArray, begin: int = 0) -> dict[int, str]:
+        """Return why rows cannot be read, where some cannot; halve until few are left."""
+        if len(payloads) <= _FEW:
+            reasons = ((row, self._reason(payloads[row : row + 1])) for row in range(len(payloads)))
+            return {begin + row: reason for row, reason in reasons if reason is not None}
+        half = len(payloads) // 2
+        problems: dict[int, str] = {}
+        for part, first in ((payloads[:half], begin), (payloads[half:], begin + half)):
+            if not self._are_good(part):
+                problems |= self._problems(part, first)
+        return problems
+
+    def _reason(self, payload: pa.BinaryArray) -> str | None:
+        """Return why one document cannot be read; None where it can."""
+        if self._are_good(payload):
+            return None
+        try:
+            parse(payload[0].as_py(), self._wanted)
+        except MismatchError as error:
+            return str(error)
+        return _UNREADABLE
+
+    def _are_good(self, payloads: pa.BinaryArray) -> bool:
+        try:
+            self._read_all(payloads)
+        except (pa.ArrowException, MismatchError):
+            return False
+        return True
+
+    def _read_all(self, payloads: pa.BinaryArray) -> pa.StructArray:
+        if not len(payloads):
+            return pa.array([], self.kind)
+        text = payloads.cast(pa.string())  # checks that it is UTF-8
+        documents = pc.ascii_trim_whitespace(pc.fill_null(text, "null"))
+        is_null = pc.equal(documents, "null")
+        documents = pc.if_else(is_null, "{}", documents)
+        is_object = pc.and_(pc.starts_with(documents, "{"), pc.ends_with(documents, "}"))
+        if not pc.all(is_object).as_py():
+            raise MismatchError(_UNREADABLE)
+        lines = pc.binary_join_element_wise(documents, "", "\n")
+        size = pc.sum(pc.binary_length(lines)).as_py()
+        table = pyarrow.json.read_json(
+            pa.BufferReader(lines.buffers()[2].slice(0, size)),
+            pyarrow.json.ReadOptions(use_threads=False, block_size=size),
+            self._options,
+        )
+        if table.num_rows != len(payloads):
+            raise MismatchError(_UNREADABLE)
+        found = table.combine_chunks().to_batches()[0].to_struct_array()
+        return _finished(found, self._wanted, is_null)
+
+
+def _finished(column: pa.Array, wanted: pa.DataType, is_null: pa.Array | None = None) -> pa.Array:
+    """Return values with the types that the schema has, or fail for all of them."""
+    is_null = column.is_null() if is_null is None else is_null
+    if pa.types.is_struct(wanted):
+        children = [
+            _finished(column.field(number), field.type) for number, field in enumerate(wanted)
+        ]
+        for child, field in zip(children, wanted, strict=True):
+            if not field.nullable and pc.any(pc.greater(child.is_null(), is_null)).as_py():
+                raise MismatchError(f"{field.name} is NOT NULL")
+        return pa.StructArray.from_arrays(children, fields=list(_nullable(wanted)), mask=is_null)
+    if pa.types.is_list(wanted):
+        items = _finished(column.values, wanted.value_type)
+        return pa.ListArray.from_arrays(column.offsets, items, type=_nullable(wanted), mask=is_null)
+    if pa.types.is_floating(wanted):
+        if pc.all(pc.is_finite(column)).as_py() is False:
+            raise MismatchError("NaN and Infinity are no JSON")
+        return column
+    if pa.types.is_decimal(wanted):
+        column.validate(full=True)  # Arrow's reader takes numbers with more digits
+    return column if column.type == wanted else column.cast(wanted)
+
+
+def _as_written(kind: pa.DataType) -> pa.DataType:
+    """Return the type that Arrow reads; its own ways with times are too lenient."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _as_written(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_as_written(kind.value_type))
+    is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    return pa.string() if is_time else kind
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """Return a type whose fields may all be null, as a tombstone has none of them."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_nullable(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _nullable(kind.item_type))
+    return kind
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_map(field.type) for field in kind)
+    return pa.types.is_map(kind) or (pa.types.is_list(kind) and _has_map(kind.value_type))

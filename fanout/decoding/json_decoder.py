@@ -1,0 +1,104 @@
+"""`decode=Json("id BIGINT, name STRING")`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, final
+
+import pyarrow as pa
+
+from fanout.core.sentence import Option
+from fanout.decoding.ddl import parse_ddl
+from fanout.decoding.decoder import Decoder
+from fanout.decoding.json_columns import JsonColumns
+from fanout.decoding.json_schema import parse_json_schema
+from fanout.errors import OptionError
+
+_ATOMS: Final = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_string,
+    pa.types.is_timestamp,
+    pa.types.is_date32,
+    pa.types.is_decimal128,
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Json(Decoder):
+    """Decodes records that are JSON objects, as `decode=Json("id BIGINT, name STRING")`.
+
+    A field is found by its name. Fields that the schema does not have are ignored, and one that is
+    missing is null. A value is equal to that of the document, or the record is bad: a number with a
+    fraction is no BIGINT, and a time without a zone is no TIMESTAMP.
+
+    Args:
+        schema: The fields, as text like Spark's, a `pyarrow.Schema`, or a JSON Schema as text or
+            mapping.
+        columns: Columns of the source to keep, besides those that locate a record; see `Decoder`.
+        into: The name of one column for all fields, a struct; None for a column for each field.
+        key: What decodes the keys of Kafka's records; None leaves them out.
+
+    Raises:
+        OptionError: If an option is malformed, or JSON has no form for a type.
+    """
+
+    schema: pa.Schema | str | Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        Decoder.__post_init__(self)
+        object.__setattr__(self, "schema", _parse(self.schema))
+
+    def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
+        """Return a struct for each payload, null for null, and why rows cannot be read."""
+        return _columns(self.schema).read(payloads)
+
+
+# A value that is sent to other processes has no reader in it.
+@lru_cache(maxsize=128)
+def _columns(schema: pa.Schema) -> JsonColumns:
+    return JsonColumns(schema)
+
+
+def _parse(given: object) -> pa.Schema:
+    schema = given
+    if isinstance(given, str):
+        schema = _json(given) if given.lstrip().startswith("{") else parse_ddl(given)
+    if isinstance(schema, Mapping):
+        schema = parse_json_schema(schema)
+    if not isinstance(schema, pa.Schema) or not schema.names:
+        raise OptionError(
+            Option("schema", given),
+            " must be a pyarrow.Schema with fields, or a text such as 'id BIGINT, name STRING'",
+        )
+    schema = schema.remove_metadata()
+    if len(set(schema.names)) < len(schema.names):
+        raise OptionError(Option("schema"), " names a field twice")
+    for field in schema:
+        _check(field.type, field.name)
+    return schema
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(Option("schema"), " begins with '{', and is no JSON") from error
+
+
+def _check(kind: pa.DataType, path: str) -> None:
+    """Check that JSON has a form for a type, and for those in it."""
+    if pa.types.is_struct(kind) and kind.num_fields:
+        for field in kind:
+            _check(field.type, f"{path}.{field.name}")
+    elif pa.types.is_list(kind) or (pa.types.is_map(kind) and kind.key_type == pa.string()):
+        _check(kind.value_type if pa.types.is_list(kind) else kind.item_type, f"{path}[]")
+    elif not (kind in {pa.float32(), pa.float64()} or any(is_kind(kind) for is_kind in _ATOMS)):
+        raise OptionError(
+            Option("schema"),
+            f" has {path} of the type {kind}, for which JSON has no form: take STRING, or another",
+        )

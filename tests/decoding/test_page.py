@@ -1,0 +1,55 @@
+"""The examples and the tables of docs/typed-records.md."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.decoding import Json
+from fanout.decoding.decoder import Decoder
+from tests.support.pages import defined_by, page, python_blocks
+
+if TYPE_CHECKING:
+    from fanout.testing.kinesis.server import KinesisServer
+
+TEXT = page("typed-records.md")
+EXAMPLE, SCHEMAS = python_blocks("typed-records.md")
+MAIN = defined_by(EXAMPLE)["main"]
+
+
+@pytest.mark.usefixtures("aws")
+async def test_the_example_prints_typed_records(
+    kinesis_server: KinesisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in kinesis_server.environment.items():
+        monkeypatch.setenv(name, value)
+    kinesis_server.create_stream("orders", shards=2)
+    async with asyncio.TaskGroup() as tasks:
+        example = tasks.create_task(MAIN())
+        while "{'id': 1, 'amount': 9.5}" not in capsys.readouterr().out:
+            kinesis_server.put_records("orders", [("customer", b'{"id": 1, "amount": 9.5}')])
+            await asyncio.sleep(0.05)
+        example.cancel()
+
+
+def test_the_three_forms_of_a_schema_are_one() -> None:
+    names: dict[str, Any] = {}
+    exec(SCHEMAS, names)  # noqa: S102 - the page is ours
+    one, two, three = names["same"]
+    assert one == two == three
+
+
+def test_the_page_lists_the_options_and_the_types() -> None:
+    listed = re.findall(r"^\| `(\w+)` \| none \|", TEXT, re.MULTILINE)
+    assert listed == [field.name for field in fields(Decoder)]
+    rows = re.findall(r"^\| ((?:`[A-Z][^`]*` ?)+)\| ", TEXT, re.MULTILINE)
+    for name in re.findall(r"`([^`]+)`", "".join(rows)):
+        sql = name.replace("(p, s)", "(5, 2)").replace(", ...", "").replace("T>", "INT>")
+        Json(f"a {sql}")
+    assert len(rows) == 11
