@@ -339,7 +339,9 @@ async def test_what_the_group_decides_is_refused(
     "source",
     [
         KinesisSource(stream="orders", consumer="app", region="eu-central-1"),
-        ShuffleSource(KafkaSource(cluster=Cluster("127.0.0.1:9092", security=HERE), topics="orders")),
+        ShuffleSource(
+            KafkaSource(cluster=Cluster("127.0.0.1:9092", security=HERE), topics="orders")
+        ),
     ],
 )
 async def test_other_sources_have_no_consumer_group(group: ConsumerGroup, source: Any) -> None:
