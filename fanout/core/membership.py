@@ -124,6 +124,12 @@ def check_on_revoked(value: object, group: object) -> None:
         raise OptionError("on_revoked is about a group: pass group, or leave it out")
 
 
+def refuse_group(group: object, why: str) -> None:
+    """Refuse a group for what has the positions of all splits itself."""
+    if group is not None:
+        raise OptionError(f"group cannot be used here: {why}")
+
+
 @final
 class SharedSplits:
     """Read the splits that this process has of its group, and nothing of those that it has not."""

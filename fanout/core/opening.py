@@ -218,6 +218,11 @@ async def open_shared(
     async with source.connect() as connection:
         if connection.capabilities.bounded:
             raise OptionError("a group reads without an end: leave stop out, or the group")
+        if connection.capabilities.lending is not None:
+            raise OptionError(
+                "the service shares out the records of this source by itself, to as many processes "
+                "as open it: leave group out"
+            )
         jitter = FullJitter(connection.pacing.backoff, random or Random())  # noqa: S311 - jitter
         await _listed(connection, jitter)  # what is named has to exist
         progress = _progress(source, connection, connection.identity)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.cancellation import TaskScope, in_thread
 from fanout.core.error_text import text_of
+from fanout.core.membership import refuse_group
 from fanout.core.opening import ResumePoint, open_stored, resolve_start
 from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option
@@ -262,6 +263,7 @@ async def land(
     spark_log: bool = True,
     available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
+    group: None = None,
 ) -> AsyncIterator[Landing]:
     """Land a source in Parquet files on a disk or in a bucket, exactly once.
 
@@ -291,6 +293,7 @@ async def land(
         available_now: End when every split has once reached its newest record.
         on_resubscribe: Called for each recoverable end of a subscription with the split, the
             cause and the seconds until the next attempt.
+        group: A landing joins no group: anything but None is refused.
 
     Yields:
         The landing. Iterate it.
@@ -305,6 +308,11 @@ async def land(
     Cancellation: subscriptions are closed before the block is left. Records that are in no entry
     come again in the next run.
     """
+    refuse_group(
+        group,
+        "a landing has one writer, and the positions of all splits; leave it out, or land several "
+        "sources, each at a place of its own",
+    )
     one_of("compression", compression, *_COMPRESSIONS)
     _check_limits(max_records, max_bytes, max_wait, keep=keep, keep_for_readers=keep_for_readers)
     if partition_by_date is not None:

@@ -39,7 +39,7 @@ def schemas(draw: Any, depth: int = 3) -> Any:
 def _records(draw: Any, depth: int, names: list[int]) -> Any:
     names[0] += 1
     name = f"R{names[0]}"
-    count = draw(st.integers(0 if depth < 3 else 1, 4))  # noqa: PLR2004
+    count = draw(st.integers(0 if depth < 3 else 1, 4))
     fields = [{"name": f"f{n}", "type": draw(_types(depth - 1, names))} for n in range(count)]
     return {"type": "record", "name": name, "namespace": "space", "fields": fields}
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import pickle  # noqa: TID251 - our own value, as landers get it
-import random
-import struct
 from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow as pa
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fanout.decoding import Avro, Json
-from fanout.errors import OptionError
+from fanout.decoding import Avro
 from tests.decoding.avro_schemas import agrees, evolved, schemas, values
 
 if TYPE_CHECKING:
@@ -57,11 +52,14 @@ def compare(writer: Any, reader: Any, rows: list[Any]) -> None:
     bodies = written(writer, rows)
     parsed = [fastavro.parse_schema(json.loads(json.dumps(each))) for each in (writer, reader)]
     decode = Avro(json.dumps(reader), framing="single-object", writers=[json.dumps(writer)])
-    mark = b"\xc3\x01" + bytes.fromhex(
-        fastavro.schema.fingerprint(
-            fastavro.schema.to_parsing_canonical_form(parsed[0]), "CRC-64-AVRO"
-        )
-    )[::-1][::1]
+    mark = (
+        b"\xc3\x01"
+        + bytes.fromhex(
+            fastavro.schema.fingerprint(
+                fastavro.schema.to_parsing_canonical_form(parsed[0]), "CRC-64-AVRO"
+            )
+        )[::-1][::1]
+    )
     found, problems = decode.read(pa.array([mark + body for body in bodies], pa.binary()))
     assert problems == {}
     found.validate(full=True)

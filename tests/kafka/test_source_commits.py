@@ -4,8 +4,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Consumer
 
 import fanout
+from fanout.kafka import ConsumerGroup
 from tests.support.kafka.topics import Topic, committed, eventually, transactional
 
 if TYPE_CHECKING:
@@ -82,3 +84,44 @@ async def test_a_transaction_leaves_no_lag_behind(topic: Topic, group: str) -> N
     await topic.read(group_id=group)
     end = 10 + 2 + 1  # the marker of its end has an offset of its own
     assert (await asyncio.to_thread(committed, topic, group))[0] == end
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+async def test_a_group_with_members_is_refused_at_the_start(
+    topic: Topic, group: str, protocol: str
+) -> None:
+    servers = topic.broker.bootstrap_servers
+    named = {"bootstrap.servers": servers, "group.id": group, "group.protocol": protocol}
+    consumer = Consumer({**named, "log_level": 0})
+    try:
+        consumer.subscribe([topic.name])
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(consumer.assignment):
+                await asyncio.to_thread(consumer.poll, 0.1)
+        with pytest.raises(fanout.ServiceError, match=f"the group {group} has members, and"):
+            async with topic.open(group_id=group):
+                raise AssertionError("it is open")
+    finally:
+        await asyncio.to_thread(consumer.close)
+    await topic.read(group_id=group)
+    assert await asyncio.to_thread(committed, topic, group) == {0: 10}
+
+
+async def test_members_that_come_later_are_told_of_once_and_stop_nothing(
+    topic: Topic, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with topic.reading(group_id=group) as reader:
+        await reader.has(10)
+        await eventually(lambda: fanout.Cursor(9) in positions(reader))
+        async with fanout.open(topic.source(), group=ConsumerGroup(group_id=group)) as member:
+            async with asyncio.timeout(60):
+                while len(member.statistics().splits) < 2:
+                    await member.drain(max_wait=0.1)
+            await asyncio.to_thread(topic.put, 5)
+            await reader.has(15)
+            await eventually(lambda: reader.stream.statistics().commits_failed > 2)
+            said = [one.message for one in caplog.records if group in one.message]
+            assert [text for text in said if "has members" in text] == [said[0]]
+            assert "cannot commit" not in "".join(said)
+        # When they have gone, it commits again.
+        await eventually(lambda: fanout.Cursor(14) in positions(reader))

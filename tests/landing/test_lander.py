@@ -468,6 +468,7 @@ async def test_the_checkpoint_of_a_query_is_refused(place: Place, source: Manual
         ({"keep_for_readers": timedelta()}, "keep_for_readers=0:00:00 must be longer than nothing"),
         ({"compression": "tar"}, "compression='tar'"),
         ({"storage_options": {"region": "eu"}}, "storage_options can only be given for"),
+        ({"group": "orders-app"}, "group cannot be used here: a landing has one writer"),
     ],
 )
 async def test_an_option_that_makes_no_sense_is_refused(

@@ -353,6 +353,7 @@ def test_processing_time_spaces_batches(start: Start, source: ManualSource) -> N
         ({"max_records": 0}, "max_records=0"),
         ({"max_bytes": 0}, "max_bytes=0"),
         ({"min_records": 0}, "min_records=0 must be at least 1"),
+        ({"group": "orders-app"}, "among landers on Spark's executors by landing=OnExecutors"),
         ({"min_records": 1.5}, "min_records=1.5"),
         ({"min_records": 6, "max_records": 5}, "min_records=6 is above max_records=5"),
         ({"min_records": 6, "max_wait": 0}, "min_records=6 needs max_wait"),

@@ -7,9 +7,16 @@ The versions of the answers are described in aiokafka's `consumer/fetcher.py`. B
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
-from aiokafka.errors import KafkaError, NotLeaderForPartitionError, OffsetOutOfRangeError
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaError,
+    NotLeaderForPartitionError,
+    OffsetOutOfRangeError,
+)
+from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
@@ -18,6 +25,7 @@ from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.error_codes import check_complete, error_of, raise_for_code
+from fanout.kafka.protocol.messages.consumer_groups import ConsumerMembersRequest
 from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest, diverging_epoch
 from fanout.kafka.reading.near_replicas import NearReplicas
 from fanout.kafka.reading.transport import (
@@ -158,6 +166,17 @@ class _Client:
         errors = {partition: error_of(code, partition) for partition, code in rows}
         check_complete(offsets, errors, "a commit")
         return {partition: error for partition, error in errors.items() if error is not None}
+
+    async def has_members(self, group_id: str) -> bool:
+        asked = (ConsumerMembersRequest(group_id), DescribeGroupsRequest([group_id]))
+        # The first is of the new protocol, the second of the classic one.
+        for request, members in zip(asked, (7, 5), strict=True):
+            with suppress(IncompatibleBrokerVersion):
+                response = await self._groups.send(group_id, request)
+                (found,) = response.groups
+                if found[0] == 0 and found[members]:
+                    return True
+        return False
 
     async def fetch(
         self, broker: int, fetches: Mapping[Partition, PartitionFetch], *, max_wait: float

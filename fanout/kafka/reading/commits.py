@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from operator import not_
 from typing import TYPE_CHECKING, Final, final
 
+from aiokafka.errors import UnknownMemberIdError
 from tenacity import AsyncRetrying, retry_if_result
 
 from fanout.core.cancellation import prefer_cancellation
@@ -34,6 +35,13 @@ STORED_AGAIN: Final = 20.0
 of a group without members `offsets.retention.minutes` after its own last commit; Java's consumer
 commits all of them every 5 seconds (`auto.commit.interval.ms`)."""
 
+HAS_MEMBERS: Final = (
+    "the group {group} has members, and brokers take offsets from these alone: give the source a "
+    "group_id of its own, which shows how far it is; or end the members; or be one of them, by "
+    "fanout.open(source, group=ConsumerGroup(...)) and without group_id"
+)
+"""Why a group takes no offsets from a source, and what to do."""
+
 # How long closing a stream may wait for offsets that are not committed yet, in seconds.
 _CLOSING_TIMEOUT: Final = 5.0
 
@@ -49,6 +57,7 @@ class Committer:
         self._transport = transport
         self._group_id = group_id
         self._jitter = jitter
+        self._has_members = False
         self._pending: dict[Partition, int] = {}
         self._has_pending = asyncio.Event()
         # What the group has of the partitions of this stream.
@@ -103,7 +112,7 @@ class Committer:
         """Commit what is left, for a few seconds at most; a cancellation gives it up."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING_TIMEOUT):
-                while self._pending:
+                while self._pending and not self._has_members:
                     await self._commit()
         if self._pending:
             log.warning(
@@ -161,7 +170,11 @@ class Committer:
             if left:
                 self._pending = {**left, **self._pending}
                 self._has_pending.set()
-        if refused:
+        of_members = any(isinstance(error, UnknownMemberIdError) for error in refused.values())
+        if of_members and not self._has_members:  # said once, and not at each attempt
+            log.error(HAS_MEMBERS.format(group=self._group_id))
+        self._has_members = of_members
+        if refused and not of_members:
             first, why = next(iter(refused.items()))
             log.warning(
                 "the group %s cannot commit %d of %d partitions, the first is %s: %s",

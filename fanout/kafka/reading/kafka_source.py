@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, final
 
+from aiokafka.errors import KafkaError
+
 from fanout.core.backoff import FullJitter
+from fanout.core.error_text import text_of
 from fanout.core.policy import Phase, Retry
 from fanout.core.positions import Cursor, Latest
 from fanout.core.source import Capabilities, Terms
 from fanout.core.statistics import Origin
 from fanout.core.subscription import Tap
+from fanout.errors import ServiceError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.reading.client import start_client
 from fanout.kafka.reading.columns import KAFKA_LAYOUT, SCHEMA, arrival, cursor_after
-from fanout.kafka.reading.commits import open_committer
+from fanout.kafka.reading.commits import HAS_MEMBERS, open_committer
 from fanout.kafka.reading.data_loss import DataLossCheck
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.kafka_options import KafkaOptions
@@ -40,6 +45,8 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.columns import Layout
     from fanout.kafka.reading.commits import Committer
     from fanout.kafka.reading.transport import KafkaTransport
+
+log = logging.getLogger(__name__)
 
 
 @final
@@ -256,6 +263,7 @@ async def open_kafka_connection(
         await stack.enter_async_context(fetcher.running())
         committer = None
         if options.group_id is not None:
+            await _check_group(transport, options.group_id)
             committing = open_committer(transport, options.group_id, jitter)
             committer = await stack.enter_async_context(committing)
         yield KafkaConnection(
@@ -268,6 +276,17 @@ async def open_kafka_connection(
             stops=await _stops(options.stop, catalog, offsets, available_now=available_now),
             layout=layout,
         )
+
+
+async def _check_group(transport: KafkaTransport, group_id: str) -> None:
+    """Refuse to commit to a group that would take nothing; what else fails stops no reading."""
+    try:
+        members = await transport.has_members(group_id)
+    except KafkaError as error:
+        log.warning("the group %s cannot be described: %s", group_id, text_of(error))
+    else:
+        if members:
+            raise ServiceError(HAS_MEMBERS.format(group=group_id))
 
 
 async def _stops(

@@ -154,6 +154,9 @@ class KafkaTransport(Protocol):
     ) -> Mapping[Partition, Exception]:
         """Commit offsets for a group without members; return the errors of those that failed."""
 
+    async def has_members(self, group_id: str) -> bool:
+        """Return whether a group has members, who alone may commit then; False if unknown."""
+
     async def fetch(
         self, broker: int, fetches: Mapping[Partition, PartitionFetch], *, max_wait: float
     ) -> Mapping[Partition, FetchAnswer]:

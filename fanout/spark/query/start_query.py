@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from fanout.core.membership import refuse_group
 from fanout.core.opening import ResumePoint, resolve_start
 from fanout.core.option_checks import at_least_one, check_path
 from fanout.core.user_functions import check_function, check_on_resubscribe
@@ -59,6 +60,7 @@ def foreach_batch(
     on_resubscribe: OnResubscribe | None = None,
     on_failed_batch: OnFailedBatch | None = None,
     landing: OnExecutors | None = None,
+    group: None = None,
 ) -> FanOutQuery:
     """Start a query that hands a source's records to a handler, in exact micro-batches.
 
@@ -97,6 +99,7 @@ def foreach_batch(
             `docs/foreach-batch.md`.
         landing: Where records are read: `OnExecutors(landers=8)` for landers on Spark's executors;
             None for the driver.
+        group: A query joins no group: anything but None is refused.
 
     Returns:
         The running query.
@@ -112,6 +115,11 @@ def foreach_batch(
             committed a batch to Kafka.
     """
     check_handler(handler)
+    refuse_group(
+        group,
+        "the checkpoint of a query has the positions of all splits; leave it out, and share the "
+        "work among landers on Spark's executors by landing=OnExecutors(...)",
+    )
     check_on_resubscribe(on_resubscribe)
     if on_failed_batch is not None:
         kind = "a function of a DataFrame, a batch id and an error"

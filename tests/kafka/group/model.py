@@ -360,10 +360,11 @@ class Copier(Process):
 
     async def live(self, most: int | None = None) -> None:
         """Open a new writer where a transaction has taken too long."""
-        while self.alive and not (self.stream and self.stream.stopping):
+        ended = False
+        while not ended and self.alive and not (self.stream and self.stream.stopping):
             with suppress(BatchNotWrittenError):
                 await super().live(most)
-                return
+                ended = True
 
     async def work(self, drained: Drained) -> None:
         await super().work(drained)

@@ -15,10 +15,11 @@ from confluent_kafka import Consumer
 
 import fanout
 from fanout.errors import OptionError, ServiceError, SplitLostError
-from fanout.kafka import ConsumerGroup
+from fanout.kafka import Cluster, ConsumerGroup, KafkaShareSource, KafkaSource, ShuffleSource
 from fanout.kinesis import KinesisSource
 from tests.kafka.group.processes import GUARD, Process, set_session, started, until
-from tests.support.kafka.topics import Topic, committed, seeded
+from tests.support.kafka.brokers import HERE
+from tests.support.kafka.topics import Topic, committed, new_topic, seeded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -334,12 +335,41 @@ async def test_what_the_group_decides_is_refused(
             raise AssertionError("it is open")
 
 
-async def test_a_stream_of_kinesis_has_no_consumer_group(group: ConsumerGroup) -> None:
-    source: Any = KinesisSource(stream="orders", consumer="app", region="eu-central-1")
+@pytest.mark.parametrize(
+    "source",
+    [
+        KinesisSource(stream="orders", consumer="app", region="eu-central-1"),
+        ShuffleSource(
+            KafkaSource(cluster=Cluster("127.0.0.1:9092", security=HERE), topics="orders")
+        ),
+    ],
+)
+async def test_other_sources_have_no_consumer_group(group: ConsumerGroup, source: Any) -> None:
     joining: Any = group.join(source, None, None)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="partitions of a KafkaSource, not of a KinesisSource"):
+    with pytest.raises(OptionError, match=rf"of a KafkaSource, not of a {type(source).__name__}"):
         async with joining:
             raise AssertionError("it is open")
+
+
+async def test_a_share_group_needs_no_other_group(topic: Topic, group: ConsumerGroup) -> None:
+    cluster = Cluster(topic.broker.bootstrap_servers, security=HERE)
+    source = KafkaShareSource(
+        cluster=cluster, topics=topic.name, group_id=f"{group.group_id}-share"
+    )
+    with pytest.raises(OptionError, match="by itself, to as many processes as open it"):
+        async with fanout.open(source, group=group):
+            raise AssertionError("it is open")
+
+
+async def test_members_share_several_topics(topic: Topic, group: ConsumerGroup) -> None:
+    other = await new_topic(topic.broker, partitions=2)
+    await asyncio.to_thread(put, topic, 3)
+    await asyncio.to_thread(put, other, 3, 2)
+    both = {"topics": [topic.name, other.name]}
+    async with member(topic, group, **both) as first, member(topic, group, **both) as second:
+        await until(lambda: len(first.owned) == len(second.owned) == (PARTITIONS + 2) // 2)
+        await until(lambda: len(first.offsets) + len(second.offsets) >= 3 * (PARTITIONS + 2))
+    assert sorted(first.offsets + second.offsets) == sorted(everything(topic) + everything(other))
 
 
 @pytest.mark.parametrize(

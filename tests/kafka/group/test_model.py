@@ -12,11 +12,10 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from fanout.core.membership import SharedSplits
-from fanout.core.positions import Cursor, Horizon
+from fanout.core.positions import Cursor
 from fanout.kafka.group import member
 from fanout.kafka.group.member import ConsumerMember
 from fanout.kafka.group.transactional import MemberPositions
-from fanout.kafka.reading.offsets import cursor_before
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import simulate
 from tests.kafka.group.model import (
@@ -156,21 +155,6 @@ def _refused_is_lost_without_an_abort(_: Any) -> Any:
     return refused
 
 
-def _grants_what_it_was_told_before(_: Any) -> Any:
-    async def take(self: Any, holder: Any, taken: Any) -> None:
-        if not taken:
-            return
-        stored = await self._calls.stored(self._identity, {each.partition for each in taken})
-        self._counts.learn({p: one.text for p, one in stored.items()}, set(stored))
-        for each in sorted(taken):
-            at = stored[each.partition].offset
-            start = self._starts.get(str(each.partition), Horizon())
-            holder.grant(each.partition.split, start if at is None else cursor_before(at))
-        self._own(self._owned | taken)
-
-    return take
-
-
 async def _nothing(*_: object) -> None:
     pass
 
@@ -198,9 +182,6 @@ BUGS: dict[str, Callable[[Any], object]] = {
         ProcessCalls, "stored", _stale_offsets
     ),
     "what was lost is committed": instead(ConsumerMember, "_commit", _commits_what_it_has_lost),
-    "a partition is granted that was taken back meanwhile": instead(
-        ConsumerMember, "_take", _grants_what_it_was_told_before
-    ),
     "offsets of a transaction are not fenced": instead(
         ModelCoordinator, "claim", _refusal_is_ignored
     ),

@@ -21,14 +21,8 @@ from fanout.kinesis.leases.member import LeaseMember
 from fanout.kinesis.leases.sightings import Sightings
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import simulate
-from tests.kinesis.leases.model import (
-    FAILOVER,
-    ModelStream,
-    ModelTable,
-    Process,
-    Referee,
-    run_seed,
-)
+from tests.kinesis.leases.model import FAILOVER, SHARD, ModelTable, reader, run_seed
+from tests.support.members_model import ModelStream, Referee
 from tests.support.model_bugs import check_found, instead
 
 if TYPE_CHECKING:
@@ -201,15 +195,15 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_member_can_be_cancelled_at_each_step() -> None:
     async def scenario(cancellation: Cancellation) -> None:
         stream = ModelStream()
-        stream.add()
-        stream.add()
+        stream.add(SHARD)
+        stream.add(SHARD)
         table = ModelTable(Referee(stream))
         stream.put(Random(1), 12)
-        await cancellation.run(Process("first", Random(2), 0.0, table).live(most=6))
+        await cancellation.run(reader(table, 0.0, "first", Random(2)).live(most=6))
         assert len(asyncio.all_tasks()) == 1
         # What it had not stored comes again, and nothing else is missing or out of order.
         async with asyncio.timeout(6 * FAILOVER):
-            await Process("second", Random(3), 0.0, table).live(most=12)
+            await reader(table, 0.0, "second", Random(3)).live(most=12)
         assert table.referee.delivered.keys() == {*range(1, 13)}
 
     assert sweep(scenario) > 40

@@ -176,6 +176,10 @@ class ScriptedCluster:
             self.after_offsets.popleft()()
         return found
 
+    async def has_members(self, group_id: str) -> bool:
+        del group_id
+        return False
+
     async def committed(
         self, group_id: str, partitions: Sequence[Partition]
     ) -> Mapping[Partition, int | None]:
