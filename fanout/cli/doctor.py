@@ -94,6 +94,12 @@ def doctor(
         ),
     ] = None,
     *,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            help="The name or ARN of a queue of the stream that is read in place of its shards."
+        ),
+    ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(
@@ -129,12 +135,13 @@ def doctor(
     """Check what a source, a sink or a checkpoint needs, with advice for each finding.
 
     With a stream it checks Kinesis: credentials, permissions, clock, consumer, stream, key and the
-    limits of this machine. With a topic or a group it checks Kafka: each broker and the address
-    that it advertises, permissions, topics, groups, transactions, features and clock. With a
-    checkpoint or a landing it checks how far the reader is behind, how long the unread records are
-    kept, and the free space of its disk; a remote checkpoint also for its owner, and whether two
-    writers exclude each other there, with a file that is removed again. Nothing else is registered,
-    written or changed. For example:
+    limits of this machine. With a queue it checks that instead: whether it exists and is active,
+    permissions, visibility, and dead letters. With a topic or a group it checks Kafka: each broker
+    and the address that it advertises, permissions, topics, groups, transactions, features and
+    clock. With a checkpoint or a landing it checks how far the reader is behind, how long the
+    unread records are kept, and the free space of its disk; a remote checkpoint also for its owner,
+    and whether two writers exclude each other there, with a file that is removed again. Nothing
+    else is registered, written or changed. For example:
 
     `fanout doctor orders orders-etl --checkpoint /var/lib/orders/checkpoint`
 
@@ -148,6 +155,7 @@ def doctor(
     and unknown findings leave it at 0.
     """
     _check_options(stream, consumer, needs, subscribe=subscribe, landers=landers)
+    _check_queue(queue, stream, consumer, landers)
     options = None if stream is None else aws.stream(stream, consumer)
     cluster = kafka.cluster() if needs.given else None
     if options is None and cluster is None and checkpoint is None:
@@ -161,7 +169,9 @@ def doctor(
             findings.append(_unasked(stored))
         if landers is not None:
             findings.append(_place_of_landers(checkpoint))
-        if options is not None:
+        if stream is not None and queue is not None:
+            findings = [*_of_queue(stream, queue, aws), *findings]
+        elif options is not None:
             from fanout.kinesis.doctor.diagnose import diagnose  # noqa: PLC0415 - loads the AWS SDK
 
             diagnosing = diagnose(options, checkpoint=stored, subscribe=subscribe, landers=landers)
@@ -209,6 +219,23 @@ def _check_options(
         raise OptionError(
             "--landers needs what the landers read: name a stream of Kinesis, or a --topic"
         )
+
+
+def _check_queue(
+    queue: str | None, stream: str | None, consumer: str | None, landers: int | None
+) -> None:
+    if queue is not None and (stream is None or consumer or landers is not None):
+        raise OptionError(
+            "--queue needs the name of one stream, and has neither a consumer nor --landers"
+        )
+
+
+def _of_queue(stream: str, queue: str, aws: AwsOptions) -> list[Finding]:
+    # Help and usage errors do not load the AWS SDK.
+    from fanout.kinesis.doctor.queue import diagnose_queue  # noqa: PLC0415
+    from fanout.kinesis.queue.options import QueueOptions  # noqa: PLC0415 - the same
+
+    return asyncio.run(diagnose_queue(QueueOptions(stream=stream, queue=queue, **asdict(aws))))
 
 
 def _unasked(stored: Checkpoint) -> Finding:

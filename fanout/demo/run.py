@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fanout.demo.kafka import KafkaStream
-    from fanout.demo.kinesis import KinesisStream
-    from fanout.demo.kinesis_queue import KinesisQueueStream
+    from fanout.demo.kinesis import KinesisQueueStream, KinesisStream
     from fanout.demo.options import DemoOptions
     from fanout.demo.plan import Action
 
@@ -323,7 +322,7 @@ def _start(options: DemoOptions) -> AbstractContextManager[DemoStream]:
 
         return start_kinesis(options.shards)
     if options.source is ServiceName.KINESIS_QUEUE:
-        from fanout.demo.kinesis_queue import start_queue  # noqa: PLC0415 - see above
+        from fanout.demo.kinesis import start_queue  # noqa: PLC0415 - see above
 
         return start_queue(options.shards)
     from fanout.demo.kafka import start_kafka  # noqa: PLC0415 - see above

@@ -261,6 +261,12 @@ COUNTERS: Final = (
         "Records whose lock is over, by outcome",
         _settled,
     ),
+    Instrument(
+        "fanout.share.dead_letters",
+        "{record}",
+        "Those of the released and rejected ones that the queue keeps as dead letters",
+        _of_lending(lambda lending: lending.dead_letters),
+    ),
 )
 
 # What is there now, and can be added up over streams.

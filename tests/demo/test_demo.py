@@ -143,9 +143,9 @@ def test_nothing_is_lost_or_repeated_by_a_queue_whose_reader_is_killed(tmp_path:
     )
     assert len(result["replayed"]) == 1
     assert set(result["faults"]) == {"GoAwayAtCall", "RefuseCall"}
-    # What the killed driver held and had not stored was read by the new one.
-    assert 0 < result["redelivered"] < 2000
-    assert result["left_out"] is not None
+    # Both may be 0: a driver that is killed between two calls holds nothing.
+    assert 0 <= result["redelivered"] < 2000
+    assert 0 <= result["left_out"] < 2000
 
 
 @pytest.mark.prove

@@ -189,6 +189,7 @@ def test_the_outcomes_of_a_share_group_make_up_all_that_is_over(collected: Colle
         pending_records=26,
         pending_bytes=2600,
         oldest=1.5,
+        dead_letters=3,
     )
     collected.metrics.watch(Given(statistics(lending=lending)))
     now = collected.now()
@@ -196,6 +197,7 @@ def test_the_outcomes_of_a_share_group_make_up_all_that_is_over(collected: Colle
     assert now["fanout.share.settled"] == outcomes
     assert sum(outcomes.values()) + 26 == 100
     assert (now["fanout.share.acquired"], now["fanout.share.redelivered"]) == ({"": 100}, {"": 4})
+    assert now["fanout.share.dead_letters"] == {"": 3}
     assert now["fanout.share.pending.records"] == {"": 26}
     assert now["fanout.share.pending.bytes"] == {"": 2600}
     assert now["fanout.share.pending.age"] == {"": 1.5}
