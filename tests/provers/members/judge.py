@@ -151,8 +151,9 @@ def _of_member(
                     verdict.examples.append(f"{member} got {split} at {time}: it has it no more")
             case {"stored": number}:
                 batches[number].stored = True
-            case {"left": _, "time": time}:
-                now = {split: _end(each, time, "left") for split, each in now.items()}
+            case {"left": _, "time": time, "complete": complete}:
+                how = "left" if complete else "lost"
+                now = {split: _end(each, time, how) for split, each in now.items()}
             case {"failed": errors}:
                 verdict.failures.update(errors)
             case _:

@@ -43,7 +43,8 @@ class _Journal(logging.Handler):
         self._file = path.open("a", buffering=1, encoding="utf-8")
         self._batches = 0
         self._unstored: defaultdict[str, deque[tuple[int, Position]]] = defaultdict(deque)
-        logging.getLogger("fanout.lifecycle").addHandler(self)
+        self.left_well = True
+        logging.getLogger("fanout").addHandler(self)
         logging.getLogger("fanout.lifecycle").setLevel(logging.INFO)
 
     def write(self, **fields: Any) -> None:
@@ -67,7 +68,9 @@ class _Journal(logging.Handler):
                 self.write(stored=waiting.popleft()[0])
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write what becomes of a split."""
+        """Write what becomes of a split, and learn that the service did not hear of the end."""
+        if record.getMessage().startswith("cannot leave"):
+            self.left_well = False
         event = getattr(record, "event.name", "").removeprefix("fanout.split.")
         if event in ("granted", "handed_over", "lost"):
             split = getattr(record, "messaging.destination.partition.id", None)
@@ -126,7 +129,7 @@ async def run(name: str, spec: dict[str, Any], journal: _Journal) -> None:
         except* FanOutError as errors:
             journal.write(failed=[f"{type(e).__name__}: {e}" for e in errors.exceptions])
             await asyncio.sleep(_AGAIN)
-    journal.write(left=name)
+    journal.write(left=name, complete=journal.left_well)
 
 
 async def _stop(stream: fanout.FanOut, leaving: asyncio.Event) -> None:

@@ -34,8 +34,8 @@ def stored(time: float, batch: int) -> dict[str, Any]:
     return {"time": time, "stored": batch}
 
 
-def left(time: float) -> dict[str, Any]:
-    return {"time": time, "left": "a"}
+def left(time: float, *, complete: bool = True) -> dict[str, Any]:
+    return {"time": time, "left": "a", "complete": complete}
 
 
 def verdict_of(directory: Path, a: list[dict[str, Any]], b: list[dict[str, Any]]) -> Verdict:
@@ -86,9 +86,11 @@ def test_a_broken_rule_is_counted(
     assert not found.holds
 
 
-def test_a_hand_over_that_was_not_complete_may_repeat(tmp_path: Path) -> None:
-    a = [granted(0), got(1, 0, 0, 1, 2), gone(2, complete=False)]
-    found = verdict_of(tmp_path, a, NEXT)
+@pytest.mark.parametrize("end", [gone(2, complete=False), left(2, complete=False)])
+def test_an_end_of_which_the_service_did_not_hear_may_repeat(
+    tmp_path: Path, end: dict[str, Any]
+) -> None:
+    found = verdict_of(tmp_path, [granted(0), got(1, 0, 0, 1, 2), end], NEXT)
     assert found.holds
     assert found.again == 1
 
