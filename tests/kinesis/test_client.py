@@ -143,7 +143,7 @@ async def test_raw_hook_of_this_botocore_delivers_the_body_byte_for_byte() -> No
 async def test_a_body_that_botocore_decoded_after_all_is_a_setup_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fanout.kinesis.aws.client.deliver_raw_bodies", lambda _client: None)
+    monkeypatch.setattr("fanout.kinesis.aws.client.deliver_raw_bodies", lambda *_: None)
     sent = encode_event("initial-response", b"{}")
     async with connected(Service(SubscribeToShard=streaming(sent))) as kinesis:
         with pytest.raises(SetupError, match="aiobotocore"):
@@ -245,7 +245,7 @@ async def test_a_refused_iterator_is_asked_for_once() -> None:
 async def test_records_that_botocore_decoded_after_all_are_a_setup_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fanout.kinesis.aws.client.deliver_raw_bodies", lambda _client: None)
+    monkeypatch.setattr("fanout.kinesis.aws.client.deliver_raw_bodies", lambda *_: None)
     async with connected(Service(GetRecords=polled(RECORDS))) as kinesis:
         with pytest.raises(SetupError, match="aiobotocore"):
             async with kinesis.get_records(STREAM_ARN, "here"):

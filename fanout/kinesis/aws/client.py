@@ -82,7 +82,7 @@ async def open_kinesis_client(
         check_endpoint(control.meta.endpoint_url, insecure=insecure)
         go_past_proxies(control)
         go_past_proxies(reading)
-        deliver_raw_bodies(reading)
+        deliver_raw_bodies(reading, "GetRecords")
         if http_version == HTTP_2:
             with naming_extras("http_version=2"):
                 from fanout.kinesis.aws.http2_transport import subscribe_over_http2  # noqa: PLC0415 - an optional extra

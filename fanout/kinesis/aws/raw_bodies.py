@@ -89,14 +89,15 @@ class _RawParserFactory(AioResponseParserFactory):  # type: ignore[misc]  # boto
         return super().create_parser(protocol_name)
 
 
-def deliver_raw_bodies(client: Any) -> None:
-    """Make a client, and no other of its session, return a RawBody for both calls."""
+def deliver_raw_bodies(client: Any, *operations: str) -> None:
+    """Make a client, and no other of its session, return a RawBody for operations and events."""
     client._endpoint._response_parser_factory = _RawParserFactory()  # noqa: SLF001  # no public hook exists
-    client.meta.service_model.operation_model("GetRecords").has_streaming_output = True
+    for operation in operations:
+        client.meta.service_model.operation_model(operation).has_streaming_output = True
 
 
 def take_raw_body(response: Mapping[str, Any]) -> RawBody:
-    """Take the raw body out of the response of SubscribeToShard or GetRecords."""
+    """Take the raw body out of the response of a call that delivers one."""
     body = response.get("EventStream") or response.get(_BODY)
     if not isinstance(body, RawBody):
         if body is not None:

@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError, ProxyConnectionError
 from botocore.parsers import JSONParser
 
 from fanout.kinesis.aws.credentials import hide_proxy, hide_signed_headers
-from fanout.kinesis.aws.raw_bodies import take_raw_body
+from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -40,7 +40,7 @@ _FIRST_ERROR: Final = 300
 
 @final
 class RepeatedCalls:
-    """Call some operations of a client that has `deliver_raw_bodies`, and return undecoded answers.
+    """Call some operations of a client, and return undecoded answers.
 
     Args:
         client: A client of aiobotocore whose protocol is JSON.
@@ -54,8 +54,8 @@ class RepeatedCalls:
         self._http = client._endpoint.http_session  # noqa: SLF001 - no public name exists
         self._signer = client._request_signer  # noqa: SLF001 - no public name exists
         self._prepared: dict[str, tuple[str, dict[str, str]]] = {}
+        deliver_raw_bodies(client, *operations)
         for operation in operations:
-            client.meta.service_model.operation_model(operation).has_streaming_output = True
             client.meta.events.register(f"before-send.*.{operation}", self._note)
 
     async def call(self, operation: str, arguments: Mapping[str, Any]) -> bytes:

@@ -12,6 +12,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
+import msgspec
 from botocore.exceptions import ClientError
 
 from fanout.errors import ServiceError
@@ -19,6 +20,7 @@ from fanout.kinesis.aws.client_config import go_past_proxies, pinned_config
 from fanout.kinesis.aws.credentials import hide_secrets
 from fanout.kinesis.aws.endpoint import check_endpoint
 from fanout.kinesis.aws.error_hints import ACCESS_DENIED, code_of, explained
+from fanout.kinesis.aws.repeated_calls import RepeatedCalls
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.leases.lease import KEY, OWNER
 
@@ -37,6 +39,8 @@ _CREATING: Final = 120.0  # seconds; it takes some ten
 _POLL: Final = 0.5
 _SLOW: Final = 30.0  # seconds that a call about the table may take
 _CALLS_AT_ONCE: Final = 50
+# The operations about items, which a member calls all the time.
+_REPEATED: Final = ("Scan", "GetItem", "PutItem", "UpdateItem", "DeleteItem")
 
 
 class Items(Protocol):
@@ -87,6 +91,7 @@ class DynamoTable:
         self, client: Any, name: str, credentials: RenewableCredentials, call_timeout: float
     ) -> None:
         self._client = client
+        self._calls = RepeatedCalls(client, credentials, _REPEATED)
         self._name = name
         self._credentials = credentials
         self._call_timeout = call_timeout
@@ -157,7 +162,7 @@ class DynamoTable:
         found: list[Item] = []
         more: dict[str, Any] = {}
         while True:
-            page = await self._call("scan", ConsistentRead=True, **more)
+            page = await self._call("Scan", ConsistentRead=True, **more)
             found += map(_item, page["Items"])
             if "LastEvaluatedKey" not in page:
                 return found
@@ -165,13 +170,13 @@ class DynamoTable:
 
     async def get(self, key: str) -> Item | None:
         """Read one item, consistently; None where there is none."""
-        answer = await self._call("get_item", Key={KEY: {"S": key}}, ConsistentRead=True)
+        answer = await self._call("GetItem", Key={KEY: {"S": key}}, ConsistentRead=True)
         return _item(answer["Item"]) if "Item" in answer else None
 
     async def create(self, item: Item) -> bool:
         """Write an item; return whether there was none of its key."""
         return await self._if(
-            "put_item",
+            "PutItem",
             Item={name: _attribute(value) for name, value in item.items()},
             ConditionExpression=f"attribute_not_exists({KEY})",
         )
@@ -192,7 +197,7 @@ class DynamoTable:
         condition = names.condition(expected)
         try:
             answer = await self._call(
-                "update_item",
+                "UpdateItem",
                 Key={KEY: {"S": key}},
                 UpdateExpression=" ".join(f"{w} {', '.join(p)}" for w, p in parts.items() if p),
                 ReturnValues="ALL_NEW",
@@ -209,7 +214,7 @@ class DynamoTable:
         """Delete an item if it has what is expected; return whether it did."""
         names = _Names()
         return await self._if(
-            "delete_item",
+            "DeleteItem",
             Key={KEY: {"S": key}},
             ConditionExpression=names.condition(expected),
             **names.used,
@@ -219,10 +224,11 @@ class DynamoTable:
         """Make one call about items, within the time that it may take."""
         try:
             async with asyncio.timeout(self._call_timeout):
-                return await getattr(self._client, operation)(TableName=self._name, **arguments)
+                answer = await self._calls.call(operation, {"TableName": self._name, **arguments})
         except TimeoutError as error:
-            text = f"DynamoDB has not answered within {self._call_timeout:g} s"
+            text = f"DynamoDB has not answered within {self._call_timeout:.1f} s"
             raise TimeoutError(text) from error
+        return msgspec.json.decode(answer)
 
     async def _if(self, operation: str, **arguments: Any) -> bool:
         try:

@@ -15,7 +15,6 @@ from fanout.kinesis.aws.client import all_pages
 from fanout.kinesis.aws.client_config import go_past_proxies, pinned_config
 from fanout.kinesis.aws.credentials import hide_secrets
 from fanout.kinesis.aws.endpoint import check_endpoint
-from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies
 from fanout.kinesis.aws.repeated_calls import RepeatedCalls
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.queue.model import add_queues
@@ -119,7 +118,6 @@ async def open_queue_client(
         check_endpoint(client.meta.endpoint_url, insecure=insecure)
         go_past_proxies(client)
         add_queues(client.meta.service_model)
-        deliver_raw_bodies(client)
         hide_secrets(client)
         yield QueueClient(client, await session.get_credentials())
 
