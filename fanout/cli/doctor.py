@@ -170,7 +170,10 @@ def doctor(
         if landers is not None:
             findings.append(_place_of_landers(checkpoint))
         if stream is not None and queue is not None:
-            findings = [*_of_queue(stream, queue, aws), *findings]
+            from fanout.kinesis.doctor.queue import diagnose_queue  # noqa: PLC0415 - as below
+
+            asked = diagnose_queue(aws.queue(stream, queue))
+            findings = [*asyncio.run(asked), *findings]
         elif options is not None:
             from fanout.kinesis.doctor.diagnose import diagnose  # noqa: PLC0415 - loads the AWS SDK
 
@@ -228,14 +231,6 @@ def _check_queue(
         raise OptionError(
             "--queue needs the name of one stream, and has neither a consumer nor --landers"
         )
-
-
-def _of_queue(stream: str, queue: str, aws: AwsOptions) -> list[Finding]:
-    # Help and usage errors do not load the AWS SDK.
-    from fanout.kinesis.doctor.queue import diagnose_queue  # noqa: PLC0415
-    from fanout.kinesis.queue.options import QueueOptions  # noqa: PLC0415 - the same
-
-    return asyncio.run(diagnose_queue(QueueOptions(stream=stream, queue=queue, **asdict(aws))))
 
 
 def _unasked(stored: Checkpoint) -> Finding:

@@ -17,8 +17,8 @@ from fanout.cli.service_options import AwsOptions
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from fanout.kinesis.queue.client import QueueRecord
     from fanout.kinesis.queue.dead_letters import OpenQueue
+    from fanout.kinesis.queue.records import QueueRecord
 
 _T = TypeVar("_T")
 
@@ -102,13 +102,12 @@ def _run(
 ) -> _T:
     # Help and usage errors do not load the AWS SDK.
     from fanout.kinesis.queue.dead_letters import open_queue  # noqa: PLC0415
-    from fanout.kinesis.queue.options import QueueOptions  # noqa: PLC0415 - the same
 
     async def run() -> _T:
         async with open_queue(options) as opened:
             return await command(opened)
 
-    options = QueueOptions(stream=stream, queue=name, **asdict(aws))
+    options = aws.queue(stream, name)
     with calling_the_service():
         return asyncio.run(run())
 

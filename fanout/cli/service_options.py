@@ -13,6 +13,7 @@ from fanout.errors import OptionError
 if TYPE_CHECKING:
     from fanout.kafka.cluster import Cluster
     from fanout.kinesis.options import KinesisOptions
+    from fanout.kinesis.queue.options import QueueOptions
     from fanout.kinesis.source import KinesisSource
 
 _PANEL: Final = "Connection to Kafka"
@@ -54,6 +55,12 @@ class AwsOptions:
             mode="polling" if consumer is None else "efo",
             **asdict(self),
         )
+
+    def queue(self, stream: str, queue: str) -> QueueOptions:
+        """Return the options of a queue of a stream."""
+        from fanout.kinesis.queue.options import QueueOptions  # noqa: PLC0415 - as above
+
+        return QueueOptions(stream=stream, queue=queue, **asdict(self))
 
     def source(self, stream: str, consumer: str | None, **options: Any) -> KinesisSource:
         """Return the source of streams, separated by commas; it polls without a consumer."""

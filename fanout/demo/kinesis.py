@@ -6,6 +6,7 @@ Those who read a queue meet other faults: their calls are throttled, refused and
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import closing, contextmanager, nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, final
@@ -44,24 +45,20 @@ _CALL_FAULTS: Final[dict[Kind, Fault]] = {
 
 
 @contextmanager
-def start_kinesis(shards: int) -> Iterator[KinesisStream]:
+def start_kinesis(shards: int, *, queue: bool) -> Iterator[KinesisStream | KinesisQueueStream]:
     """Run an embedded Kinesis while the block lasts, with a stream that begins with some shards."""
     # The service's own figures, except for more frequent heartbeats.
     with KinesisProcess(KinesisRules(heartbeat=1.0)) as server:
-        yield KinesisStream(server, STREAM, shards)
+        yield KinesisQueueStream(server, shards) if queue else KinesisStream(server, STREAM, shards)
 
 
-@final
-class KinesisStream:
-    """A new stream of the embedded Kinesis."""
+class _EmbeddedStream:
+    """A new stream of the embedded Kinesis, and what is put into it."""
 
     def __init__(self, server: KinesisProcess, name: str, shards: int) -> None:
         server.create_stream(name, shards)
         self._server = server
         self._name = name
-        # By their hash keys, so that neighbours are adjacent.
-        self._open = [f"shardId-{index:012}" for index in range(shards)]
-        self._born: set[str] = set()
         self.environment: Mapping[str, str] = server.environment
         self.address = server.endpoint_url
 
@@ -75,6 +72,21 @@ class KinesisStream:
             self._server.put_records, self._name, [(each.key, each.value) for each in records]
         )
         return [SentRecord(shard, number) for shard, number in placed]
+
+    def faults(self) -> Mapping[str, int]:
+        """Return the number of faults so far, by kind."""
+        return self._server.statistics().faults
+
+
+@final
+class KinesisStream(_EmbeddedStream):
+    """A new stream of the embedded Kinesis."""
+
+    def __init__(self, server: KinesisProcess, name: str, shards: int) -> None:
+        super().__init__(server, name, shards)
+        # By their hash keys, so that neighbours are adjacent.
+        self._open = [f"shardId-{index:012}" for index in range(shards)]
+        self._born: set[str] = set()
 
     async def perform(self, action: Action) -> ActionResult:
         """Carry out one action on the shards that are open now."""
@@ -97,10 +109,6 @@ class KinesisStream:
                 await asyncio.to_thread(self._server.inject, fault)
                 return ActionResult(action.kind.value.format(shard))
 
-    def faults(self) -> Mapping[str, int]:
-        """Return the number of faults so far, by kind."""
-        return self._server.statistics().faults
-
     def _replaced(self, done: str, ended: tuple[str, ...], born: tuple[str, ...]) -> ActionResult:
         first = self._open.index(ended[0])
         self._open[first : first + len(ended)] = born
@@ -108,44 +116,23 @@ class KinesisStream:
         return ActionResult(f"{done} {' and '.join(born)}", ended, born)
 
 
-@contextmanager
-def start_queue(shards: int) -> Iterator[KinesisQueueStream]:
-    """Run an embedded Kinesis while the block lasts, with a stream and a queue on it."""
-    with KinesisProcess() as server:
-        yield KinesisQueueStream(server, shards)
-
-
 @final
-class KinesisQueueStream:
+class KinesisQueueStream(_EmbeddedStream):
     """A new on-demand stream of the embedded Kinesis, and a queue that begins at its beginning."""
 
     def __init__(self, server: KinesisProcess, shards: int) -> None:
-        server.create_stream(STREAM, shards)
-        self._server = server
-        self.environment: Mapping[str, str] = server.environment
-        self.address = server.endpoint_url
+        super().__init__(server, STREAM, shards)
         with closing(boto3.client("kinesis", **server.client_options)) as client:
             _create_queue(client)
 
-    def connect(self) -> AbstractAsyncContextManager[None]:
-        """Let records be put while the block runs; nothing is to be done for that."""
-        return nullcontext()
-
     async def put(self, records: Sequence[Record]) -> Sequence[SentRecord]:
         """Send records, and return their places in the same order; a queue tells no shards."""
-        placed = await asyncio.to_thread(
-            self._server.put_records, STREAM, [(each.key, each.value) for each in records]
-        )
-        return [SentRecord("", number) for _, number in placed]
+        return [SentRecord("", sent.sequence) for sent in await super().put(records)]
 
     async def perform(self, action: Action) -> ActionResult:
         """Let the next calls of some operation fail."""
         await asyncio.to_thread(self._server.inject, _CALL_FAULTS[action.kind])
         return ActionResult(action.kind.value)
-
-    def faults(self) -> Mapping[str, int]:
-        """Return the number of faults so far, by kind."""
-        return self._server.statistics().faults
 
 
 def _create_queue(client: Any) -> None:
@@ -158,6 +145,6 @@ def _create_queue(client: Any) -> None:
     call("UpdateStreamMode", {"StreamARN": arn, "StreamModeDetails": mode})
     start = {"StreamARN": arn, "StartingPosition": {"Type": "TRIM_HORIZON"}}
     created = call("CreateQueue", {"QueueName": QUEUE, "StreamConfigurationList": [start]})
-    queue = {"QueueARN": created["QueueDescription"]["QueueARN"]}
-    while call("DescribeQueue", queue)["QueueDescription"]["QueueStatus"] != "ACTIVE":
-        pass
+    arn = created["QueueDescription"]["QueueARN"]
+    while call("DescribeQueue", {"QueueARN": arn})["QueueDescription"]["QueueStatus"] != "ACTIVE":
+        time.sleep(0.05)

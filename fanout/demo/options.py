@@ -42,15 +42,9 @@ class ServiceName(StrEnum):
     KINESIS_QUEUE = "kinesis-queue"
 
     @property
-    def lends(self) -> bool:
-        """Whether records are lent, in no order, and come again unless they are acknowledged."""
-        return self in {ServiceName.KAFKA_SHARE, ServiceName.KINESIS_QUEUE}
-
-
-_LENDERS: Final = {
-    ServiceName.KAFKA_SHARE: "a share group",
-    ServiceName.KINESIS_QUEUE: "a queue",
-}
+    def lender(self) -> str:
+        """What lends records, in no order, until they are acknowledged; empty if nothing does."""
+        return {"kafka-share": "a share group", "kinesis-queue": "a queue"}.get(self, "")
 
 
 @final
@@ -101,7 +95,7 @@ class DemoOptions:
             raise OptionError(
                 Sentence.of("{shuffle} needs a topic of Kafka; pass {source='kafka'}")
             )
-        if self.storage is StorageName.S3 and (self.shuffle or self.source.lends):
+        if self.storage is StorageName.S3 and (self.shuffle or self.source.lender):
             raise OptionError(
                 Sentence.of(
                     "{storage='s3'} is for {source='kinesis'} and {source='kafka'} without a "
@@ -124,11 +118,11 @@ class DemoOptions:
             raise OptionError(landers, f" must be between 0 and {MAX_LANDERS}")
         if not self.landers:
             return
-        if self.source.lends:
+        if self.source.lender:
             raise OptionError(
                 landers,
                 Sentence.of(
-                    f" cannot read {{source='{self.source}'}}: {_LENDERS[self.source]} locks "
+                    f" cannot read {{source='{self.source}'}}: {self.source.lender} locks "
                     f"records for one stream"
                 ),
             )
@@ -149,11 +143,11 @@ class DemoOptions:
                     "{landers} out"
                 )
             )
-        if self.source.lends:
+        if self.source.lender:
             raise OptionError(
                 Sentence.of(
                     f"{{dataframe=True}} cannot read {{source='{self.source}'}}: "
-                    f"{_LENDERS[self.source]} cannot be landed"
+                    f"{self.source.lender} cannot be landed"
                 )
             )
         if self.shuffle:

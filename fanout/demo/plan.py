@@ -120,8 +120,7 @@ class DemoPlan:
     kill_processes: tuple[ProcessKill, ...] = ()
 
 
-# The actions of Kinesis, whose order is drawn, and those while its driver is down. A queue tells
-# nothing of shards, so that there they stay as they are.
+# The actions of Kinesis, whose order is drawn; who reads a queue is told nothing of shards.
 _DRAWN = {
     ServiceName.KINESIS: (Kind.MERGE, Kind.CUT, Kind.CUT, Kind.STALL, Kind.ERROR),
     ServiceName.KINESIS_QUEUE: (

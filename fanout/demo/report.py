@@ -92,9 +92,8 @@ class DemoReport:
     @property
     def left_out(self) -> int | None:
         """The number of records that the queue delivered again and that were left out."""
-        if self.options.source is not ServiceName.KINESIS_QUEUE:
-            return None
-        return sum(self.progress.left_out.values())
+        counted = self.options.source is ServiceName.KINESIS_QUEUE
+        return sum(self.progress.left_out.values()) if counted else None
 
     def to_json(self) -> str:
         """Return the report as one flat JSON object on one line."""
@@ -166,8 +165,7 @@ def proof_table(report: DemoReport) -> Table:
         if count is not None:
             table.add_row(claim, f"{count:,}", _BAD if count else _GOOD)
     if proof.out_of_order is None:
-        lender = "a queue" if report.left_out is not None else "a share group"
-        table.add_row(f"out of order: {lender} promises no order", "-", "")
+        table.add_row(f"out of order: {report.options.source.lender} promises no order", "-", "")
     if report.left_out is not None:
         table.add_row("delivered again by the queue, and read", f"{proof.redelivered:,}", "")
         table.add_row("delivered again, and left out as known", f"{report.left_out:,}", "")

@@ -134,7 +134,7 @@ class Conductor:
                 async with self._stream.connect():
                     await self._send()
                     await self._all_read.wait()
-                await asyncio.sleep(_AFTERMATH + LENT_SECONDS * self._options.source.lends)
+                await asyncio.sleep(_AFTERMATH + LENT_SECONDS * bool(self._options.source.lender))
                 self._stopping = True
                 for job in self._jobs.values():
                     job.stop()
@@ -317,14 +317,10 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
 
 def _start(options: DemoOptions) -> AbstractContextManager[DemoStream]:
     # Only the chosen service is imported: the libraries of the other may not be installed.
-    if options.source is ServiceName.KINESIS:
+    if options.source in {ServiceName.KINESIS, ServiceName.KINESIS_QUEUE}:
         from fanout.demo.kinesis import start_kinesis  # noqa: PLC0415 - see above
 
-        return start_kinesis(options.shards)
-    if options.source is ServiceName.KINESIS_QUEUE:
-        from fanout.demo.kinesis import start_queue  # noqa: PLC0415 - see above
-
-        return start_queue(options.shards)
+        return start_kinesis(options.shards, queue=options.source is ServiceName.KINESIS_QUEUE)
     from fanout.demo.kafka import start_kafka  # noqa: PLC0415 - see above
 
     return start_kafka(options.shards, options.nodes)

@@ -38,7 +38,6 @@ def make_source(options: QueryOptions) -> Source:
         return KinesisQueueSource(
             stream=STREAM,
             queue=QUEUE,
-            # A killed driver keeps its records for these seconds.
             visibility_timeout=LENT_SECONDS,
             endpoint_url=options.address,
             region=REGION,

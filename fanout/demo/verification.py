@@ -116,7 +116,7 @@ def verify(evidence: Evidence, read: Sequence[ReadRecord]) -> Proof:
         lost=verdict.lost,
         duplicated=verdict.duplicated,
         altered=verdict.altered + altered,
-        out_of_order=None if evidence.source.lends else misplaced,
+        out_of_order=None if evidence.source.lender else misplaced,
         second_generation=None if evidence.born is None else second_generation,
         watermark_violations=violations,
         watermark_passed=passed,

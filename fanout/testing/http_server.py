@@ -144,10 +144,8 @@ class _RequestHandler(MotoRequestHandler):
             self._begun = True
             status = int(headers[0][1])
             _logger.debug("%s %s: %d", self.command, self.path, status)
-            names = {name for name, _ in headers}
-            bodiless = self.command == "HEAD" or status in _WITHOUT_BODY
-            self._chunked = not bodiless and "content-length" not in names
-            self._with_body = not bodiless
+            self._with_body = self.command != "HEAD" and status not in _WITHOUT_BODY
+            self._chunked = self._with_body and "content-length" not in dict(headers)
             self.close_connection |= self._chunked
             self.send_response_only(status)
             for name, value in headers[1:]:

@@ -35,7 +35,7 @@ def test_a_lander_is_killed_before_its_driver_and_changes_nothing_else(
     alone = options(seed, source=source)
     plan = draw_plan(alone)
     assert plan.kill_processes == ()
-    if source.lends:
+    if source.lender:
         return
     with_landers = draw_plan(replace(alone, landers=2))
     (kill,) = with_landers.kill_processes

@@ -18,9 +18,9 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.opening import open_stream
 from fanout.errors import AcknowledgementError
-from fanout.kinesis.queue.client import QueueDescription, QueueRecord
+from fanout.kinesis.queue.client import QueueDescription
 from fanout.kinesis.queue.options import QueueOptions
-from fanout.kinesis.queue.records import SCHEMA
+from fanout.kinesis.queue.records import SCHEMA, QueueRecord
 from fanout.kinesis.queue.source import QueueConnection, share_state
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ async def test_dead_letters_are_told_with_their_age_and_stay(work: EmbeddedWork)
 @pytest.mark.parametrize(
     ("configuration", "detail"),
     [
-        ({"TargetType": "NONE"}, "no dead letters"),
+        ({"TargetType": "NONE"}, "none: a record"),
         ({"TargetType": "BUILT_IN", "MaxReceiveCount": 1}, "received once"),
     ],
     ids=str,

@@ -13,6 +13,7 @@ from aiobotocore.credentials import AioCredentials as Credentials
 from botocore.exceptions import ClientError, ProxyConnectionError
 
 from fanout.kinesis.queue.client import open_queue_client
+from fanout.kinesis.queue.options import QueueOptions
 from fanout.testing.http_server import HttpServer
 
 if TYPE_CHECKING:
@@ -70,14 +71,8 @@ async def client(service: Service) -> AsyncIterator[QueueClient]:
         aws_secret_access_key="secret",
         aws_session_token=SECRET,
     )
-    async with open_queue_client(
-        region="us-east-1",
-        endpoint_url=service.url,
-        session=session,
-        role=None,
-        insecure=False,
-        connections=2,
-    ) as client:
+    options = QueueOptions(stream="events", queue=ARN, endpoint_url=service.url, session=session)
+    async with open_queue_client(options, 1) as client:
         yield client
 
 

@@ -22,41 +22,28 @@ from fanout.kinesis.aws.credentials import hide_proxy, hide_signed_headers
 from fanout.kinesis.aws.raw_bodies import deliver_raw_bodies, take_raw_body
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
 # Headers that another call does not have, or has with another value; in small letters.
-_OF_ONE_CALL: Final = frozenset(
-    {
-        "amz-sdk-invocation-id",
-        "amz-sdk-request",
-        "authorization",
-        "content-length",
-        "x-amz-date",
-        "x-amz-security-token",
-    }
-)
+_OF_ONE_CALL: Final = {
+    *("amz-sdk-invocation-id", "amz-sdk-request", "authorization", "content-length"),
+    *("x-amz-date", "x-amz-security-token"),
+}
 _FIRST_ERROR: Final = 300
 
 
 @final
 class RepeatedCalls:
-    """Call some operations of a client, and return undecoded answers.
+    """Make calls of a client, again and again, and return undecoded answers."""
 
-    Args:
-        client: A client of aiobotocore whose protocol is JSON.
-        credentials: Its credentials.
-        operations: The names of the operations.
-    """
-
-    def __init__(self, client: Any, credentials: Any, operations: Collection[str]) -> None:
+    def __init__(self, client: Any, credentials: Any) -> None:
         self._client = client
         self._credentials = credentials
         self._http = client._endpoint.http_session  # noqa: SLF001 - no public name exists
         self._signer = client._request_signer  # noqa: SLF001 - no public name exists
         self._prepared: dict[str, tuple[str, dict[str, str]]] = {}
-        deliver_raw_bodies(client, *operations)
-        for operation in operations:
-            client.meta.events.register(f"before-send.*.{operation}", self._note)
+        deliver_raw_bodies(client)
+        client.meta.events.register("before-send", self._note)
 
     async def call(self, operation: str, arguments: Mapping[str, Any]) -> bytes:
         """Make one call, once; errors are those that the client itself raises."""
@@ -73,10 +60,15 @@ class RepeatedCalls:
             raise
         body: bytes = await answer.content
         if answer.status_code >= _FIRST_ERROR:
-            raise _error(operation, answer.status_code, answer.headers, body)
+            told = {"status_code": answer.status_code, "headers": answer.headers, "body": body}
+            parsed = JSONParser().parse(told, None)
+            hide_signed_headers(parsed)
+            raise ClientError(parsed, operation)
         return body
 
     async def _first(self, operation: str, arguments: Mapping[str, Any]) -> bytes:
+        model = self._client.meta.service_model.operation_model(operation)
+        model.has_streaming_output = True
         # The client has no method for an operation that its botocore does not know.
         answer = await self._client._make_api_call(operation, arguments)  # noqa: SLF001
         body = take_raw_body(answer)
@@ -92,10 +84,3 @@ class RepeatedCalls:
             if name.lower() not in _OF_ONE_CALL
         }
         self._prepared[event_name.rpartition(".")[2]] = request.url, headers
-
-
-def _error(operation: str, status: int, headers: Any, body: bytes) -> ClientError:
-    answer = {"status_code": status, "headers": headers, "body": body}
-    parsed = JSONParser().parse(answer, None)
-    hide_signed_headers(parsed)
-    return ClientError(parsed, operation)

@@ -12,19 +12,18 @@ from fanout.kinesis.aws.client import open_kinesis_client
 from fanout.kinesis.aws.error_hints import explained
 from fanout.kinesis.doctor.checks import clock, encryption, stream_state
 from fanout.kinesis.doctor.probes import probe
-from fanout.kinesis.queue.client import DEAD
-from fanout.kinesis.queue.source import open_client
+from fanout.kinesis.queue.client import DEAD, open_queue_client
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from fanout.kinesis.aws.api import StreamDescription
-    from fanout.kinesis.queue.client import QueueClient, QueueDescription, QueueRecord
+    from fanout.kinesis.queue.client import QueueClient, QueueDescription
     from fanout.kinesis.queue.options import QueueOptions
+    from fanout.kinesis.queue.records import QueueRecord
 
 _NOT_FOUND: Final = "ResourceNotFoundException"
-# A receipt that no record has: to settle it changes nothing.
-_NO_RECEIPT: Final = ("fanout-doctor",)
+_NO_RECEIPT: Final = ("fanout-doctor",)  # to settle what no record has changes nothing
 _MALFORMED: Final = frozenset({"ValidationException", "InvalidArgumentException"})
 _SECONDS_PER_HOUR: Final = 3600
 
@@ -52,7 +51,7 @@ async def diagnose_queue(options: QueueOptions) -> list[Finding]:
         try:
             with explained("AWS cannot be called"):
                 reader = await stack.enter_async_context(opening)
-                client = await stack.enter_async_context(open_client(options, 1))
+                client = await stack.enter_async_context(open_queue_client(options, 1))
         except FanOutError as error:
             return [problem("credentials", str(error), "")]  # it says what to do
         described = await probe("DescribeStreamSummary", reader.describe_stream())
@@ -76,61 +75,43 @@ async def _examine(
         arn = listed.answer
         if listed.error is not None:
             return findings
-    if arn is None:
-        return [*findings, _no_queue(options)]
-    described = await probe("DescribeQueue", client.describe(arn))
-    if described.code == _NOT_FOUND:
-        return [*findings, _no_queue(options)]
+    described = None if arn is None else await probe("DescribeQueue", client.describe(arn))
+    if described is None or described.code == _NOT_FOUND:
+        detail = f"the stream {options.stream} has no queue {options.queue}"
+        advice = "create it, on a stream in on-demand mode (CreateQueue), or correct the name"
+        return [*findings, problem("queue", detail, advice)]
     findings.append(described.finding)
     if (queue := described.answer) is None:
         return findings
-    findings.append(_state(queue, stream))
     return [
         *findings,
-        *await _permissions(client, arn),
-        fine(
-            "visibility",
-            f"a record is hidden for {options.visibility_timeout} s, and for longer while it is "
-            f"worked on; for readers that name no time, {queue.visibility_timeout} s",
-        ),
-        _dead_letter_target(queue),
-        *await _dead_letters(client, queue, stream),
-    ]
-
-
-def _no_queue(options: QueueOptions) -> Finding:
-    return problem(
-        "queue",
-        f"the stream {options.stream} has no queue {options.queue}",
-        "create it (CreateQueue), on a stream in on-demand mode, or correct the name",
-    )
-
-
-def _state(queue: QueueDescription, stream: StreamDescription | None) -> Finding:
-    detail = f"{queue.arn} is {queue.status}"
-    if stream is not None and queue.stream_arn != stream.arn:
-        return problem(
-            "queue", f"{queue.name} is one of {queue.stream_arn}", "name its stream, or another one"
-        )
-    match queue.status:
-        case "ACTIVE" | "UPDATING":
-            return fine("queue", detail)
-        case "CREATING":
-            return problem("queue", detail, "wait until it is ACTIVE")
-        case _:
-            return problem("queue", detail, "read another queue")
-
-
-async def _permissions(client: QueueClient, arn: str) -> list[Finding]:
-    return [
+        _state(queue, stream),
         unknown(
             "kinesis:ReceiveQueueRecords",
             "not tried, as it would take records from the readers of the queue",
             "`fanout iam-policy` with --queue-arn writes the policy",
         ),
-        await _settling("AcknowledgeQueueRecords", client.acknowledge(arn, _NO_RECEIPT)),
-        await _settling("UpdateQueueRecordsVisibility", client.set_visibility(arn, _NO_RECEIPT, 0)),
+        await _settling("AcknowledgeQueueRecords", client.acknowledge(queue.arn, _NO_RECEIPT)),
+        await _settling(
+            "UpdateQueueRecordsVisibility", client.set_visibility(queue.arn, _NO_RECEIPT, 0)
+        ),
+        fine(
+            "visibility",
+            f"a record is hidden for {options.visibility_timeout} s, and for longer while it is "
+            f"worked on; for readers that name no time, {queue.visibility_timeout} s",
+        ),
+        *await _dead_letters(client, queue, stream),
     ]
+
+
+def _state(queue: QueueDescription, stream: StreamDescription | None) -> Finding:
+    if stream is not None and queue.stream_arn != stream.arn:
+        detail = f"{queue.name} is one of {queue.stream_arn}"
+        return problem("queue", detail, "name its stream, or another queue")
+    detail = f"{queue.arn} is {queue.status}"
+    if queue.status in {"ACTIVE", "UPDATING"}:
+        return fine("queue", detail)
+    return problem("queue", detail, "wait until it is ACTIVE, or read another queue")
 
 
 async def _settling(action: str, call: Awaitable[Mapping[str, Exception]]) -> Finding:
@@ -141,38 +122,23 @@ async def _settling(action: str, call: Awaitable[Mapping[str, Exception]]) -> Fi
     return tried.finding
 
 
-def _dead_letter_target(queue: QueueDescription) -> Finding:
-    check, most = "dead-letter target", queue.max_receive_count
-    if most is None:
-        return warning(
-            check,
-            "the queue makes no dead letters: a record that no reader can handle is delivered "
-            "until it expires",
-            "set its DeadLetterConfiguration (UpdateQueue)",
-        )
-    if most == 1:
-        return warning(
-            check,
-            "a record that is received once and not acknowledged is a dead letter, also where the "
-            "process of its reader died",
-            "raise its MaxReceiveCount (UpdateQueue)",
-        )
-    return fine(check, f"a record that is received {most} times and not acknowledged")
-
-
 async def _dead_letters(
     client: QueueClient, queue: QueueDescription, stream: StreamDescription | None
 ) -> list[Finding]:
-    """Look at some dead letters, and tell how long the oldest of them is kept."""
-    if queue.max_receive_count is None:
-        return []
-    received = await probe(
-        "ReceiveDeadLetterQueueRecords",
-        client.receive(queue.arn, wait=1, visible_after=0, letters=DEAD),
-    )
+    """Tell when a record becomes a dead letter, and how long the oldest of some is kept."""
+    check, most = "dead-letter target", queue.max_receive_count
+    if most is None:
+        detail = "none: a record that no reader can handle is delivered until it expires"
+        return [warning(check, detail, "set its DeadLetterConfiguration (UpdateQueue)")]
+    target = fine(check, f"the queue itself, for what was received {most} times")
+    if most == 1:
+        detail = "a record is a dead letter as soon as its reader dies: it is received once"
+        target = warning(check, detail, "raise its MaxReceiveCount (UpdateQueue)")
+    call = client.receive(queue.arn, wait=1, visible_after=0, letters=DEAD)
+    received = await probe("ReceiveDeadLetterQueueRecords", call)
     if received.answer is None:
-        return [received.finding]
-    return [received.finding, _letters(received.answer, stream)]
+        return [target, received.finding]
+    return [target, received.finding, _letters(received.answer, stream)]
 
 
 def _letters(letters: Sequence[QueueRecord], stream: StreamDescription | None) -> Finding:
@@ -181,14 +147,10 @@ def _letters(letters: Sequence[QueueRecord], stream: StreamDescription | None) -
     detail = f"{len(letters)} or more"
     if stream is not None:
         arrived = min(letter.approximate_arrival_timestamp for letter in letters)
-        hours = (stream.server_time.timestamp() - arrived) / _SECONDS_PER_HOUR
-        detail += (
-            f"; the oldest of these arrived {max(0.0, hours):.1f} h ago, and the stream keeps "
-            f"records for {stream.retention_hours} h"
-        )
-    return warning(
-        "dead letters",
-        detail,
-        "look at them with `fanout queue dead-letters`, and read them again with "
-        "`fanout queue restore`, before they expire",
+        hours = max(0.0, stream.server_time.timestamp() - arrived) / _SECONDS_PER_HOUR
+        kept = stream.retention_hours
+        detail += f"; the oldest of these arrived {hours:.1f} h ago, and is kept for {kept} h"
+    advice = (
+        "look at them (`fanout queue dead-letters`), and read them again (`fanout queue restore`)"
     )
+    return warning("dead letters", detail, advice)

@@ -39,8 +39,6 @@ _CREATING: Final = 120.0  # seconds; it takes some ten
 _POLL: Final = 0.5
 _SLOW: Final = 30.0  # seconds that a call about the table may take
 _CALLS_AT_ONCE: Final = 50
-# The operations about items, which a member calls all the time.
-_REPEATED: Final = ("Scan", "GetItem", "PutItem", "UpdateItem", "DeleteItem")
 
 
 class Items(Protocol):
@@ -91,7 +89,7 @@ class DynamoTable:
         self, client: Any, name: str, credentials: RenewableCredentials, call_timeout: float
     ) -> None:
         self._client = client
-        self._calls = RepeatedCalls(client, credentials, _REPEATED)
+        self._calls = RepeatedCalls(client, credentials)
         self._name = name
         self._credentials = credentials
         self._call_timeout = call_timeout

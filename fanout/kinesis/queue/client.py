@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
@@ -18,59 +18,39 @@ from fanout.kinesis.aws.endpoint import check_endpoint
 from fanout.kinesis.aws.repeated_calls import RepeatedCalls
 from fanout.kinesis.aws.session import open_session
 from fanout.kinesis.queue.model import add_queues
+from fanout.kinesis.queue.records import QueueRecord  # noqa: TC001 - msgspec reads it
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-    from fanout.kinesis.aws.role import AssumedRole
+    from fanout.kinesis.queue.options import QueueOptions
 
 Letters = Literal["", "DeadLetter"]
 """Which records a call is about: those of the queue, or its dead letters."""
 
 DEAD: Final[Letters] = "DeadLetter"
-MOST_RECORDS: Final = 10
-"""How many records a call receives or settles at most."""
-
+# A call receives or settles so many records at most.
+_MOST_RECORDS: Final = 10
 _CONNECT_TIMEOUT: Final = 15.0
 # Seconds beyond the wait that a call asks for.
 _READ_TIMEOUT: Final = 45.0
 _MAX_QUEUES: Final = 10_000
-# The operations that a reader calls all the time, and those about dead letters.
-_REPEATED: Final = (
-    "ReceiveQueueRecords",
-    "AcknowledgeQueueRecords",
-    "UpdateQueueRecordsVisibility",
-    "ReceiveDeadLetterQueueRecords",
-    "UpdateDeadLetterQueueRecordsVisibility",
-    "RestoreDeadLetterQueueRecords",
-)
-
-
-class QueueRecord(msgspec.Struct, frozen=True, rename="pascal"):
-    """A record as a queue delivers it; times are in seconds since the epoch."""
-
-    receipt_handle: str
-    record_id: str
-    data: bytes
-    approximate_arrival_timestamp: float
-    receive_count: int
-    partition_key: str | None = None
-    first_receive_timestamp: float = 0.0
+_SPARE_CONNECTIONS: Final = 10
 
 
 class _Received(msgspec.Struct, frozen=True, rename="pascal"):
     queue_records: list[QueueRecord]
 
 
-class _Entry(msgspec.Struct, frozen=True, rename="pascal"):
+class _SettledEntry(msgspec.Struct, frozen=True, rename="pascal"):
     receipt_handle: str
     error_code: str = "InternalFailureException"
     error_message: str = ""
 
 
 class _Settled(msgspec.Struct, frozen=True, rename="pascal"):
-    successful: list[_Entry] = []
-    failed: list[_Entry] = []
+    successful: list[_SettledEntry] = []
+    failed: list[_SettledEntry] = []
 
 
 _RECEIVED: Final = msgspec.json.Decoder(_Received)
@@ -92,30 +72,20 @@ class QueueDescription:
 
 
 @asynccontextmanager
-async def open_queue_client(
-    *,
-    region: str | None,
-    endpoint_url: str | None,
-    session: Any,
-    role: AssumedRole | None,
-    insecure: bool,
-    connections: int,
-) -> AsyncIterator[QueueClient]:
-    """Open a client that may make so many calls at once; leaving the context closes it."""
-    if endpoint_url is not None:
-        check_endpoint(endpoint_url, insecure=insecure)
-    session, region = await open_session(session, region, role)
+async def open_queue_client(options: QueueOptions, receivers: int) -> AsyncIterator[QueueClient]:
+    """Open a client with connections for so many receivers; leaving the context closes it."""
+    session, region = await open_session(options.session, options.resolved_region, options.role)
     config = pinned_config(
         attempts=1,
         connect_timeout=_CONNECT_TIMEOUT,
         read_timeout=_READ_TIMEOUT,
-        max_pool_connections=connections,
+        # Each receiver waits in one, and may settle in another.
+        max_pool_connections=2 * receivers + _SPARE_CONNECTIONS,
     )
-    async with AsyncExitStack() as stack:
-        client: Any = await stack.enter_async_context(
-            session.client("kinesis", region_name=region, endpoint_url=endpoint_url, config=config)
-        )
-        check_endpoint(client.meta.endpoint_url, insecure=insecure)
+    async with session.client(
+        "kinesis", region_name=region, endpoint_url=options.endpoint_url, config=config
+    ) as client:
+        check_endpoint(client.meta.endpoint_url, insecure=options.insecure)
         go_past_proxies(client)
         add_queues(client.meta.service_model)
         hide_secrets(client)
@@ -129,7 +99,7 @@ class QueueClient:
     def __init__(self, client: Any, credentials: Any) -> None:
         self._client = client
         self._credentials = credentials
-        self._calls = RepeatedCalls(client, credentials, _REPEATED)
+        self._calls = RepeatedCalls(client, credentials)
 
     async def renew_credentials(self) -> None:
         """Renew the credentials."""
@@ -180,7 +150,7 @@ class QueueClient:
         """Receive up to ten records, which nobody else gets for so many seconds."""
         asked = {
             "QueueARN": arn,
-            "Limit": MOST_RECORDS,
+            "Limit": _MOST_RECORDS,
             "WaitTimeSeconds": wait,
             "VisibilityTimeoutSeconds": visible_after,
         }
@@ -226,6 +196,11 @@ class QueueClient:
         return await self._client._make_api_call(operation, arguments)  # noqa: SLF001
 
 
+def tens(records: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Cut into pieces that one call settles."""
+    return (records[at : at + _MOST_RECORDS] for at in range(0, len(records), _MOST_RECORDS))
+
+
 def _read(decoder: msgspec.json.Decoder[T], answer: bytes) -> T:
     try:
         return decoder.decode(answer)
@@ -233,9 +208,9 @@ def _read(decoder: msgspec.json.Decoder[T], answer: bytes) -> T:
         raise MalformedEventError("an answer of the queue cannot be read") from error
 
 
-def _entry_error(operation: str, entry: _Entry | None) -> Exception:
+def _entry_error(operation: str, entry: _SettledEntry | None) -> Exception:
     if entry is None:
-        entry = _Entry("", error_message="the service did not answer about the record")
+        entry = _SettledEntry("", error_message="the service did not answer about the record")
     told = {"Error": {"Code": entry.error_code, "Message": entry.error_message}}
     error: Exception = ClientError(told, operation)
     return error

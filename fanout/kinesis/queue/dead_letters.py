@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.backoff import FullJitter
 from fanout.kinesis.aws.error_hints import explained
 from fanout.kinesis.control_calls import until_answered
-from fanout.kinesis.queue.client import DEAD, MOST_RECORDS
-from fanout.kinesis.queue.source import find_queue, open_client
+from fanout.kinesis.queue.client import DEAD, open_queue_client, tens
+from fanout.kinesis.queue.source import find_queue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
 
-    from fanout.kinesis.queue.client import QueueClient, QueueDescription, QueueRecord
+    from fanout.kinesis.queue.client import QueueClient, QueueDescription
     from fanout.kinesis.queue.options import QueueOptions
+    from fanout.kinesis.queue.records import QueueRecord
 
 # Seconds for which nobody else sees the letters that are looked at.
 _HIDDEN: Final = 60
@@ -28,7 +29,7 @@ async def open_queue(options: QueueOptions) -> AsyncIterator[OpenQueue]:
     """Find a queue, without receiving a record of it."""
     jitter = FullJitter(options.pacing.backoff, Random())  # noqa: S311 - jitter, no secret
     with explained("Kinesis cannot be called"):
-        async with open_client(options, 1) as client:
+        async with open_queue_client(options, 1) as client:
             yield OpenQueue(client, await find_queue(client, options, jitter), jitter)
 
 
@@ -49,7 +50,7 @@ class OpenQueue:
         Nobody else receives them for a minute, or until this returns.
         """
         found = await self._take(limit)
-        for some in _tens([each.receipt_handle for each in found]):
+        for some in tens([each.receipt_handle for each in found]):
             await self._client.set_visibility(self.description.arn, some, 0, DEAD)
         return found
 
@@ -61,9 +62,9 @@ class OpenQueue:
         chosen = [each for each in found if ids is None or each.record_id in ids]
         others = [each.receipt_handle for each in found if each not in chosen]
         failed: set[str] = set()
-        for some in _tens([each.receipt_handle for each in chosen]):
+        for some in tens([each.receipt_handle for each in chosen]):
             failed |= (await self._client.restore(self.description.arn, some)).keys()
-        for some in _tens(others):
+        for some in tens(others):
             await self._client.set_visibility(self.description.arn, some, 0, DEAD)
         return [each for each in chosen if each.receipt_handle not in failed], len(failed)
 
@@ -80,7 +81,3 @@ class OpenQueue:
                 break
             found |= {each.record_id: each for each in received}
         return list(found.values())
-
-
-def _tens(handles: Sequence[str]) -> list[Sequence[str]]:
-    return [handles[at : at + MOST_RECORDS] for at in range(0, len(handles), MOST_RECORDS)]

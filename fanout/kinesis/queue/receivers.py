@@ -16,11 +16,11 @@ from fanout.core.lending.seam import Settlement
 from fanout.core.policy import Phase, Retry
 from fanout.errors import AcknowledgementError, ServiceError
 from fanout.kinesis.policy import judge
-from fanout.kinesis.queue.client import MOST_RECORDS
+from fanout.kinesis.queue.client import tens
 from fanout.kinesis.queue.records import HeldRecord, to_columns
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from fanout.core.backoff import FullJitter
     from fanout.core.lending.acknowledgements import MemberCounts
@@ -183,7 +183,7 @@ class QueueMember:
                 and now - each.received_at < _MAX_HELD - lock
             ]
             async with asyncio.TaskGroup() as tasks:
-                for some in _tens(due):
+                for some in tens(due):
                     tasks.create_task(self._extend(some))
 
     async def close(self, loops: Sequence[asyncio.Task[None]]) -> None:
@@ -288,7 +288,7 @@ class QueueMember:
         errors: dict[str, Exception] = {}
         try:
             async with asyncio.TaskGroup() as tasks:
-                for some in _tens(held):
+                for some in tens(held):
                     tasks.create_task(self._settle_some(some, kind, errors))
         finally:
             if not response.done():
@@ -342,11 +342,6 @@ class QueueMember:
         if record.receive_count >= most:
             self._receiving.counts.dead_letters += 1
             self._receiving.rejected.discard(record.record_id)
-
-
-def _tens(held: Sequence[HeldRecord]) -> Iterator[Sequence[HeldRecord]]:
-    """Cut into pieces that one call settles."""
-    return (held[begin : begin + MOST_RECORDS] for begin in range(0, len(held), MOST_RECORDS))
 
 
 def _may_pass(error: BaseException) -> bool:

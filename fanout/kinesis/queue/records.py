@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from fanout.core.lending.dedup import Dedup
     from fanout.core.lending.seam import Rows
-    from fanout.kinesis.queue.client import QueueRecord
 
 SCHEMA: Final = pa.schema(
     [
@@ -41,6 +40,18 @@ PLACES: Final = PlaceColumns(
 
 MAX_UNCONFIRMED: Final = 1024 * 1024
 """Characters of the stored list; a checkpoint takes as many."""
+
+
+class QueueRecord(msgspec.Struct, frozen=True, rename="pascal"):
+    """A record as a queue delivers it; times are in seconds since the epoch."""
+
+    receipt_handle: str
+    record_id: str
+    data: bytes
+    approximate_arrival_timestamp: float
+    receive_count: int
+    partition_key: str | None = None
+    first_receive_timestamp: float = 0.0
 
 
 @final

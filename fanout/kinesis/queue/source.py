@@ -31,7 +31,6 @@ from fanout.kinesis.reading.decode import arrival
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
 
     import pyarrow as pa
 
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from fanout.kinesis.queue.client import QueueClient, QueueDescription
 
 _PREFIX: Final = "receiver-"
-_SPARE_CONNECTIONS: Final = 10
 
 
 @final
@@ -184,7 +182,7 @@ class KinesisQueueSource(QueueOptions):
         jitter = FullJitter(self.pacing.backoff, Random())  # noqa: S311 - jitter, no secret
         async with AsyncExitStack() as stack:
             with explained("Kinesis cannot be called"):
-                client = await stack.enter_async_context(open_client(self, self.receivers))
+                client = await stack.enter_async_context(open_queue_client(self, self.receivers))
             queue = await find_queue(client, self, jitter)
             if self.on_bad_record == "dead_letter" and queue.max_receive_count is None:
                 raise OptionError(
@@ -217,19 +215,6 @@ def share_state(
 def identity(queue: QueueDescription) -> str:
     """Return the identity of a queue as a source; the ARN is another one if it is created again."""
     return f"kinesis-queue:{queue.arn}"
-
-
-def open_client(options: QueueOptions, receivers: int) -> AbstractAsyncContextManager[QueueClient]:
-    """Open a client for a queue, with connections for so many receivers."""
-    return open_queue_client(
-        region=options.resolved_region,
-        endpoint_url=options.endpoint_url,
-        session=options.session,
-        role=options.role,
-        insecure=options.insecure,
-        # Each receiver waits in one, and may settle in another.
-        connections=2 * receivers + _SPARE_CONNECTIONS,
-    )
 
 
 async def find_queue(
