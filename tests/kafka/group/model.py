@@ -72,7 +72,7 @@ class ModelCoordinator:
     """The service; `refuses` is the error of all calls while it is away or loads."""
 
     referee: Referee
-    strict: bool  # whether a commit needs the newest epoch, as before Kafka 4.2
+    strict: bool  # whether a commit needs the newest epoch, as with older brokers
     members: dict[str, ModelMember] = field(default_factory=dict)
     target: dict[str, set[int]] = field(default_factory=dict)
     epoch: int = 0
