@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import fanout
+from fanout.core.checkpoint import Checkpoint
 from fanout.core.drain import Basket
 from fanout.core.events import End, Split
+from fanout.core.membership import SharedSplits
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import CommitStatistics
 from fanout.errors import (
@@ -482,3 +484,100 @@ async def test_a_drain_tells_of_an_end_behind_everything() -> None:
         assert member.ended == []
         await stream.acknowledge(drained)
         assert [end.split for end in member.ended] == [split]
+
+
+def shared_of(stream: fanout.FanOut) -> SharedSplits:
+    shared = stream.delivered.shared
+    assert isinstance(shared, SharedSplits)
+    return shared
+
+
+def delivered(stream: fanout.FanOut) -> dict[str, Position]:
+    return {id_: state.position for id_, state in stream.delivered.splits.items()}
+
+
+@in_virtual_time
+async def test_a_transaction_stores_what_was_delivered() -> None:
+    member = Member()
+    async with sharing(member) as stream:
+        await member.grant(A, B)
+        drained = await stream.drain(max_wait=1)
+        shared, positions = shared_of(stream), delivered(stream)
+        assert drained.positions.shared is shared
+        assert shared.claim(positions) == {"a": Cursor(4), "b": Cursor(4)}
+        handing = asyncio.create_task((await member.ownership()).hand_over(["a"], math.inf))
+        await asyncio.sleep(1)
+        assert shared.claim(positions) == {"a": Cursor(4), "b": Cursor(4)}  # it is ours still
+        shared.settle(positions)
+        await handing
+        assert shared.claim(positions) == {}
+        assert member.stored == []  # the transaction has done it
+        assert Checkpoint.from_json(stream.positions).splits["b"].position == Cursor(4)
+
+
+@in_virtual_time
+async def test_a_transaction_misses_what_has_left_before_it() -> None:
+    member = Member()
+    async with sharing(member) as stream:
+        await member.grant(A, B)
+        await stream.drain(max_wait=1)
+        await (await member.ownership()).lose(["a"])
+        # The positions of later drains have nothing of it.
+        with pytest.raises(SplitLostError, match="so the transaction is aborted") as told:
+            shared_of(stream).claim(delivered(stream))
+        assert told.value.splits == ("a",)
+        await shared_of(stream).deliver_again()
+        assert await of(stream, "b", count=4) == [("b", n) for n in (1, 2, 3, 4)]
+        assert shared_of(stream).claim(delivered(stream)) == {}
+
+
+@in_virtual_time
+async def test_what_comes_again_leaves_at_once() -> None:
+    """Nothing of it is with the user, so there is nothing to wait for."""
+    member = Member()
+    async with sharing(member) as stream:
+        await member.grant(A, B)
+        await of(stream, "a", "b", count=1)
+        await stream.drain(max_wait=1)
+        handing = asyncio.create_task((await member.ownership()).hand_over(["a"], math.inf))
+        await asyncio.sleep(1)
+        assert not handing.done()
+        await shared_of(stream).deliver_again()
+        await handing
+        assert {batch.split.id for batch in (await stream.drain(max_wait=1)).batches} == {"b"}
+
+
+@in_virtual_time
+async def test_what_was_delivered_before_an_abort_counts_no_more() -> None:
+    member = Member()
+    async with sharing(member) as stream:
+        await member.grant(A)
+        await stream.drain(max_wait=1)
+        before = delivered(stream)
+        await shared_of(stream).deliver_again()
+        with pytest.raises(SplitLostError):
+            shared_of(stream).claim(before)
+
+
+@in_virtual_time
+async def test_it_comes_again_although_the_abort_is_cancelled() -> None:
+    member = Member()
+    async with sharing(member) as stream:
+        await member.grant(A, B)
+        await stream.drain(max_wait=1)
+        aborting = asyncio.create_task(shared_of(stream).deliver_again())
+        await asyncio.sleep(0)
+        aborting.cancel()
+        assert (await stream.drain(max_wait=1)).num_records == 8
+
+
+@in_virtual_time
+async def test_after_the_stream_nothing_is_claimed() -> None:
+    member = Member()
+    async with sharing(member) as stream:
+        await member.grant(A)
+        await stream.drain(max_wait=1)
+        positions = delivered(stream)
+    with pytest.raises(SplitLostError):
+        shared_of(stream).claim(positions)
+    await shared_of(stream).deliver_again()

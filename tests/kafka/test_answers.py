@@ -40,13 +40,18 @@ from fanout.errors import (
     ServiceError,
     UnwritableRecordError,
 )
+from fanout.kafka.group.calls import Claim, Identity
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
-from fanout.kafka.protocol.error_codes import RETRIABLE, error_of
+from fanout.kafka.protocol.error_codes import CODE_NAMES, RETRIABLE, error_of
 from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest, FetchResponse_v12
+from fanout.kafka.protocol.messages.transactions import (
+    MemberSetsOffsetsRequest,
+    TxnOffsetCommitResponse_v3,
+)
 from fanout.kafka.reading.client import start_client
 from fanout.kafka.reading.consumer_options import ConsumerOptions
-from fanout.kafka.reading.offsets import OffsetResolver
+from fanout.kafka.reading.offsets import OffsetResolver, cursor_before
 from fanout.kafka.reading.policy import judge
 from fanout.kafka.reading.transport import (
     AbortedTransaction,
@@ -57,7 +62,7 @@ from fanout.kafka.reading.transport import (
     PartitionFetch,
 )
 from fanout.kafka.shuffle.topic import ShuffleTopic, _check, _configs
-from fanout.kafka.transactions.calls import TransactionCalls
+from fanout.kafka.transactions.calls import MemberRefusedError, TransactionCalls
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.transactions.transactions import Transactions
 from fanout.kafka.writing.policy import final_error
@@ -510,6 +515,55 @@ async def test_offsets_that_are_left_out_are_set_again() -> None:
     transactions = Transactions(TransactionCalls(connections), jitter=JITTER, patience=60.0)
     await transactions.store_offsets("id", OURS, "g", {ONE: 1, TWO: 2})
     assert connections.sent["TxnOffsetCommit"] == 3
+
+
+CLAIM: Final = Claim("g", Identity("member", 5, "static"), {ONE: cursor_before(1)}, {"t": "text"})
+
+
+def set_by_a_member(*codes: int) -> Any:
+    answers = [TxnOffsetCommitResponse_v3(0, [("t", [(0, code, {})], {})], {}) for code in codes]
+    return Answering(AddOffsetsToTxn=AddOffsetsToTxnResponse_v0(0, 0), MemberSetsOffsets=answers)
+
+
+@pytest.mark.parametrize("code", [22, 25, 82, 110, 113])
+async def test_offsets_of_a_member_that_the_group_has_fenced_are_refused(code: int) -> None:
+    transactions = Transactions(
+        TransactionCalls(set_by_a_member(code)), jitter=JITTER, patience=60.0
+    )
+    with pytest.raises(MemberRefusedError, match=f"refuses offsets .*: {CODE_NAMES[code]}"):
+        await transactions.store_claimed("id", OURS, CLAIM)
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 51])
+@in_virtual_time
+async def test_offsets_of_a_member_are_set_again_while_the_coordinator_moves(code: int) -> None:
+    connections = set_by_a_member(code, code, 0)
+    transactions = Transactions(TransactionCalls(connections), jitter=JITTER, patience=60.0)
+    await transactions.store_claimed("id", OURS, CLAIM)
+    assert connections.sent["MemberSetsOffsets"] == 3
+
+
+@pytest.mark.parametrize("code", [47, 48, 49])
+async def test_offsets_of_a_member_are_no_error_in_a_transaction_that_has_ended(code: int) -> None:
+    transactions = Transactions(
+        TransactionCalls(set_by_a_member(code)), jitter=JITTER, patience=60.0
+    )
+    await transactions.store_claimed("id", OURS, CLAIM)  # its end tells how
+
+
+def test_a_member_sets_offsets_in_the_bytes_of_version_3() -> None:
+    """As TxnOffsetCommitRequest.json has them: compact strings, and a byte for tagged fields."""
+    request = MemberSetsOffsetsRequest(
+        ("id", "g", 7, 3), ("m", 5, None), [("t", [(0, 10, 4, "text")])]
+    )
+    built = request.prepare({28: (0, 5)})
+    assert built.API_VERSION == 3
+    fields = (
+        *(b"\x03id", b"\x02g", b"\0\0\0\0\0\0\0\x07", b"\0\x03", b"\0\0\0\x05", b"\x02m"),
+        *(b"\0", b"\x02", b"\x02t", b"\x02", b"\0\0\0\0", b"\0\0\0\0\0\0\0\x0a"),
+        *(b"\0\0\0\x04", b"\x05text", b"\0", b"\0", b"\0"),
+    )
+    assert built.encode() == b"".join(fields)
 
 
 # FindCoordinator

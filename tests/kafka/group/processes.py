@@ -16,6 +16,7 @@ from tests.support.kafka.brokers import HERE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from fanout.testing.kafka.broker import KafkaBroker
 
@@ -56,17 +57,27 @@ class Process:
         async for line in self.process.stdout:
             self.said.append(json.loads(line))
 
+    async def end(self) -> None:
+        """Have a program end that a line on its standard input ends."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        assert await self.process.wait() == 0
+
     @property
     def got(self) -> list[tuple[str, int]]:
         return [(d["split"], n) for d in self.said if "lost" not in d for n in d["offsets"]]
 
 
-@asynccontextmanager
-async def started(program: str, *arguments: str) -> AsyncIterator[Process]:
+def started(program: str, *arguments: str) -> AbstractAsyncContextManager[Process]:
     """Run a program of this folder, and end it."""
-    command = ["-m", f"tests.kafka.group.{program}", *arguments]
+    return running(sys.executable, "-m", f"tests.kafka.group.{program}", *arguments)
+
+
+@asynccontextmanager
+async def running(*command: str) -> AsyncIterator[Process]:
+    """Run a command, and end it by SIGTERM where it has not ended."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE, limit=1 << 24
+        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24
     )
     made = Process(process)
     listening = asyncio.create_task(made.listen())

@@ -184,7 +184,8 @@ async def test_a_member_joins_and_reads_from_its_start() -> None:
         # Where it begins is stored, and told at once that it is owned.
         assert coordinator.commits == [{ORDERS[0]: 10, ORDERS[1]: 10}]
         assert [told for _, _, told in coordinator.heartbeats] == [frozenset(), assigned(0, 1)]
-        assert member.valid_until == now() - 0.5 + SESSION
+        # It is over before the broker's, whose clock may be some percent faster.
+        assert member.valid_until == now() - 0.5 + 0.95 * SESSION
         await asyncio.sleep(12)
         assert [told for _, _, told in coordinator.heartbeats][2:] == [None, None]
     assert coordinator.heartbeats[-1][1] == -1
@@ -234,7 +235,7 @@ async def test_validity_counts_from_where_a_heartbeat_was_sent() -> None:
     async with taking_part(coordinator, owner) as member:
         await asyncio.sleep(6)
         sent = [time for time, *_ in coordinator.heartbeats if time <= now() - 2]
-        assert member.valid_until == sent[-1] + SESSION
+        assert member.valid_until == sent[-1] + 0.95 * SESSION
 
 
 @in_virtual_time
@@ -279,9 +280,9 @@ async def test_an_answer_at_the_very_end_renews_nothing() -> None:
     coordinator.assignment = assigned(0)
     async with taking_part(coordinator, owner) as member:
         await asyncio.sleep(1)
-        sent = member.valid_until - SESSION
-        coordinator.takes = SESSION - INTERVAL  # the next one is answered at that moment
-        await asyncio.sleep(sent + SESSION + 0.001 - now())
+        sent = member.valid_until - 0.95 * SESSION
+        coordinator.takes = 0.95 * SESSION - INTERVAL  # the next one is answered at that moment
+        await asyncio.sleep(sent + 0.95 * SESSION + 0.001 - now())
         assert owner.told[1:] == [("lose", "orders-0")]
 
 
@@ -361,7 +362,7 @@ async def test_all_is_invalid_when_the_broker_may_have_taken_it_back() -> None:
         coordinator.assignment, coordinator.epoch = assigned(1), 2
         await asyncio.sleep(INTERVAL)
         heard = coordinator.heartbeats[-1][0]
-        assert member.valid_until == heard + 45.0
+        assert member.valid_until == heard + 0.95 * SESSION
         await asyncio.sleep(20)
         assert member.valid_until == heard + 45.0  # although heartbeats are answered
         await asyncio.sleep(10)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fanout.kafka import ConsumerGroup
 from tests.support.kafka.topics import committed, new_topic
+from tests.support.kafka.writing import values
 from tests.support.pages import defined_by, on_this_machine, page, python_blocks
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from fanout.testing.kafka.broker import KafkaBroker
 
-(EXAMPLE,) = python_blocks("members.md")
+EXAMPLE, COPY = python_blocks("members.md")
 
 
 async def test_the_example_prints_what_arrives_and_commits_it(
@@ -38,6 +39,27 @@ async def test_the_example_prints_what_arrives_and_commits_it(
         example.cancel()
         await asyncio.wait([example])
     assert f"{topic.name}-0 10" in capsys.readouterr().out
+
+
+async def test_the_second_example_copies_each_record_once_when_it_is_started_again(
+    kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "unused")
+    source, target = await new_topic(kafka_broker, partitions=2), await new_topic(kafka_broker)
+    code = on_this_machine(COPY, kafka_broker.bootstrap_servers)
+    code = code.replace('"orders"', f'"{source.name}"').replace("orders-app", f"{source.name}-app")
+    job = defined_by(code.replace('"orders-copy"', f'"{target.name}"'))["main"]
+    for count in (10, 20):
+        source.put(10)
+        example = asyncio.create_task(job())
+        while len(await values(kafka_broker, target.name)) < count:
+            assert not example.done()
+        example.cancel()
+        await asyncio.wait([example])
+        given = [value for _, value in source.log[0]]
+        assert await values(kafka_broker, target.name) == given
+    stored = await asyncio.to_thread(committed, source, f"{source.name}-app")
+    assert stored == {0: 20, 1: 0}
 
 
 def test_the_options_are_those_of_the_group() -> None:
