@@ -335,7 +335,7 @@ async def test_a_replica_that_lacks_records_is_not_taken_for_a_log_that_was_cut_
 
 
 async def test_an_answer_with_tagged_fields_is_read_as_one_without() -> None:
-    row = (0, 0, 9, 9, 0, [(7, 4, {})], -1, b"records", {})
+    row: Any = (0, 0, 9, 9, 0, [(7, 4, {})], -1, b"records", {})
     transport, _ = await client(CheckedFetch=FetchResponse_v12(0, 0, 0, [("t", [row], {})], {}))
     answer = (await transport.fetch(1, {ONE: PartitionFetch(3, 100)}, max_wait=0.0))[ONE]
     assert answer == Fetched(9, 9, 0, [AbortedTransaction(7, 4)], b"records")

@@ -17,6 +17,7 @@ from tests.support.groups import KAFKA_CLUSTERS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from fanout.core.events import Split
     from fanout.kafka.protocol.connections import Connections
     from tests.kafka.secured import Secured
 
@@ -72,7 +73,7 @@ async def test_a_session_that_ends_under_load_is_renewed_before(
     source = KafkaSource(cluster=cluster, topics=topic)
     opened_again: list[Exception] = []
 
-    def note(_split: str, cause: Exception, _delay: float) -> None:
+    def note(_split: Split, cause: Exception, _delay: float) -> None:
         opened_again.append(cause)
 
     options: dict[str, Any] = {"transactional_id": topic} if transactional else {}
