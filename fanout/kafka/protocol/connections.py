@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import ssl
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -129,6 +129,7 @@ class Connections:
         self._open: dict[tuple[Server, Lane], BrokerConnection] = {}
         self._opening: defaultdict[tuple[Server, Lane], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._connecting: dict[tuple[Server, Lane], BrokerConnection] = {}
+        self._failures: Counter[Server] = Counter()
         self._hangs = HangWatch(self, scope)
         # Until when a broker reads no request from a connection, because of a quota.
         self._throttled_until: dict[tuple[Server, Lane], float] = {}
@@ -298,9 +299,13 @@ class Connections:
     async def _open_connection(self, server: Server, lane: Lane) -> BrokerConnection:
         self._security.check_host(server.host)
         connection = self._new_connection(server)
+        connection.turn = self._failures[server]
         self._connecting[server, lane] = connection
         try:
             await self._connect(server, connection)
+        except BaseException:
+            self._failures[server] += 1
+            raise
         finally:
             del self._connecting[server, lane]
         self._open[server, lane] = connection
@@ -338,7 +343,11 @@ class Connections:
             # aiokafka raises ValueError for a broker that does not know the SCRAM password either.
             if isinstance(error, ValueError) or _is_tls_refusal(error):
                 raise _refused(server, error) from error
-            raise KafkaConnectionError(f"cannot connect to {server}: {text_of(error)}") from error
+            told = ""
+            if server in self.advertised and server not in self._servers:
+                told = ", the address in its broker's advertised.listeners"
+            what = f"cannot connect to {server}{told}: {text_of(error)}"
+            raise KafkaConnectionError(what) from error
 
     def _timed_out(self, server: Server) -> KafkaError:
         error: KafkaError = RequestTimedOutError(
