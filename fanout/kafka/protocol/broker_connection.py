@@ -60,7 +60,7 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
 
     async def connect(self) -> Any:
         """Connect as aiokafka does, then receive answers with ResponseReceiver."""
-        self._loop = _Dialer(self._loop, self.turn)
+        self._loop: Any = _Dialer(asyncio.get_running_loop(), self.turn)
         streams = await super().connect()
         if self._writer is not None:  # the broker may have closed the connection already
             # aiokafka's reader goes on, and reads only the end of the stream.
