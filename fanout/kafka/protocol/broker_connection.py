@@ -50,12 +50,12 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
 
     The answer to a cancelled call is skipped when it comes. A broker that limits the time for which
     an authentication holds (KIP-368) closes the connection at the first request after `ends_at`;
-    from `renew_at` on another one should take its place. Both are times of the loop.
+    from `renew_at` on another one should take its place. Both are times of the loop. `turn` says
+    with which address it begins, where a name has several.
     """
 
     renew_at = ends_at = math.inf
     turn = 0
-    """With which address of the host it begins, where a name has several."""
     _is_idle: asyncio.Event | None = None
 
     async def connect(self) -> Any:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
-_RENEW_AGAIN: Final = 1.0  # seconds at the least
 
 
 class Timeouts(Protocol):
@@ -290,8 +288,7 @@ class Connections:
             if now >= old.ends_at or not old.connected():
                 raise
             log.warning("cannot renew the session at %s, and try again: %s", server, text_of(error))
-            pause = max(_RENEW_AGAIN, (old.ends_at - now) / 10)
-            old.renew_at = min(now + pause, old.ends_at)
+            old.renew_at = min(max(now + 1.0, now + (old.ends_at - now) / 10), old.ends_at)
             return old
         await old.close()
         return new
@@ -343,9 +340,8 @@ class Connections:
             # aiokafka raises ValueError for a broker that does not know the SCRAM password either.
             if isinstance(error, ValueError) or _is_tls_refusal(error):
                 raise _refused(server, error) from error
-            told = ""
-            if server in self.advertised and server not in self._servers:
-                told = ", the address in its broker's advertised.listeners"
+            own = server in self._servers or server not in self.advertised
+            told = "" if own else ", the address in its broker's advertised.listeners"
             what = f"cannot connect to {server}{told}: {text_of(error)}"
             raise KafkaConnectionError(what) from error
 
