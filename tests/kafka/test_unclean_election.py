@@ -72,15 +72,18 @@ class Case:
         self.cluster.start()
 
     def put(self, values: list[str]) -> None:
-        servers = {"bootstrap.servers": self.cluster.bootstrap_servers}
-        producer = Producer({**servers, "log_level": 0, "error_cb": lambda _: None})
+        producer = Producer(self._client)
         for value in values:
             producer.produce(self.topic, value, partition=0)
         assert producer.flush(PATIENCE) == 0
 
+    @property
+    def _client(self) -> dict[str, Any]:
+        servers = self.cluster.bootstrap_servers
+        return {"bootstrap.servers": servers, "log_level": 0, "error_cb": lambda _: None}
+
     def _partition(self) -> Any:
-        servers: dict[str, Any] = {"bootstrap.servers": self.cluster.bootstrap_servers}
-        admin = AdminClient({**servers, "log_level": 0})
+        admin = AdminClient(self._client)
         return admin.list_topics(self.topic, timeout=PATIENCE).topics[self.topic].partitions[0]
 
     def _wait_for(self, in_sync: set[int]) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import inspect
 import math
+import socket
 import time
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -28,10 +29,11 @@ from fanout.core.user_functions import is_interrupt
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 _SASL_AUTHENTICATE: Final = 36
 _RENEWED: Final = 0.85  # the part of a session that is used, the least of Java's client
+_NEXT_ADDRESS: Final = 2.0  # seconds for one address where a name has more
 _LENGTH_BYTES: Final = 4
 _LEAST: Final = 4  # every answer begins with the number of its request
 # A longer frame gets more memory when this much has come: the length that a broken peer announces
@@ -48,14 +50,17 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
 
     The answer to a cancelled call is skipped when it comes. A broker that limits the time for which
     an authentication holds (KIP-368) closes the connection at the first request after `ends_at`;
-    from `renew_at` on another one should take its place. Both are times of the loop.
+    from `renew_at` on another one should take its place. Both are times of the loop. `turn` says
+    with which address it begins, where a name has several.
     """
 
     renew_at = ends_at = math.inf
+    turn = 0
     _is_idle: asyncio.Event | None = None
 
     async def connect(self) -> Any:
         """Connect as aiokafka does, then receive answers with ResponseReceiver."""
+        self._loop: Any = _Dialer(asyncio.get_running_loop(), self.turn)
         streams = await super().connect()
         if self._writer is not None:  # the broker may have closed the connection already
             # aiokafka's reader goes on, and reads only the end of the stream.
@@ -122,6 +127,55 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
         if self._requests and not (answer := self._requests[0][-1]).done():
             answer.set_exception(error)
         self.close(CloseReason.OUT_OF_SYNC, error)
+
+
+@final
+class _Dialer:
+    """The event loop for aiokafka, but that a connection tries each address of a name.
+
+    The loop's own way is to wait for the first address until the system gives it up.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, turn: int) -> None:
+        self._own = loop
+        self._turn = turn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    async def create_connection(
+        self, factory: Callable[[], asyncio.Protocol], host: str, port: int, *, ssl: Any
+    ) -> Any:
+        found = await self._own.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        if len(found) == 1:
+            return await self._own.create_connection(factory, host, port, ssl=ssl)
+        at = self._turn % len(found)
+        connected = await self._connect((*found[at:], *found[:at]))
+        name = host if ssl else None
+        return await self._own.create_connection(
+            factory, sock=connected, ssl=ssl, server_hostname=name
+        )
+
+    async def _connect(self, found: Sequence[Any]) -> socket.socket:
+        """Connect to the first address that answers; all but the last have a limited time."""
+        failure: OSError | None = None
+        for family, kind, protocol, _, address in found:
+            sock = socket.socket(family, kind, protocol)
+            sock.settimeout(0)
+            try:
+                last = address == found[-1][-1]
+                async with asyncio.timeout(None if last else _NEXT_ADDRESS):
+                    await self._own.sock_connect(sock, address)
+            except OSError as error:  # TimeoutError is one
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        assert failure is not None
+        raise failure
 
 
 @final

@@ -6,11 +6,11 @@ import asyncio
 import logging
 import math
 import ssl
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
-_RENEW_AGAIN: Final = 1.0  # seconds at the least
 
 
 class Timeouts(Protocol):
@@ -129,6 +127,7 @@ class Connections:
         self._open: dict[tuple[Server, Lane], BrokerConnection] = {}
         self._opening: defaultdict[tuple[Server, Lane], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._connecting: dict[tuple[Server, Lane], BrokerConnection] = {}
+        self._failures: Counter[Server] = Counter()
         self._hangs = HangWatch(self, scope)
         # Until when a broker reads no request from a connection, because of a quota.
         self._throttled_until: dict[tuple[Server, Lane], float] = {}
@@ -289,8 +288,7 @@ class Connections:
             if now >= old.ends_at or not old.connected():
                 raise
             log.warning("cannot renew the session at %s, and try again: %s", server, text_of(error))
-            pause = max(_RENEW_AGAIN, (old.ends_at - now) / 10)
-            old.renew_at = min(now + pause, old.ends_at)
+            old.renew_at = min(max(now + 1.0, now + (old.ends_at - now) / 10), old.ends_at)
             return old
         await old.close()
         return new
@@ -298,9 +296,13 @@ class Connections:
     async def _open_connection(self, server: Server, lane: Lane) -> BrokerConnection:
         self._security.check_host(server.host)
         connection = self._new_connection(server)
+        connection.turn = self._failures[server]
         self._connecting[server, lane] = connection
         try:
             await self._connect(server, connection)
+        except BaseException:
+            self._failures[server] += 1
+            raise
         finally:
             del self._connecting[server, lane]
         self._open[server, lane] = connection
@@ -338,7 +340,10 @@ class Connections:
             # aiokafka raises ValueError for a broker that does not know the SCRAM password either.
             if isinstance(error, ValueError) or _is_tls_refusal(error):
                 raise _refused(server, error) from error
-            raise KafkaConnectionError(f"cannot connect to {server}: {text_of(error)}") from error
+            own = server in self._servers or server not in self.advertised
+            told = "" if own else ", the address in its broker's advertised.listeners"
+            what = f"cannot connect to {server}{told}: {text_of(error)}"
+            raise KafkaConnectionError(what) from error
 
     def _timed_out(self, server: Server) -> KafkaError:
         error: KafkaError = RequestTimedOutError(

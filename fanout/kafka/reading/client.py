@@ -204,7 +204,9 @@ class _Client:
         return answers
 
     def _answer(self, broker: int, partition: Partition, code: int, *fields: Any) -> FetchAnswer:
-        error = error_of(code, partition) or _divergence(partition, fields[-1])
+        error = error_of(code, partition)
+        if error is None and (cut := diverging_epoch(fields[-1])) is not None:
+            error = LogDivergedError(f"{partition} has lost the record before its reader", *cut)
         if error is None:
             answer, replica = read_fetched(*fields)
             if replica is not None:
@@ -230,16 +232,6 @@ class _Client:
                 raise metadata.error(partition)
             leaders[leader].append(partition)
         return leaders
-
-
-def _divergence(partition: Partition, last: Any) -> KafkaError | None:
-    """Return the error that the tagged fields hold, which are the last field since version 12."""
-    found = diverging_epoch(last) if isinstance(last, dict) else None
-    if found is None:
-        return None
-    epoch, end = found
-    what = f"{partition} has lost the record before this fetch: its epoch {epoch} ends at {end}"
-    return LogDivergedError(what, epoch, end)
 
 
 def read_fetched(

@@ -165,9 +165,7 @@ class DataLossCheck:
         offset = next_offset(position)
         start = await self._look_up(partition, OffsetSpec.EARLIEST)
         end = await self._look_up(partition, OffsetSpec.LATEST)
-        cut = None
-        if offset >= start:
-            cut = await self._check_epoch(partition, position, start=start, end=end)
+        cut = await self._check_epoch(partition, position, start=start, end=end)
         if cut is not None or start <= offset <= end:
             return cut
         if offset < start:
@@ -189,7 +187,7 @@ class DataLossCheck:
         """Ask the leader whether it still has the record before a position."""
         offset, epoch = next_offset(position), epoch_at(position)
         leader = self._transport.leader(partition)
-        if epoch == NO_EPOCH or leader is None:
+        if epoch == NO_EPOCH or leader is None or offset < start:
             return None
         fetch = {partition: PartitionFetch(offset, 1, epoch)}
         match (await self._transport.fetch(leader, fetch, max_wait=0.0)).get(partition):

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 NO_EPOCH: Final = -1
 """The leader epoch of a record where it is not known."""
-# The state of a position; readers of other formats have states of their own.
 _EPOCH: Final = re.compile("epoch ([0-9]{1,10})")
 
 

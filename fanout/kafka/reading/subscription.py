@@ -162,12 +162,8 @@ class _Subscription:
         fetcher = self._reader.fetcher
         max_bytes = fetcher.allowance
         await self._reserve_at_least(max_bytes)
-        return await fetcher.fetch(
-            self._partition,
-            PartitionFetch(self._offset, max_bytes, self._epoch),
-            patience=patience,
-            urgent=urgent,
-        )
+        request = PartitionFetch(self._offset, max_bytes, self._epoch)
+        return await fetcher.fetch(self._partition, request, patience=patience, urgent=urgent)
 
     def _decode(self, fetched: Fetched) -> Iterator[DecodedPart]:
         return decode_fetched(

@@ -33,9 +33,10 @@ def cluster(
 
     A source, a transactional writer, a share group, a shuffle and a sink of Spark run beside a
     consumer, transactions and a share group of librdkafka. In each round every fault strikes once:
-    nodes are killed, hang, and are restarted; leaders move; a quota throttles; two of three are
-    dead. At the end confluent-kafka counts by key what was lost, repeated or out of order. The
-    table has the longest time without progress of each, in seconds, by fault.
+    nodes are killed, the active controller too; they hang and are restarted; leaders move; a quota
+    throttles; two of three are dead. At the end confluent-kafka counts by key what was lost,
+    repeated or out of order. The table has the longest time without progress of each, in seconds,
+    by fault.
 
     The exit code is 0 if nothing of ours is wrong or stuck, else 1; 2 if it cannot run here.
     """

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Final
+
+from fanout.kafka.protocol.connections import CallTimeouts, open_connections
+from fanout.kafka.protocol.messages.cluster_state import QuorumRequest
+from tests.provers.cluster.roles import cluster_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -11,7 +16,7 @@ if TYPE_CHECKING:
 
     from fanout.testing.kafka.cluster import KafkaCluster
 
-__all__ = ("FAULTS",)
+__all__ = ("FAULTS", "active_controller")
 
 # Longer than a cluster takes to miss a node (`broker.session.timeout.ms`).
 _AWAY: Final = 12.0
@@ -36,6 +41,26 @@ def _kill_coordinator(cluster: KafkaCluster, random: Random) -> None:
     cluster.kill(node)
     time.sleep(_AWAY)
     cluster.start(node)
+
+
+def _kill_controller(cluster: KafkaCluster, _: Random) -> None:
+    node = active_controller(cluster)
+    cluster.kill(node)
+    time.sleep(_AWAY)
+    cluster.start(node)
+
+
+def active_controller(cluster: KafkaCluster) -> int:
+    """Return the node that leads the quorum of controllers, which metadata do not tell."""
+
+    async def ask() -> int:
+        kafka = cluster_of(cluster.bootstrap_servers)
+        async with open_connections(kafka, CallTimeouts(_AWAY)) as connections:
+            response = await connections.send_to_any(QuorumRequest())
+        ((_, ((_, _, leader, *_),), *_),) = response.topics
+        return int(leader)
+
+    return asyncio.run(ask())
 
 
 def _hang(cluster: KafkaCluster, random: Random) -> None:
@@ -76,6 +101,7 @@ def _lose_two(cluster: KafkaCluster, random: Random) -> None:
 FAULTS: Final[Mapping[str, Callable[[KafkaCluster, Random], None]]] = {
     "a leader is killed, and back after 12 s": _kill,
     "a coordinator of transactions is killed": _kill_coordinator,
+    "the active controller is killed": _kill_controller,
     "a node hangs for 35 s": _hang,
     "all nodes are restarted in turn": _restart_all,
     "all leaders move, three times": _move,

@@ -1,7 +1,7 @@
 """The version of Fetch that finds a log which was cut off, which aiokafka lacks.
 
-It follows FetchRequest.json and FetchResponse.json of Kafka in version 12, the first with the
-leader epoch of the record before the fetch, and the last that names topics (KIP-595, KIP-320).
+It follows FetchRequest.json and FetchResponse.json of Kafka in version 12, which names the leader
+epoch of the record before (KIP-320, KIP-595); later versions do not name topics.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from aiokafka.protocol.types import (
 from fanout.kafka.protocol.messages.flexible import NO_TAGS, TOPIC, flexible_schema, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 _FETCH: Final = 1
 _DIVERGING_EPOCH: Final = 0  # the tag of the field
-_NONE: Final = -1
-_NO_SESSION: Final = (0, -1)
+_NO: Final = -1  # a replica, a leader epoch, the epoch of a session, the start of a log
 
 
 class FetchResponse_v12(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
@@ -48,9 +47,7 @@ class FetchResponse_v12(Response):  # type: ignore[misc]  # noqa: N801 - named a
                 "partitions",
                 ("partition", Int32),
                 ("error_code", Int16),
-                ("high_watermark", Int64),
-                ("last_stable_offset", Int64),
-                ("log_start_offset", Int64),
+                *((name, Int64) for name in ("high_watermark", "last_stable", "log_start")),
                 rows("aborted", ("producer_id", Int64), ("first_offset", Int64)),
                 ("preferred_read_replica", Int32),
                 ("records", CompactBytes),
@@ -67,13 +64,9 @@ class FetchRequest_v12(RequestStruct):  # type: ignore[misc]  # noqa: N801 - nam
     API_VERSION = 12
     RESPONSE_TYPE = FetchResponse_v12
     SCHEMA = flexible_schema(
-        ("replica_id", Int32),
-        ("max_wait_ms", Int32),
-        ("min_bytes", Int32),
-        ("max_bytes", Int32),
+        *((name, Int32) for name in ("replica_id", "max_wait_ms", "min_bytes", "max_bytes")),
         ("isolation_level", Int8),
-        ("session_id", Int32),
-        ("session_epoch", Int32),
+        *((name, Int32) for name in ("session_id", "session_epoch")),
         rows(
             "topics",
             TOPIC,
@@ -113,29 +106,26 @@ class CheckedFetchRequest(Request[FetchRequestStruct | FetchRequest_v12]):  # ty
     def build(self, request_struct_class: Any) -> Any:
         """Return the request in version 12, or in one of aiokafka's."""
         if request_struct_class is not FetchRequest_v12:
-            topics = [
-                (topic, [row[:3] for row in partitions]) for topic, partitions in self._topics
-            ]
-            return FetchRequest(*self._limits, topics, self._rack_id).build(request_struct_class)
-        rows_by_topic = [
+            older = [(topic, [row[:3] for row in rows]) for topic, rows in self._topics]
+            return FetchRequest(*self._limits, older, self._rack_id).build(request_struct_class)
+        topics = [
             (
                 topic,
-                [
-                    (number, _NONE, offset, epoch, _NONE, max_bytes, NO_TAGS)
-                    for number, offset, max_bytes, epoch in partitions
-                ],
+                [(n, _NO, at, epoch, _NO, size, NO_TAGS) for n, at, size, epoch in rows],
                 NO_TAGS,
             )
-            for topic, partitions in self._topics
+            for topic, rows in self._topics
         ]
-        return request_struct_class(
-            _NONE, *self._limits, *_NO_SESSION, rows_by_topic, [], self._rack_id, NO_TAGS
-        )
+        rest: Any = (0, _NO, topics, [], self._rack_id, NO_TAGS)
+        return request_struct_class(_NO, *self._limits, *rest)
 
 
-def diverging_epoch(tags: Mapping[int, bytes]) -> tuple[int, int] | None:
-    """Return the last leader epoch that a log shares with its reader, and where it ends."""
-    if _DIVERGING_EPOCH not in tags:
+def diverging_epoch(last: object) -> tuple[int, int] | None:
+    """Return the last leader epoch that a log shares with its reader, and where it ends.
+
+    It is in the tagged fields, the last field of a partition in an answer.
+    """
+    if not isinstance(last, dict) or _DIVERGING_EPOCH not in last:
         return None
-    data = BytesIO(tags[_DIVERGING_EPOCH])
+    data = BytesIO(last[_DIVERGING_EPOCH])
     return Int32.decode(data), Int64.decode(data)

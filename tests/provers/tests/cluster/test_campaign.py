@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fanout.core.lending.member_locks import MemberLocks
 from fanout.errors import AcknowledgementError
-from tests.provers.cluster import campaign
+from fanout.testing.kafka.cluster import KafkaCluster
+from tests.provers.cluster import campaign, faults
 from tests.provers.cluster.campaign import ClusterReport, run_cluster_campaign
-from tests.provers.cluster.faults import FAULTS
+from tests.provers.cluster.faults import FAULTS, active_controller
 from tests.provers.cluster.records import Seen
 from tests.support.groups import KAFKA_CLUSTERS
 
@@ -22,13 +24,19 @@ if TYPE_CHECKING:
 
 PLANTED = 3  # batches
 MOVE = "all leaders move, three times"
+CONTROLLER = "the active controller is killed"
 ROLES = {"source", "writer", "share", "shuffle"}
 PEERS = {"librdkafka consumer", "librdkafka transactions", "librdkafka share"}
 
 
 @pytest.fixture
-def one_fault(monkeypatch: pytest.MonkeyPatch, _kafka_jars: None) -> None:
-    monkeypatch.setattr(campaign, "FAULTS", {MOVE: FAULTS[MOVE]})
+def one_fault(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _kafka_jars: None
+) -> str:
+    """Leave one fault, that of the parameter if there is one."""
+    fault: str = getattr(request, "param", MOVE)
+    monkeypatch.setattr(campaign, "FAULTS", {fault: FAULTS[fault]})
+    return fault
 
 
 def run(seed: int) -> tuple[ClusterReport, list[str]]:
@@ -39,14 +47,14 @@ def run(seed: int) -> tuple[ClusterReport, list[str]]:
 @KAFKA_CLUSTERS
 @pytest.mark.prove
 @pytest.mark.timeout(400)
-@pytest.mark.usefixtures("one_fault")
-def test_a_round_of_one_fault_loses_nothing_and_is_reported() -> None:
+@pytest.mark.parametrize("one_fault", [MOVE, CONTROLLER], indirect=True)
+def test_a_round_of_one_fault_loses_nothing_and_is_reported(one_fault: str) -> None:
     report, lines = run(1)
     assert report.holds, report.to_json()
-    assert dict(report.times) == {MOVE: 1}
-    assert report.stalls[MOVE].keys() == ROLES | PEERS
-    assert all(0 < stall < 60 for stall in report.stalls[MOVE].values())
-    assert [line.partition(":")[0] for line in lines] == [MOVE]
+    assert dict(report.times) == {one_fault: 1}
+    assert report.stalls[one_fault].keys() == ROLES | PEERS
+    assert all(0 < stall < 60 for stall in report.stalls[one_fault].values())
+    assert [line.partition(":")[0] for line in lines] == [one_fault]
     counts = report.counts
     put = counts["librdkafka producer"]["records"]
     assert put >= 12 * 20  # keys, and ticks of two seconds
@@ -88,6 +96,20 @@ def test_a_share_group_that_accepts_what_it_has_not_delivered_is_found(
     assert len(report.gaps["share"]) == min(20, found)
     ours = {name: each for name, each in report.counts.items() if "librdkafka" not in name}
     assert {name for name, each in ours.items() if each.get("lost")} == {"share"}
+
+
+@KAFKA_CLUSTERS
+@pytest.mark.prove
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("_kafka_jars")
+def test_the_fault_of_the_controller_moves_the_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "_AWAY", 2.0)
+    with KafkaCluster() as cluster:
+        before = active_controller(cluster)
+        kills = {node: cluster.process_id(node) for node in (1, 2, 3)}
+        FAULTS[CONTROLLER](cluster, Random(1))
+        assert active_controller(cluster) != before
+        assert {n for n, pid in kills.items() if cluster.process_id(n) != pid} == {before}
 
 
 def records(*numbers: int) -> Seen:
