@@ -347,6 +347,13 @@ async def test_a_log_that_was_cut_off_before_a_fetch_is_no_answer() -> None:
     assert (answer.error.epoch, answer.error.end) == (3, 2)
 
 
+async def test_a_tagged_field_that_is_cut_short_says_nothing() -> None:
+    row: Any = (0, 0, 9, 9, 0, None, -1, b"", {0: bytes(11)})
+    transport, _ = await client(CheckedFetch=FetchResponse_v12(0, 0, 0, [("t", [row], {})], {}))
+    answer = (await transport.fetch(1, {ONE: PartitionFetch(3, 100)}, max_wait=0.0))[ONE]
+    assert isinstance(answer, Fetched)
+
+
 async def test_a_replica_that_lacks_records_is_not_taken_for_a_log_that_was_cut_off() -> None:
     transport, _ = await client(CheckedFetch=diverging(), Metadata=metadata((0, 0, 1)))
     await transport.describe(["t"])

@@ -11,6 +11,7 @@ import functools
 import inspect
 import math
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -113,7 +114,7 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
                 return
             if not answer.done():
                 answer.set_result(request.RESPONSE_TYPE.decode(frame))
-        except ValueError:  # it may quote the answer, so it is not chained
+        except (ValueError, struct.error):  # it may quote the answer, so it is not chained
             self._break_off(f"the answer to {request} cannot be read")
             return
         self._requests.popleft()

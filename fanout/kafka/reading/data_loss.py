@@ -43,8 +43,8 @@ _CONFIRMATIONS: Final = 4
 _CONTRADICTIONS: Final = 40
 
 _HELP: Final = Sentence.of(
-    "{on_data_loss='earliest'} goes on with the oldest record that is left, or where the log was "
-    "cut off; or start anew, without the stored position"
+    "{on_data_loss='earliest'} goes on with the oldest record that is left; or start anew, without "
+    "the stored position"
 )
 
 log = logging.getLogger(__name__)
@@ -191,19 +191,14 @@ class DataLossCheck:
             return None
         fetch = {partition: PartitionFetch(offset, 1, epoch)}
         match (await self._transport.fetch(leader, fetch, max_wait=0.0)).get(partition):
-            case FetchRefused(LogDivergedError() as error) if error.epoch == epoch:
-                # Both logs are alike up to there: an epoch has one leader.
-                reason = (
-                    f"an unclean leader election has cut {partition} off at offset {error.end}: "
-                    f"the records from there to offset {offset - 1}, which were read, are lost at "
-                    f"the brokers, and others may have their offsets"
-                )
-                return self._lost(reason, partition, start=error.end, end=end, epoch=epoch)
             case FetchRefused(LogDivergedError() as error):
+                # A topic that is created anew begins with epoch 0 again, so that nobody can tell
+                # which of its records the reader has had.
+                where = f"at offset {error.end}" if error.epoch == epoch else f"before {offset}"
                 reason = (
-                    f"an unclean leader election has cut {partition} off: the record before offset "
-                    f"{offset}, which was read in leader epoch {epoch}, is lost at the brokers, "
-                    f"where epoch {error.epoch} ends at offset {error.end}"
+                    f"{partition} was cut off {where} by an unclean leader election, or its topic "
+                    f"was deleted and created anew: records that were read, up to offset "
+                    f"{offset - 1}, are lost at the brokers, and others may have their offsets"
                 )
             case FetchRefused(OffsetOutOfRangeError()):
                 if offset > end:
@@ -223,11 +218,9 @@ class DataLossCheck:
         assert offset is not None, "a partition has two ends"
         return offset
 
-    def _lost(
-        self, reason: str, partition: Partition, *, start: int, end: int, epoch: int = NO_EPOCH
-    ) -> _Loss:
+    def _lost(self, reason: str, partition: Partition, *, start: int, end: int) -> _Loss:
         # The records that a bounded read waits for may never come. Its position becomes the stop,
         # beyond the end, so the next read finds the same loss and begins with what is left.
         stop = self._stops.get(partition)
         to = start if stop is None or stop <= end else stop
-        return _Loss(reason, cursor_before(to, epoch))
+        return _Loss(reason, cursor_before(to))

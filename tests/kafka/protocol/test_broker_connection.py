@@ -16,6 +16,7 @@ from aiokafka.errors import (
 )
 
 from fanout.kafka.protocol.broker_connection import BrokerConnection, ResponseReceiver
+from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest
 from tests.kafka.certificates import make_certificates
 from tests.kafka.protocol.peer import REQUEST, ask, batches_of, connected, fetched, frame
 
@@ -272,3 +273,20 @@ async def test_a_connection_that_is_gone_when_it_is_made_is_an_error_of_the_firs
         assert not connection.connected()
         with pytest.raises(KafkaConnectionError):
             await connection.send(REQUEST)
+
+
+async def test_a_flexible_answer_that_ends_too_early_breaks_the_protocol() -> None:
+    async def respond(writer: StreamWriter, number: int) -> None:
+        if number == 3:
+            # The header has no tagged fields, and neither an error nor topics follow.
+            writer.write(frame(2, b"\0" + bytes(10)))
+
+    async with connected(respond) as connection:
+        request = CheckedFetchRequest((10, 1, 1000, 1), [("orders", [(0, 0, 1000, 3)])], "")
+        connection._versions[1] = (4, 12)
+        waiting = [connection.send(request) for _ in range(2)]
+        async with asyncio.timeout(SOON):
+            with pytest.raises(KafkaProtocolError, match="FetchRequest_v12 cannot be read"):
+                await waiting[0]
+            with pytest.raises(KafkaConnectionError):
+                await waiting[1]

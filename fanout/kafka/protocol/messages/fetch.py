@@ -6,7 +6,7 @@ epoch of the record before (KIP-320, KIP-595); later versions do not name topics
 
 from __future__ import annotations
 
-from io import BytesIO
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.protocol.api import Request, RequestStruct, Response
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _FETCH: Final = 1
 _DIVERGING_EPOCH: Final = 0  # the tag of the field
+_EPOCH_END: Final = struct.Struct(">iq")
 _NO: Final = -1  # a replica, a leader epoch, the epoch of a session, the start of a log
 
 
@@ -120,12 +121,10 @@ class CheckedFetchRequest(Request[FetchRequestStruct | FetchRequest_v12]):  # ty
         return request_struct_class(_NO, *self._limits, *rest)
 
 
-def diverging_epoch(last: object) -> tuple[int, int] | None:
+def diverging_epoch(last: object) -> tuple[Any, ...] | None:
     """Return the last leader epoch that a log shares with its reader, and where it ends.
 
     It is in the tagged fields, the last field of a partition in an answer.
     """
-    if not isinstance(last, dict) or _DIVERGING_EPOCH not in last:
-        return None
-    data = BytesIO(last[_DIVERGING_EPOCH])
-    return Int32.decode(data), Int64.decode(data)
+    found = last.get(_DIVERGING_EPOCH, b"") if isinstance(last, dict) else b""
+    return _EPOCH_END.unpack_from(found) if len(found) >= _EPOCH_END.size else None
