@@ -100,7 +100,8 @@ crash-oldest: $(OLDEST)/ready java spark-classes-oldest lakehouse-oldest
 live: stream $(VENV)/ready
 	$(BIN)/python -m pytest tests/conformance -v --timeout 420 \
 	  --live-stream '$(STREAM)' $(if $(CONSUMER_PREFIX),--consumer-prefix '$(CONSUMER_PREFIX)') \
-	  $(if $(AUTOMATIC),--automatic-stream '$(AUTOMATIC)')
+	  $(if $(AUTOMATIC),--automatic-stream '$(AUTOMATIC)') \
+	  $(if $(QUEUE),--live-queue '$(QUEUE)')
 
 check: $(VENV)/ready
 	$(BIN)/ruff check

@@ -93,6 +93,25 @@ def test_a_live_run_tests_what_an_account_has(aws: KinesisProcess, client: Any) 
     assert "2 passed" in output
 
 
+def test_a_live_run_tests_a_queue(aws: KinesisProcess, client: Any) -> None:
+    arn = aws.create_stream("lent", shards=1)
+    tests = ("--live-stream", arn, "-k", "test_queue", "-rs")
+    code, output = run(aws, *tests)
+    assert code == 0, output
+    assert "no queue is named that nobody else reads: QUEUE=stream/queue" in output
+    extend_model(client.meta.service_model)
+    client.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    start = {"StreamARN": arn, "StartingPosition": {"Type": "TRIM_HORIZON"}}
+    created = {"QueueName": "work", "StreamConfigurationList": [start]}
+    described = client._make_api_call("CreateQueue", created)["QueueDescription"]
+    while described["QueueStatus"] != "ACTIVE":
+        asked = {"QueueARN": described["QueueARN"]}
+        described = client._make_api_call("DescribeQueue", asked)["QueueDescription"]
+    code, output = run(aws, *tests, "--live-queue", "lent/work")
+    assert code == 0, output
+    assert "2 passed" in output
+
+
 def test_a_live_run_leaves_the_consumers_that_it_found(aws: KinesisProcess, client: Any) -> None:
     arn = aws.create_stream("shared", shards=2)
     client.register_stream_consumer(StreamARN=arn, ConsumerName="etl")

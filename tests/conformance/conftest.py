@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--automatic-stream", help="one with RecordDistributionStrategy AUTO, and perhaps 10 MiB"
     )
+    parser.addoption("--live-queue", help="a queue that nobody else reads, as STREAM/QUEUE")
     parser.addoption(
         "--consumer-prefix", default=_PREFIX, help="what our consumers and keys begin with"
     )
@@ -53,7 +54,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what a live run will do, before it does anything."""
     stream, prefix = config.getoption("--live-stream"), config.getoption("--consumer-prefix")
     automatic = config.getoption("--automatic-stream")
+    queue = config.getoption("--live-queue")
     others = [f"  puts 21 small records and a large one into {automatic}"] if automatic else []
+    others += (
+        [f"  puts 50 small records, and reads all that is in the queue {queue}"] if queue else []
+    )
     if stream is None:
         return ["conformance: against the embedded server; `make live STREAM=...` for AWS"]
     return [
