@@ -78,10 +78,11 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
 # - 400 for streams of Kinesis that distribute their records, and their own limits of a record.
 # - 2,300 for queues of Kinesis: source, commands, and the embedded server.
 # - 3,800 for members: of consumer groups, of lease tables in DynamoDB, and `fanout members`.
+# - 350 for transactions of members.
 # Then 8,200 went: private docstrings of one sentence, one engine for the demo and the crash
 # campaign, one error of another process, and 78 modules that were no concept of their own. Only a
 # new capability raises it.
-MAX_LINES, MAX_MODULES = 72_200, 422
+MAX_LINES, MAX_MODULES = 72_550, 423
 
 
 def test_the_wheel_does_not_grow_unnoticed(wheel: Path) -> None:

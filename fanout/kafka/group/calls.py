@@ -112,13 +112,19 @@ class Stored:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """The offsets that a member says it may store, by its epoch; `texts` are those of topics."""
+class GroupOffsets:
+    """Offsets for a group, with a text for each topic; by which member, None for none."""
 
     group: str
-    member: Identity
     offsets: Mapping[Partition, int]
     texts: Mapping[str, str]
+    member: Identity | None = None
+
+    @property
+    def rows(self) -> list[tuple[str, list[tuple[Any, ...]]]]:
+        """The rows of a request."""
+        texts = self.texts
+        return by_topic({p: (offset, texts.get(p.topic, "")) for p, offset in self.offsets.items()})
 
 
 @final
@@ -189,8 +195,8 @@ class GroupCalls:
         self, member: Identity, offsets: Mapping[Partition, int], texts: Mapping[str, str]
     ) -> Mapping[Partition, int]:
         """Commit offsets, with the text of each topic; return the code of each partition."""
-        rows = {p: (offset, texts.get(p.topic, "")) for p, offset in offsets.items()}
-        request = MemberCommitRequest(self.group, member.wire, by_topic(rows))
+        rows = GroupOffsets(self.group, offsets, texts).rows
+        request = MemberCommitRequest(self.group, member.wire, rows)
         answer = await self._coordinators.send(self.group, request)
         return {partition: code for partition, code, *_ in partition_rows(answer.topics)}
 

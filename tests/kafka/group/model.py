@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from fanout.core.backoff import FullJitter
     from fanout.core.drain import Drained
-    from fanout.kafka.group.calls import Claim, Identity
+    from fanout.kafka.group.calls import GroupOffsets, Identity
 
 _T = TypeVar("_T")
 
@@ -225,7 +225,8 @@ class ModelCoordinator:
 
     # Transactions.
 
-    def claim(self, name: str, claim: Claim) -> None:
+    def claim(self, name: str, claim: GroupOffsets) -> None:
+        assert claim.member is not None
         self.expire()
         if name in self.expired:
             return  # how it ended is asked for at its end
@@ -322,7 +323,7 @@ class ModelTransactions:
     def next_transaction(self) -> None:
         pass
 
-    async def store_claimed(self, name: str, _: object, claim: Claim) -> None:
+    async def store_offsets(self, name: str, _: object, claim: GroupOffsets) -> None:
         await self._until_answered(lambda: self.calls.coordinator.claim(name, claim))
 
     async def abort(self, name: str, _: object) -> None:
@@ -407,7 +408,7 @@ async def join(
         await process.running.wait()  # a frozen one does not notice it in time
         await rejoin(*arguments)
 
-    member._rejoin = rejoins  # type: ignore[method-assign]
+    member._rejoin = rejoins  # type: ignore[assignment]
     try:
         yield member
     finally:

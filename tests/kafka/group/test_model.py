@@ -12,6 +12,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from fanout.core.membership import SharedSplits
+from fanout.core.positions import Cursor
 from fanout.kafka.group import member
 from fanout.kafka.group.member import ConsumerMember
 from fanout.kafka.group.transactional import MemberPositions
@@ -175,7 +176,7 @@ BUGS: dict[str, Callable[[Any], object]] = {
         ConsumerMember, "_give_up", _last_commit_is_dropped
     ),
     "a partition begins behind its offset": lambda patch: patch.setattr(
-        member, "cursor_before", member.Cursor
+        member, "cursor_before", Cursor
     ),
     "a partition that comes back begins where it began": instead(
         ProcessCalls, "stored", _stale_offsets
