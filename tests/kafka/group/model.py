@@ -238,8 +238,8 @@ class ModelCoordinator:
 
     def begin(self, name: str) -> None:
         """Begin with a transactional id, which aborts its open transaction."""
-        self.end(name, commit=False)
         self.expired.discard(name)
+        self.end(name, commit=False)
 
     def end(self, name: str, *, commit: bool) -> TransactionOutcome:
         """End an open transaction; once more does nothing."""
