@@ -435,7 +435,7 @@ async def test_a_member_that_stood_still_for_a_session_takes_nothing() -> None:
         async def stands_still(*_: object) -> None:
             await asyncio.sleep(math.inf)
 
-        member._rejoin = stands_still  # type: ignore[method-assign]
+        member._rejoin = stands_still  # type: ignore[assignment]
         await asyncio.sleep(1)
         coordinator.faults = [RequestTimedOutError()] * 1000
         await asyncio.sleep(1.5 * SESSION)
