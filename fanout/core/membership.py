@@ -226,9 +226,7 @@ class SharedSplits:
             self._membership.store(moved)
             self._acknowledged.set()
         self._finish()
-        return tuple(
-            id_ for id_, at in positions.items() if id_ not in mine and not self._is_stored(id_, at)
-        )
+        return self._missing(positions)
 
     def report(self, split_id: str) -> None:
         """Acknowledge what was delivered of a split without records."""
@@ -244,9 +242,8 @@ class SharedSplits:
             SplitLostError: If a split has left before all that was delivered of it was stored.
         """
         self._in_transactions = True
-        lost = {id_ for id_, at in positions.items() if not self._has(id_, at)}
-        if lost := lost | self._left.keys():
-            raise aborted(lost, self.group)
+        if lost := {*self._missing(positions), *self._left}:
+            raise lost_splits(lost, self.group, aborted=True)
         reported = {id_: self._progress[id_].reported for id_ in positions if id_ in self._progress}
         return {
             id_: positions[id_]
@@ -258,9 +255,11 @@ class SharedSplits:
         """Acknowledge positions that a transaction has stored."""
         mine = {id_: at for id_, at in positions.items() if self._may_acknowledge(id_, at)}
         self._progress.acknowledge(mine)
-        for id_ in [id_ for id_, at in self._left.items() if id_ in positions]:
-            if reaches(positions[id_], self._left[id_]):
-                del self._left[id_]
+        self._left = {
+            id_: at
+            for id_, at in self._left.items()
+            if id_ not in positions or not reaches(positions[id_], at)
+        }
         self._acknowledged.set()
 
     async def deliver_again(self) -> None:
@@ -291,9 +290,6 @@ class SharedSplits:
     def _follows(self, state: SplitProgress) -> bool:
         return state.split.id in self._progress and self._progress[state.split.id] is state
 
-    def _has(self, split_id: str, position: Position) -> bool:
-        return self._may_acknowledge(split_id, position) or self._is_stored(split_id, position)
-
     def _ended(self, end: End) -> None:
         self._ends[end.split.id] = end
         self._lifecycle.ended(end)
@@ -307,6 +303,13 @@ class SharedSplits:
                 self._stored[split_id] = state.acknowledged
                 self._forget(split_id)
                 self._subscribers.forget(split_id)
+
+    def _missing(self, positions: Mapping[str, Position]) -> tuple[str, ...]:
+        return tuple(
+            id_
+            for id_, at in positions.items()
+            if not self._may_acknowledge(id_, at) and not self._is_stored(id_, at)
+        )
 
     def _may_acknowledge(self, split_id: str, position: Position) -> bool:
         if split_id not in self._progress:
@@ -427,22 +430,14 @@ def _ignore(split_id: str) -> None:
     """Do nothing: nobody collects."""
 
 
-def lost_splits(split_ids: Collection[str], group: str) -> SplitLostError:
-    """Build the error of an acknowledgement that came after other processes got the splits."""
-    names = ", ".join(sorted(split_ids))
-    return SplitLostError(
-        f"the group {group} has given {names} to another process, which delivers again what was "
-        f"not acknowledged here in time; go on with the next batch",
-        tuple(sorted(split_ids)),
-    )
-
-
-def aborted(split_ids: Collection[str], group: str) -> SplitLostError:
-    """Build the error of a commit that came after other processes got the splits."""
-    names = ", ".join(sorted(split_ids))
-    return SplitLostError(
-        f"the group {group} has given {names} to another process before the commit, so the "
-        f"transaction is aborted; go on with the next drain, which delivers again what this "
-        f"process still has of it",
-        tuple(sorted(split_ids)),
-    )
+def lost_splits(split_ids: Collection[str], group: str, *, aborted: bool = False) -> SplitLostError:
+    """Build the error of an acknowledgement, or a commit, after other processes got the splits."""
+    then = "which delivers again what was not acknowledged here in time; go on with the next batch"
+    if aborted:
+        then = (
+            "before the commit, so the transaction is aborted; go on with the next drain, which "
+            "delivers again what this process still has of it"
+        )
+    names = tuple(sorted(split_ids))
+    text = f"the group {group} has given {', '.join(names)} to another process, {then}"
+    return SplitLostError(text, names)

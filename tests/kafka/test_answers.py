@@ -40,7 +40,7 @@ from fanout.errors import (
     ServiceError,
     UnwritableRecordError,
 )
-from fanout.kafka.group.calls import Claim, Identity
+from fanout.kafka.group.calls import GroupOffsets, Identity
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.error_codes import CODE_NAMES, RETRIABLE, error_of
@@ -51,7 +51,7 @@ from fanout.kafka.protocol.messages.transactions import (
 )
 from fanout.kafka.reading.client import start_client
 from fanout.kafka.reading.consumer_options import ConsumerOptions
-from fanout.kafka.reading.offsets import OffsetResolver, cursor_before
+from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.policy import judge
 from fanout.kafka.reading.transport import (
     AbortedTransaction,
@@ -520,11 +520,11 @@ async def test_offsets_that_are_left_out_are_set_again() -> None:
         ],
     )
     transactions = Transactions(TransactionCalls(connections), jitter=JITTER, patience=60.0)
-    await transactions.store_offsets("id", OURS, "g", {ONE: 1, TWO: 2})
+    await transactions.store_offsets("id", OURS, GroupOffsets("g", {ONE: 1, TWO: 2}, {}))
     assert connections.sent["TxnOffsetCommit"] == 3
 
 
-CLAIM: Final = Claim("g", Identity("member", 5, "static"), {ONE: cursor_before(1)}, {"t": "text"})
+CLAIM: Final = GroupOffsets("g", {ONE: 1}, {"t": "text"}, Identity("member", 5, "static"))
 
 
 def set_by_a_member(*codes: int) -> Any:
@@ -538,7 +538,7 @@ async def test_offsets_of_a_member_that_the_group_has_fenced_are_refused(code: i
         TransactionCalls(set_by_a_member(code)), jitter=JITTER, patience=60.0
     )
     with pytest.raises(MemberRefusedError, match=f"refuses offsets .*: {CODE_NAMES[code]}"):
-        await transactions.store_claimed("id", OURS, CLAIM)
+        await transactions.store_offsets("id", OURS, CLAIM)
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 51])
@@ -546,7 +546,7 @@ async def test_offsets_of_a_member_that_the_group_has_fenced_are_refused(code: i
 async def test_offsets_of_a_member_are_set_again_while_the_coordinator_moves(code: int) -> None:
     connections = set_by_a_member(code, code, 0)
     transactions = Transactions(TransactionCalls(connections), jitter=JITTER, patience=60.0)
-    await transactions.store_claimed("id", OURS, CLAIM)
+    await transactions.store_offsets("id", OURS, CLAIM)
     assert connections.sent["MemberSetsOffsets"] == 3
 
 
@@ -555,7 +555,7 @@ async def test_offsets_of_a_member_are_no_error_in_a_transaction_that_has_ended(
     transactions = Transactions(
         TransactionCalls(set_by_a_member(code)), jitter=JITTER, patience=60.0
     )
-    await transactions.store_claimed("id", OURS, CLAIM)  # its end tells how
+    await transactions.store_offsets("id", OURS, CLAIM)  # its end tells how
 
 
 def test_a_member_sets_offsets_in_the_bytes_of_version_3() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, final
 
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, StaleMetadata
@@ -25,7 +26,7 @@ from fanout.kafka.protocol.messages.consumer_groups import (
     MemberOffsetsRequest,
 )
 from fanout.kafka.protocol.messages.flexible import ANY_TOPIC_ID
-from fanout.kafka.reading.offsets import NO_EPOCH, epoch_at, next_offset
+from fanout.kafka.reading.offsets import NO_EPOCH, cursor_before, epoch_at, next_offset
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -118,21 +119,45 @@ class Stored:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """The positions that a member says it may store, by its epoch; `texts` are those of topics."""
+class GroupOffsets:
+    """Offsets for a group, with a text for each topic; by which member, None for none.
+
+    `epochs` are the leader epochs of the records before them, as far as these are known.
+    """
 
     group: str
-    member: Identity
-    positions: Mapping[Partition, Cursor]
+    offsets: Mapping[Partition, int]
     texts: Mapping[str, str]
+    member: Identity | None = None
+    epochs: Mapping[Partition, int] = MappingProxyType({})
+
+    @classmethod
+    def behind(
+        cls,
+        positions: Mapping[Partition, Cursor],
+        group: str,
+        texts: Mapping[str, str],
+        member: Identity,
+    ) -> GroupOffsets:
+        """Return the offsets behind positions."""
+        offsets = {p: next_offset(at) for p, at in positions.items()}
+        return cls(group, offsets, texts, member, {p: epoch_at(at) for p, at in positions.items()})
 
     @property
-    def rows(self) -> dict[Partition, tuple[int, int, str]]:
-        """The next offset of each partition, the leader epoch before it, and the text."""
-        return {
-            p: (next_offset(at), epoch_at(at), self.texts.get(p.topic, ""))
-            for p, at in self.positions.items()
-        }
+    def positions(self) -> dict[Partition, Cursor]:
+        """The positions before the offsets."""
+        epochs = self.epochs
+        return {p: cursor_before(at, epochs.get(p, NO_EPOCH)) for p, at in self.offsets.items()}
+
+    @property
+    def rows(self) -> list[tuple[str, list[tuple[Any, ...]]]]:
+        """The rows of a request: numbers, offsets, leader epochs and texts."""
+        return by_topic(
+            {
+                p: (at, self.epochs.get(p, NO_EPOCH), self.texts.get(p.topic, ""))
+                for p, at in self.offsets.items()
+            }
+        )
 
 
 @final
@@ -203,8 +228,8 @@ class GroupCalls:
         self, member: Identity, positions: Mapping[Partition, Cursor], texts: Mapping[str, str]
     ) -> Mapping[Partition, int]:
         """Commit positions, with the text of each topic; return the code of each partition."""
-        rows = Claim(self.group, member, positions, texts).rows
-        request = MemberCommitRequest(self.group, member.wire, by_topic(rows))
+        offsets = GroupOffsets.behind(positions, self.group, texts, member)
+        request = MemberCommitRequest(self.group, member.wire, offsets.rows)
         answer = await self._coordinators.send(self.group, request)
         return {partition: code for partition, code, *_ in partition_rows(answer.topics)}
 

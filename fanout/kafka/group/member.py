@@ -22,7 +22,7 @@ from fanout.core.error_text import text_of
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import CommitStatistics
 from fanout.errors import FanOutError, ServiceError
-from fanout.kafka.group.calls import FENCED, AssignedPartition, Claim, Code, Identity
+from fanout.kafka.group.calls import FENCED, AssignedPartition, Code, GroupOffsets, Identity
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.offsets import cursor_before
 
@@ -114,9 +114,10 @@ class ConsumerMember:
     def finish(self, end: End) -> None:
         """Do nothing: a partition has no end."""
 
-    def claim(self, positions: Mapping[Partition, Cursor]) -> Claim:
-        """Claim positions for a transaction, by the present epoch."""
-        return Claim(self.group, self._identity, positions, dict(self._counts.texts))
+    def claim(self, positions: Mapping[Partition, Cursor]) -> GroupOffsets:
+        """Claim the offsets behind positions for a transaction, by the present epoch."""
+        texts = dict(self._counts.texts)
+        return GroupOffsets.behind(positions, self.group, texts, self._identity)
 
     async def commits_nothing(self) -> None:
         """Wait for a commit that is under way, and begin no other one: it could arrive too late."""
@@ -124,7 +125,7 @@ class ConsumerMember:
             self._pending.clear()
             self._stored.set()
 
-    async def follows(self, before: Identity) -> bool:
+    async def follows(self, before: Identity | None) -> bool:
         """Ask the coordinator at once; return whether the member has another epoch by then."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._session):
@@ -216,11 +217,9 @@ class ConsumerMember:
                     refused_since = sent if refused_since is None else refused_since
                     self._check_instance(sent - refused_since)
                     interval = 1.0
-                case Code.UNKNOWN_MEMBER_ID:
-                    await self._rejoin(holder, self._anew())
-                    interval = _PAUSE
-                case _:
-                    await self._rejoin(holder)
+                case code:
+                    gone = code == Code.UNKNOWN_MEMBER_ID
+                    await self._rejoin(holder, self._anew() if gone else None)
                     interval = _PAUSE
             self._told.set()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, final
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, final
 from aiokafka.errors import KafkaError
 
 from fanout.core.backoff import FullJitter
-from fanout.core.error_text import text_of
 from fanout.core.policy import Phase, Retry
 from fanout.core.positions import Cursor, Latest
 from fanout.core.source import Capabilities, Terms
@@ -45,8 +43,6 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.columns import Layout
     from fanout.kafka.reading.commits import Committer
     from fanout.kafka.reading.transport import KafkaTransport
-
-log = logging.getLogger(__name__)
 
 
 @final
@@ -263,7 +259,9 @@ async def open_kafka_connection(
         await stack.enter_async_context(fetcher.running())
         committer = None
         if options.group_id is not None:
-            await _check_group(transport, options.group_id)
+            with suppress(KafkaError):  # a group that cannot be described stops no reading
+                if await transport.has_members(options.group_id):
+                    raise ServiceError(HAS_MEMBERS.format(group=options.group_id))
             committing = open_committer(transport, options.group_id, jitter)
             committer = await stack.enter_async_context(committing)
         yield KafkaConnection(
@@ -276,17 +274,6 @@ async def open_kafka_connection(
             stops=await _stops(options.stop, catalog, offsets, available_now=available_now),
             layout=layout,
         )
-
-
-async def _check_group(transport: KafkaTransport, group_id: str) -> None:
-    """Refuse to commit to a group that would take nothing; what else fails stops no reading."""
-    try:
-        members = await transport.has_members(group_id)
-    except KafkaError as error:
-        log.warning("the group %s cannot be described: %s", group_id, text_of(error))
-    else:
-        if members:
-            raise ServiceError(HAS_MEMBERS.format(group=group_id))
 
 
 async def _stops(

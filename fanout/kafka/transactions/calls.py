@@ -57,7 +57,8 @@ from aiokafka.protocol.transaction import (
 )
 
 from fanout.errors import FanOutError
-from fanout.kafka.partitions import Partition, by_topic, partition_rows
+from fanout.kafka.group.calls import GroupOffsets
+from fanout.kafka.partitions import Partition, partition_rows
 from fanout.kafka.protocol.cluster_metadata import fetch_metadata
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.error_codes import (
@@ -75,9 +76,8 @@ from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.transactions.outcome import TransactionDescription, TransactionState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
-    from fanout.kafka.group.calls import Claim
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.transactions.commit_token import CommitToken
 
@@ -145,9 +145,8 @@ class TransactionCalls:
     async def mark(self, token: CommitToken, content: str = "") -> bool:
         """Set the marker, with its content, in each topic of the transaction; see `set_offsets`."""
         offsets = {Partition(topic, _MARKED_PARTITION): token.batch_id for topic in token.topics}
-        return await self.set_offsets(
-            token.transactional_id, token.incarnation, token.marker_group, offsets, content
-        )
+        markers = GroupOffsets(token.marker_group, offsets, dict.fromkeys(token.topics, content))
+        return await self.set_offsets(token.transactional_id, token.incarnation, markers)
 
     async def add_group(self, transactional_id: str, incarnation: Incarnation, group: str) -> bool:
         """Add a group to the transaction (AddOffsetsToTxn), which begins with it if none is open.
@@ -164,53 +163,33 @@ class TransactionCalls:
         return True
 
     async def set_offsets(
-        self,
-        transactional_id: str,
-        incarnation: Incarnation,
-        group: str,
-        offsets: Mapping[Partition, int],
-        metadata: str = "",
+        self, transactional_id: str, incarnation: Incarnation, stored: GroupOffsets
     ) -> bool:
-        """Set offsets of an added group in the transaction (TxnOffsetCommit), with one text.
+        """Set offsets of an added group in the transaction (TxnOffsetCommit).
 
         Return whether the transaction may still be written to.
-        """
-        request = TxnOffsetCommitRequest(
-            transactional_id,
-            group,
-            incarnation.producer_id,
-            incarnation.epoch,
-            by_topic({partition: (offset, metadata) for partition, offset in offsets.items()}),
-        )
-        return await self._set(request, transactional_id, group, offsets)
-
-    async def set_claimed(
-        self, transactional_id: str, incarnation: Incarnation, claim: Claim
-    ) -> bool:
-        """Set the offsets that a member claims, as `set_offsets` does.
 
         Raises:
-            MemberRefusedError: If the group has another member for one of the partitions by now, or
-                may have.
+            MemberRefusedError: If the group may have another member for a partition by now.
         """
-        transaction = (transactional_id, claim.group, incarnation.producer_id, incarnation.epoch)
-        request = MemberSetsOffsetsRequest(transaction, claim.member.wire, by_topic(claim.rows))
-        return await self._set(request, transactional_id, claim.group, claim.positions)
-
-    async def _set(
-        self, request: Any, transactional_id: str, group: str, partitions: Collection[Partition]
-    ) -> bool:
+        group, member = stored.group, stored.member
+        transaction = (transactional_id, group, incarnation.producer_id, incarnation.epoch)
+        if member is None:
+            rows = [(topic, [(n, at, text) for n, at, _, text in ps]) for topic, ps in stored.rows]
+            request: Any = TxnOffsetCommitRequest(*transaction, rows)
+        else:
+            request = MemberSetsOffsetsRequest(transaction, member.wire, stored.rows)
         response = await self._groups.send(group, request)
         codes = {partition: code for partition, code, *_ in partition_rows(response.errors)}
         for partition, code in codes.items():
             if code in _NOT_OPEN:
                 return False
-            if code in _MEMBER_REFUSED and isinstance(request, MemberSetsOffsetsRequest):
+            if member is not None and code in _MEMBER_REFUSED:
                 raise MemberRefusedError(
                     f"the group {group} refuses offsets of this member: {CODE_NAMES[code]}"
                 )
             _check(code, transactional_id, group, partition.topic)
-        check_complete(partitions, codes, f"setting offsets of {group}")
+        check_complete(stored.offsets, codes, f"setting offsets of {group}")
         return True
 
     async def offsets(self, group: str) -> dict[Partition, int]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
     from fanout.kafka.cluster import Cluster
-    from fanout.kafka.group.calls import Claim
+    from fanout.kafka.group.calls import GroupOffsets
     from fanout.kafka.partitions import Partition
     from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
     from fanout.kafka.transactions.outcome import TransactionDescription
@@ -173,38 +173,22 @@ class Transactions:
         return await self._retried(f"a transaction of {transactional_id} cannot be aborted", call)
 
     async def store_offsets(
-        self,
-        transactional_id: str,
-        incarnation: Incarnation,
-        group: str,
-        offsets: Mapping[Partition, int],
+        self, transactional_id: str, incarnation: Incarnation, stored: GroupOffsets
     ) -> None:
         """Set offsets of a group in an open transaction; the commit makes them valid.
 
         A transaction that is not open any more is no error here: `end` returns how it ended.
         Call it before `end`, never after, where it would begin a new transaction.
-        """
-
-        async def call() -> None:
-            if await self._calls.add_group(transactional_id, incarnation, group):
-                await self._calls.set_offsets(transactional_id, incarnation, group, offsets)
-
-        await self._retried(f"the offsets of {group} cannot be stored in a transaction", call)
-
-    async def store_claimed(
-        self, transactional_id: str, incarnation: Incarnation, claim: Claim
-    ) -> None:
-        """Set the offsets that a member of a group claims; see `store_offsets`.
 
         Raises:
             MemberRefusedError: If the group may have another member for a partition by now.
         """
 
         async def call() -> None:
-            if await self._calls.add_group(transactional_id, incarnation, claim.group):
-                await self._calls.set_claimed(transactional_id, incarnation, claim)
+            if await self._calls.add_group(transactional_id, incarnation, stored.group):
+                await self._calls.set_offsets(transactional_id, incarnation, stored)
 
-        what = f"the offsets of {claim.group} cannot be stored in a transaction"
+        what = f"the offsets of {stored.group} cannot be stored in a transaction"
         await self._retried(what, call)
 
     async def stored_offsets(self, group: str) -> Mapping[Partition, int]:

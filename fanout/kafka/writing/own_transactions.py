@@ -16,6 +16,7 @@ from fanout.errors import (
     SplitLostError,
     StreamStateError,
 )
+from fanout.kafka.group.calls import GroupOffsets
 from fanout.kafka.reading.commits import STORED_AGAIN
 from fanout.kafka.transactions.calls import MemberRefusedError
 from fanout.kafka.transactions.outcome import TransactionOutcome
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from fanout.kafka.group.calls import Claim
     from fanout.kafka.group.transactional import MemberPositions
     from fanout.kafka.partitions import Partition
     from fanout.kafka.transactions.transactions import Transactions
@@ -67,8 +67,8 @@ class OwnTransactions:
         self._stored: dict[Partition, int] = {}
         self._store_again_at = 0.0
         # The offsets that are being added to the open transaction, or were.
-        self._new: Mapping[Partition, int] = {}
-        self._delivered: tuple[MemberPositions, Claim] | None = None  # the same of a member
+        self._new: GroupOffsets | None = None
+        self._delivered: MemberPositions | None = None  # whose they are
         # Why the open transaction has to be aborted, and whose records come again then.
         self._lost: tuple[MemberPositions, SplitLostError] | None = None
         self._begun = self._committed = self._aborted = 0
@@ -128,8 +128,8 @@ class OwnTransactions:
         await self._writer.flush()
         if new:
             self._begin()
-            self._new = new
-            await self._store()
+            self._new = GroupOffsets(self._joined.transactional_id, new, {})
+            await self._store(self._new)
         self._ending = True
         await self._end()
 
@@ -167,16 +167,12 @@ class OwnTransactions:
 
     async def _store_delivered(self, positions: MemberPositions) -> None:
         """Add to the open transaction what a member has delivered, by its newest epoch."""
-        name, incarnation = self._joined.transactional_id, self._joined.incarnation
         while True:
-            claim = await positions.claim()
-            self._delivered = positions, claim
+            self._new, self._delivered = await positions.claim(), positions
             try:
-                await self._transactions.store_claimed(name, incarnation, claim)
+                return await self._store(self._new)
             except MemberRefusedError:
-                await positions.refused(claim)
-            else:
-                return
+                await positions.refused(self._new)
 
     async def _check(self) -> None:
         if self._ending:
@@ -220,25 +216,20 @@ class OwnTransactions:
         self._begun += not self._open
         self._open = True
 
-    async def _store(self) -> None:
-        """Add the new offsets to the open transaction."""
+    async def _store(self, offsets: GroupOffsets) -> None:
+        """Add offsets to the open transaction."""
         joined = self._joined
-        await self._transactions.store_offsets(
-            joined.transactional_id, joined.incarnation, joined.transactional_id, self._new
-        )
+        await self._transactions.store_offsets(joined.transactional_id, joined.incarnation, offsets)
 
     async def _abort(self) -> None:
-        if self._new:
+        if self._new is not None:
             # A cancelled call may still be under way. It would begin another transaction if it
             # arrived after the abort; it arrives before this one.
-            await self._store()
-        if self._delivered is not None:
-            name, incarnation = self._joined.transactional_id, self._joined.incarnation
             with suppress(MemberRefusedError):
-                await self._transactions.store_claimed(name, incarnation, self._delivered[1])
+                await self._store(self._new)
         await self._transactions.abort(self._joined.transactional_id, self._joined.incarnation)
         self._aborted += 1
-        self._open, self._torn, self._new, self._delivered = False, False, {}, None
+        self._open, self._torn, self._new, self._delivered = False, False, None, None
         self._writer.next_transaction()
 
     async def _end(self) -> None:
@@ -252,14 +243,9 @@ class OwnTransactions:
         match outcome:
             case TransactionOutcome.COMMITTED:
                 self._committed += 1
-                self._stored |= self._new
-                if self._new.keys() == self._stored.keys():
-                    now = asyncio.get_running_loop().time()
-                    self._store_again_at = now + STORED_AGAIN
-                if self._delivered is not None:
-                    positions, claim = self._delivered
-                    positions.stored(claim)
-                self._open, self._ending, self._new, self._delivered = False, False, {}, None
+                if self._new is not None:
+                    self._take_in(self._new)
+                self._open, self._ending, self._new, self._delivered = False, False, None, None
                 self._writer.next_transaction()
             case TransactionOutcome.FENCED:
                 raise FencedError(
@@ -277,3 +263,12 @@ class OwnTransactions:
                     f"the transaction was {outcome.value} before it was committed, so none of it "
                     f"is seen: commit within {self._timeout:g} s, or raise transaction_timeout"
                 )
+
+    def _take_in(self, new: GroupOffsets) -> None:
+        """Take in offsets that are stored."""
+        if self._delivered is not None:
+            self._delivered.stored(new)
+            return
+        self._stored |= new.offsets
+        if new.offsets.keys() == self._stored.keys():
+            self._store_again_at = asyncio.get_running_loop().time() + STORED_AGAIN

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fanout.core.backoff import FullJitter
     from fanout.core.drain import Drained
     from fanout.core.positions import Cursor
-    from fanout.kafka.group.calls import Claim, Identity
+    from fanout.kafka.group.calls import GroupOffsets, Identity
 
 _T = TypeVar("_T")
 
@@ -227,20 +227,21 @@ class ModelCoordinator:
 
     # Transactions.
 
-    def claim(self, name: str, claim: Claim) -> None:
+    def claim(self, name: str, claim: GroupOffsets) -> None:
+        assert claim.member is not None
         self.expire()
         if name in self.expired:
             return  # how it ended is asked for at its end
         if any(self._refusal(claim.member, each.number) for each in claim.positions):
             raise MemberRefusedError("model")
-        offsets = {each.number: next_offset(at) for each, at in claim.positions.items()}
+        offsets = {each.number: at for each, at in claim.offsets.items()}
         self.pending[name] = offsets, self._now + TRANSACTION
         self.texts |= dict.fromkeys(offsets, claim.texts[TOPIC])
 
     def begin(self, name: str) -> None:
         """Begin with a transactional id, which aborts its open transaction."""
-        self.end(name, commit=False)
         self.expired.discard(name)
+        self.end(name, commit=False)
 
     def end(self, name: str, *, commit: bool) -> TransactionOutcome:
         """End an open transaction; once more does nothing."""
@@ -327,7 +328,7 @@ class ModelTransactions:
     def next_transaction(self) -> None:
         pass
 
-    async def store_claimed(self, name: str, _: object, claim: Claim) -> None:
+    async def store_offsets(self, name: str, _: object, claim: GroupOffsets) -> None:
         await self._until_answered(lambda: self.calls.coordinator.claim(name, claim))
 
     async def abort(self, name: str, _: object) -> None:

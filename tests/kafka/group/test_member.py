@@ -18,6 +18,7 @@ from fanout.core.positions import Cursor, Horizon
 from fanout.errors import ServiceError
 from fanout.kafka.group.calls import AssignedPartition, Code, Heartbeat, Stored
 from fanout.kafka.group.member import ConsumerMember
+from fanout.kafka.group.transactional import MemberPositions
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.offsets import cursor_before, epoch_at, next_offset
 from tests.support.virtual_time import in_virtual_time
@@ -50,6 +51,7 @@ class Coordinator:
         self.faults: list[Exception | int] = []  # the answers to the next heartbeats
         self.takes = 0.0  # seconds that a heartbeat takes
         self.commit_codes: dict[Partition, int] = {}
+        self.commit_takes = 0.0
         self.stored_takes = 0.0
         self.heartbeats: list[tuple[float, int, frozenset[AssignedPartition] | None]] = []
         self.commits: list[dict[Partition, int]] = []
@@ -94,7 +96,7 @@ class Coordinator:
         assert texts == {"orders": '{"partitions": 4}'}
         self.commits.append({partition: next_offset(at) for partition, at in positions.items()})
         self.epochs.update({partition: epoch_at(at) for partition, at in positions.items()})
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.commit_takes)
         return {partition: self.commit_codes.get(partition, 0) for partition in positions}
 
     async def stored(
@@ -438,6 +440,62 @@ async def test_a_static_id_that_stays_taken_is_told() -> None:
     with pytest.raises(ServiceError, match="instance_id='one'; give each process its own"):
         async with taking_part(coordinator, owner, instance_id="one"):
             await asyncio.sleep(2 * SESSION)
+
+
+@in_virtual_time
+async def test_a_member_that_stood_still_for_a_session_takes_nothing() -> None:
+    """The answer to its question has waited for it, and others have had the partition since."""
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment, coordinator.stored_takes = assigned(0), SESSION
+    async with taking_part(coordinator, owner) as member:
+
+        async def stands_still(*_: object) -> None:
+            await asyncio.sleep(math.inf)
+
+        member._rejoin = stands_still  # type: ignore[assignment]
+        await asyncio.sleep(1)
+        coordinator.faults = [RequestTimedOutError()] * 1000
+        await asyncio.sleep(1.5 * SESSION)
+        assert owner.told == []
+
+
+@in_virtual_time
+async def test_a_transaction_waits_for_the_commit_before_it() -> None:
+    """One that arrived later would take the offset back."""
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    coordinator.stored_offsets = {each: Stored(5, '{"partitions": 4}') for each in ORDERS}
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        coordinator.commit_takes = 5.0
+        member.store({"orders-0": Cursor(20)})
+        await asyncio.sleep(1)
+        member.store({"orders-0": Cursor(25)})
+        begun, shared = now(), SimpleNamespace(claim=lambda positions: positions)
+        delivered: dict[str, Position] = {"orders-0": Cursor(30)}
+        claim = await MemberPositions(shared, member, delivered).claim()  # type: ignore[arg-type]
+        assert now() == begun + 4
+        assert (claim.offsets, claim.texts) == ({ORDERS[0]: 31}, {"orders": '{"partitions": 4}'})
+        assert claim.member is not None
+        assert claim.member.epoch == 1
+        await asyncio.sleep(20)
+        assert coordinator.commits == [{ORDERS[0]: 21}]
+
+
+@in_virtual_time
+async def test_a_member_that_is_refused_asks_who_it_is() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        before, begun = member.claim({}).member, now()
+        assert not await member.follows(before)
+        coordinator.epoch = 2
+        assert await member.follows(before)
+        coordinator.faults = [Code.UNKNOWN_MEMBER_ID]
+        assert await member.follows(member.claim({}).member)
+        assert owner.granted == {}
+        assert now() == begun
 
 
 @pytest.mark.parametrize("steps", range(60))

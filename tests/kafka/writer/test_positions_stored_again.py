@@ -32,7 +32,7 @@ class Cluster:
         pass
 
     async def store_offsets(self, *arguments: Any) -> None:
-        self.stored.append(arguments[-1])
+        self.stored.append(arguments[-1].offsets)
 
     async def end(self, *_: object, patience: float) -> TransactionOutcome:
         assert patience == 60.0

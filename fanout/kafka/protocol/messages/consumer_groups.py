@@ -17,13 +17,13 @@ from aiokafka.protocol.types import (
     Int8,
     Int16,
     Int32,
-    Int64,
 )
 
 from fanout.kafka.protocol.messages.flexible import (
     NO_TAGS,
     OFFSETS,
     PARTITION_CODES,
+    STORED_OFFSETS,
     TOPIC,
     TOPIC_PARTITIONS,
     Uuid,
@@ -251,18 +251,7 @@ class OffsetFetchResponse_v9(Response):  # type: ignore[misc]  # noqa: N801 - na
         rows(
             "groups",
             ("group", CompactString()),
-            rows(
-                "topics",
-                TOPIC,
-                rows(
-                    "partitions",
-                    ("partition", Int32),
-                    ("offset", Int64),
-                    ("leader_epoch", Int32),
-                    ("metadata", CompactString()),
-                    ("error_code", Int16),
-                ),
-            ),
+            STORED_OFFSETS,
             ("error_code", Int16),
         ),
     )

@@ -64,18 +64,18 @@ def rows(name: str, *fields: tuple[str, Any]) -> tuple[str, Any]:
 TOPIC_PARTITIONS: Final = flexible_array(TOPIC, ("partitions", CompactArray(Int32)))
 """An array of topics, each with the numbers of some of its partitions."""
 
-OFFSETS: Final = rows(
-    "topics",
-    TOPIC,
-    rows(
-        "partitions",
-        ("partition", Int32),
-        ("offset", Int64),
-        ("leader_epoch", Int32),
-        ("metadata", CompactString()),
-    ),
+_OFFSET: Final = (
+    ("partition", Int32),
+    ("offset", Int64),
+    ("leader_epoch", Int32),
+    ("metadata", CompactString()),
 )
+
+OFFSETS: Final = rows("topics", TOPIC, rows("partitions", *_OFFSET))
 """The field with offsets to be stored; `offset_rows` makes its value."""
+
+STORED_OFFSETS: Final = rows("topics", TOPIC, rows("partitions", *_OFFSET, ("error_code", Int16)))
+"""The field with offsets that are stored."""
 
 PARTITION_CODES: Final = rows("partitions", ("partition", Int32), ("error_code", Int16))
 """The field with the error codes of partitions."""

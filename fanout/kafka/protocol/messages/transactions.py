@@ -22,6 +22,7 @@ from fanout.kafka.protocol.messages.flexible import (
     NO_TAGS,
     OFFSETS,
     PARTITION_CODES,
+    STORED_OFFSETS,
     TOPIC,
     TOPIC_PARTITIONS,
     flexible_schema,
@@ -44,18 +45,7 @@ class OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801 - na
     API_VERSION = 7
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
-        rows(
-            "topics",
-            TOPIC,
-            rows(
-                "partitions",
-                ("partition", Int32),
-                ("offset", Int64),
-                ("leader_epoch", Int32),
-                ("metadata", CompactString()),
-                ("error_code", Int16),
-            ),
-        ),
+        STORED_OFFSETS,
         ("error_code", Int16),
     )
 
