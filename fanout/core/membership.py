@@ -291,8 +291,9 @@ class SharedSplits:
         return state.split.id in self._progress and self._progress[state.split.id] is state
 
     def _ended(self, end: End) -> None:
-        self._ends[end.split.id] = end
-        self._lifecycle.ended(end)
+        if self.owns(end.split.id):  # a reader may take the end of a split that has just left
+            self._ends[end.split.id] = end
+            self._lifecycle.ended(end)
 
     def _finish(self) -> None:
         """Let go of the splits that are read to their end, and acknowledged."""

@@ -474,6 +474,23 @@ async def test_the_end_of_a_split_is_told_when_all_before_it_is_acknowledged() -
 
 
 @in_virtual_time
+async def test_the_end_of_a_split_that_has_just_left_is_nobodys() -> None:
+    member, split = Member(), Split("c")
+    source = ScriptedSource(logs=(Log(split=split, entries=(1,), per_event=1, ends=True),))
+    async with fanout.open(source, group=member, random=seeded()) as stream:
+        await member.grant(split)
+        batch = await anext(stream)
+        await asyncio.sleep(60)  # its end waits to be taken
+        holder = await member.ownership()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(holder.lose(["c"]))
+            tasks.create_task(nothing_comes(stream))
+        with pytest.raises(fanout.SplitLostError):
+            await stream.acknowledge(batch)
+        assert member.ended == []
+
+
+@in_virtual_time
 async def test_a_drain_tells_of_an_end_behind_everything() -> None:
     member, split = Member(), Split("c")
     source = ScriptedSource(logs=(Log(split=split, entries=(1, 2), per_event=1, ends=True),))

@@ -6,9 +6,8 @@ aiokafka has no class for most of them, so the numbers decide.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, final
 
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, StaleMetadata
@@ -129,7 +128,7 @@ class GroupOffsets:
     offsets: Mapping[Partition, int]
     texts: Mapping[str, str]
     member: Identity | None = None
-    epochs: Mapping[Partition, int] = MappingProxyType({})
+    epochs: Mapping[Partition, int] = field(default_factory=dict)
 
     @classmethod
     def behind(
