@@ -20,6 +20,7 @@ from benchmarks import (
     consume_queue,
     consume_share,
     decode,
+    decode_records,
     land,
     latency,
     pictures,
@@ -58,6 +59,9 @@ class Scenario:
 
 SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
     "decode": {"kinesis": Scenario(decode.run, partial(decode.run, 1))},
+    "decode-records": {
+        "kafka": Scenario(decode_records.run, partial(decode_records.run, 1, (200,)))
+    },
     "consume": {
         "kinesis": Scenario(consume_kinesis.run, partial(consume_kinesis.run, 1, (1024,), (4,))),
         "kinesis-java": Scenario(consume_java.run, partial(consume_java.run, 1, {1024: 20_000})),
@@ -97,6 +101,9 @@ _ALL: Final = "all"
 _HELP = """\
 scenarios:
   decode   event bytes to Arrow, without a socket; the peer is botocore's event stream parser
+  decode-records
+           JSON and Avro to Arrow, flat and nested; the peers are msgspec and fastavro, with
+           from_pylist
   consume  SubscribeToShard to Arrow through fanout.open, over real sockets from a server in
            another process, 1, 4 and 64 shards; the peer is an aioboto3 loop
   land     SubscribeToShard to Parquet files on the local disk and on moto's S3, 4 shards; the

@@ -58,11 +58,7 @@ class RecordDecoder:
     __slots__ = ()
 
     async def prepare(self, records: pa.RecordBatch) -> None:
-        """Fetch what a batch needs.
-
-        Raises:
-            RetryLaterError: If that is unavailable for now.
-        """
+        """Fetch what a batch needs, or raise RetryLaterError where that is unavailable for now."""
 
 
 @final
@@ -105,11 +101,7 @@ class UserDecode:
         self.schema: pa.Schema = self.no_records.schema
 
     async def prepare(self, records: pa.RecordBatch) -> None:
-        """Let the function fetch what a batch needs, if it does so.
-
-        Raises:
-            RetryLaterError: If that is unavailable for now.
-        """
+        """Let the function fetch what a batch needs, if it does so."""
         if isinstance(self._function, RecordDecoder):
             await self._function.prepare(records)
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fanout.decoding.avro_cursors import Cursors, Failures
+from fanout.decoding.avro_cursors import EARLY, Cursors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fanout.decoding.avro_cursors import Ints
 
-# Values without a byte, such as null, of which a short array could have any number.
-_MOST_EMPTY: Final = 4096
 # Arrays that are left when going through them one by one takes less time.
 _FEW: Final = 12
 _LONG: Final = 10 * 7
@@ -50,7 +48,6 @@ class Column(ABC):
         return _varint(data, at)[1] if self.size is None else at + self.size
 
 
-@final
 @dataclass(slots=True, kw_only=True)
 class Nulls(Column):
     """The type null, and fields that nobody has written, whose default is `constant`."""
@@ -65,7 +62,6 @@ class Nulls(Column):
         return self.constant.take(pa.array(np.zeros(len(cursors), np.int64)))
 
 
-@final
 @dataclass(slots=True, kw_only=True)
 class Booleans(Column):
     """One byte, 0 or 1."""
@@ -73,13 +69,11 @@ class Booleans(Column):
     size: int | None = 1
 
     def read(self, cursors: Cursors) -> pa.Array:
-        values = cursors.data[cursors.advance(1, self.path)]
-        if (bad := values > 1).any():
-            cursors.fail(bad, f"{self.path} is no boolean")
+        values = cursors.data.take(cursors.advance(1, self.path), mode="clip")
+        cursors.fail(values > 1, f"{self.path} is no boolean")
         return pa.array(values == 1)
 
 
-@final
 @dataclass(slots=True, kw_only=True)
 class Integers(Column):
     """An int or a long; milliseconds become microseconds by `factor`."""
@@ -93,27 +87,23 @@ class Integers(Column):
             return pa.array(values).cast(self.type)
         most = ((1 << (self.bits - 1)) - 1) // self.factor
         bad = (values > most) | (values < (-most if self.factor > 1 else -most - 1))
-        if bad.any():
-            cursors.fail(bad, f"{self.path} is too large for {self.type}")
-            values[bad] = 0
+        cursors.fail(bad, f"{self.path} is too large for {self.type}")
+        values[bad] = 0
         if self.bits == 32:  # noqa: PLR2004 - an int
             return pa.array(values.astype(np.int32)).cast(self.type)
         return pa.array(values * self.factor).cast(self.type)
 
 
-@final
 @dataclass(slots=True, kw_only=True)
 class Floats(Column):
     """A float or a double, of 4 bytes or 8."""
 
     def read(self, cursors: Cursors) -> pa.Array:
-        assert self.size is not None
-        begins = cursors.advance(self.size, self.path)
-        values = cursors.fixed(begins, self.size).view(f"<f{self.size}").reshape(-1)
-        return pa.array(values).cast(self.type)
+        places = cursors.advance(self.least, self.path)[:, None] + np.arange(self.least)
+        values = cursors.data.take(places, mode="clip").view(f"<f{self.least}")
+        return pa.array(values.reshape(-1)).cast(self.type)
 
 
-@final
 @dataclass(slots=True, kw_only=True)
 class Bytes(Column):
     """Bytes with their length, or as many as `size`; as text they are UTF-8."""
@@ -121,20 +111,24 @@ class Bytes(Column):
     is_text: bool = False
 
     def read(self, cursors: Cursors) -> pa.Array:
-        sizes = cursors.varints(self.path) if self.size is None else self.size
-        begins = cursors.advance(sizes, self.path)
+        begins = self._begins(cursors)
         values = cursors.spans(begins, cursors.positions)
         if not self.is_text:
             return values
         try:
             return values.cast(pa.string())
         except pa.ArrowInvalid:
-            bad = np.array([not _is_text(value) for value in values.to_pylist()])
+            rows = values.to_pylist()
+            bad = np.array([row != row.decode(errors="ignore").encode() for row in rows])
             cursors.fail(bad, f"{self.path} is not UTF-8")
             return pc.if_else(pa.array(bad), b"", values).cast(pa.string())
 
     def skip(self, cursors: Cursors) -> None:
-        cursors.advance(cursors.varints(self.path) if self.size is None else self.size, self.path)
+        self._begins(cursors)
+
+    def _begins(self, cursors: Cursors) -> Ints:
+        sizes = cursors.varints(self.path) if self.size is None else self.size
+        return cursors.advance(sizes, self.path)
 
     def skip_one(self, data: memoryview, at: int) -> int:
         if self.size is not None:
@@ -145,12 +139,25 @@ class Bytes(Column):
         return at + size
 
 
-@final
 @dataclass(slots=True, kw_only=True)
-class Decimals(Column):
-    """A decimal in bytes of any length, or in those of a fixed."""
+class Converted(Column):
+    """Values of a narrower type than the reader's."""
 
-    raw: Bytes
+    raw: Column
+
+    def read(self, cursors: Cursors) -> pa.Array:
+        return self.raw.read(cursors).cast(self.type, safe=False)
+
+    def skip(self, cursors: Cursors) -> None:
+        self.raw.skip(cursors)
+
+    def skip_one(self, data: memoryview, at: int) -> int:
+        return self.raw.skip_one(data, at)
+
+
+@dataclass(slots=True, kw_only=True)
+class Decimals(Converted):
+    """A decimal in bytes of any length, or in those of a fixed."""
 
     def read(self, cursors: Cursors) -> pa.Array:
         values = self.raw.read(cursors)
@@ -168,16 +175,9 @@ class Decimals(Column):
         digits = np.where(there, data[np.maximum(ends[:, None] - 1 - places, 0)], sign[:, None])
         bad = self._too_large(values, sizes)
         digits[bad] = 0
-        if bad.any():
-            cursors.fail(bad, f"{self.path} has more digits than {self.type}")
+        cursors.fail(bad, f"{self.path} has more digits than {self.type}")
         buffer = pa.py_buffer(np.ascontiguousarray(digits.astype(np.uint8)))
         return pa.Array.from_buffers(self.type, len(values), [None, buffer])
-
-    def skip(self, cursors: Cursors) -> None:
-        self.raw.skip(cursors)
-
-    def skip_one(self, data: memoryview, at: int) -> int:
-        return self.raw.skip_one(data, at)
 
     def _too_large(self, values: pa.BinaryArray, sizes: Ints) -> np.ndarray:
         """Return which values have more digits; only long ones can."""
@@ -189,7 +189,6 @@ class Decimals(Column):
         return bad
 
 
-@final
 @dataclass(slots=True, kw_only=True)
 class Enums(Column):
     """The number of a symbol; one that the reader lacks is null here, and bad."""
@@ -202,29 +201,10 @@ class Enums(Column):
         numbers[bad] = 0
         texts = pa.array(self.symbols or [None], pa.string()).take(pa.array(numbers))
         bad |= texts.is_null().to_numpy(zero_copy_only=False)
-        if bad.any():
-            cursors.fail(bad, f"{self.path} has a symbol that the schema lacks")
+        cursors.fail(bad, f"{self.path} has a symbol that the schema lacks")
         return texts
 
 
-@final
-@dataclass(slots=True, kw_only=True)
-class Converted(Column):
-    """Values of a narrower type than the reader's."""
-
-    raw: Column
-
-    def read(self, cursors: Cursors) -> pa.Array:
-        return self.raw.read(cursors).cast(self.type, safe=False)
-
-    def skip(self, cursors: Cursors) -> None:
-        self.raw.skip(cursors)
-
-    def skip_one(self, data: memoryview, at: int) -> int:
-        return self.raw.skip_one(data, at)
-
-
-@final
 @dataclass(slots=True, kw_only=True)
 class Records(Column):
     """The fields of a record as they were written; each has a place in the reader's, or none."""
@@ -255,7 +235,6 @@ class Records(Column):
         return at
 
 
-@final
 @dataclass(slots=True, kw_only=True)
 class Unions(Column):
     """One of several types. A branch is a column, None for null, or why the reader lacks it.
@@ -278,10 +257,8 @@ class Unions(Column):
             _spread(pieces.get(member, []), len(cursors), field.type)
             for member, field in enumerate(self.type)
         ]
-        is_null = np.ones(len(cursors), bool)
-        for chosen, _ in (piece for several in pieces.values() for piece in several):
-            is_null[chosen] = False
-        return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=pa.array(is_null))
+        is_null = pa.array(np.all([array.is_null() for array in arrays], axis=0))
+        return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=is_null)
 
     def skip(self, cursors: Cursors) -> None:
         for branch, _, chosen in self._chosen(cursors):
@@ -300,23 +277,20 @@ class Unions(Column):
         """Return each branch that is there, its member, and the values that have it."""
         numbers = cursors.varints(self.path)
         bad = (numbers < 0) | (numbers >= len(self.branches))
-        if bad.any():
-            cursors.fail(bad, f"{self.path} is of no type of the union")
-            numbers[bad] = -1
+        cursors.fail(bad, f"{self.path} is of no type of the union")
+        numbers[bad] = -1
         chosen = []
         for number, branch in enumerate(self.branches):
             if branch is None:
                 continue
             of_it = np.flatnonzero(numbers == number)
             if isinstance(branch, str):
-                if len(of_it):
-                    cursors.fail(numbers == number, branch)
+                cursors.fail(numbers == number, branch)
             elif len(of_it):
                 chosen.append((branch, self.members[number], of_it))
         return chosen
 
 
-@final
 @dataclass(slots=True, kw_only=True)
 class Lists(Column):
     """An array; or a map, whose items are records of a key and a value."""
@@ -330,7 +304,7 @@ class Lists(Column):
         np.cumsum(np.bincount(owners, minlength=len(cursors)), out=offsets[1:])
         if pa.types.is_map(self.type):
             keys, items = values.field(0), values.field(1)
-            return pa.MapArray.from_arrays(pa.array(offsets), keys, items).cast(self.type)
+            return pa.MapArray.from_arrays(pa.array(offsets), keys, items, self.type)
         return pa.ListArray.from_arrays(pa.array(offsets), values, type=self.type)
 
     def skip(self, cursors: Cursors) -> None:
@@ -345,26 +319,17 @@ class Lists(Column):
         left = np.zeros(len(cursors), np.int64)
         active = np.arange(len(cursors))
         while len(active := self._with_items(cursors, active, left)):
-            if len(active) <= _FEW and self.item.size is None:
+            if len(active) <= _FEW:
                 for number in active.tolist():
                     found = self._rest(cursors, number, int(left[number]))
                     begins.append(found)
                     owners.append(np.full(len(found), number))
                 break
             some = cursors.take(active)
-            if self.item.size is None:
-                begins.append(some.positions)
-                owners.append(active)
-                some.positions = some.positions.copy()
-                self.item.skip(some)
-                left[active] -= 1
-            else:
-                counts, size = left[active], self.item.size
-                owners.append(np.repeat(active, counts))
-                within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-                begins.append(np.repeat(some.positions, counts) + within * size)
-                some.advance(counts * size, self.path)
-                left[active] = 0
+            begins.append(some.positions.copy())
+            owners.append(active)
+            self.item.skip(some)
+            left[active] -= 1
             cursors.positions[active] = some.positions
             # An array ends with a zero, so that none ends with its record.
             left[active[some.positions >= some.ends]] = 0
@@ -384,26 +349,25 @@ class Lists(Column):
             others.varints(self.path)  # the bytes of the block
             some.positions[sized] = others.positions
             counts = np.abs(counts)
-        most = (some.ends - some.positions) // self.item.least if self.item.least else _MOST_EMPTY
-        bad = (counts > most) | (counts < 0)
-        if bad.any():
-            some.fail(bad, f"{self.path}: the record ends early")
-            counts[bad] = 0
+        bad = (counts > (some.ends - some.positions) // self.item.least) | (counts < 0)
+        some.fail(bad, f"{self.path}: {EARLY}")
+        counts[bad] = 0
         cursors.positions[fresh] = some.positions
         left[fresh] = counts
         return active[left[active] > 0]
 
     def _rest(self, cursors: Cursors, number: int, left: int) -> Ints:
         """Return where the items of one array begin, from here on."""
-        end, begins = int(cursors.ends[number]), []
-        data = memoryview(cursors.data)[:end]
+        end = int(cursors.ends[number])
+        begins: list[int] = []
+        data = memoryview(cursors.data)[:end]  # type: ignore[arg-type]
         try:
             at = self._each_one(data, int(cursors.positions[number]), left, begins)
         except IndexError:
             at = end + 1
         cursors.positions[number] = at
         if at > end:
-            cursors.fail(np.arange(len(cursors)) == number, f"{self.path}: the record ends early")
+            cursors.fail(np.arange(len(cursors)) == number, f"{self.path}: {EARLY}")
         return np.array([begin for begin in begins if begin <= end], np.int64)
 
     def _each_one(self, data: memoryview, at: int, left: int, begins: list[int]) -> int:
@@ -419,8 +383,7 @@ class Lists(Column):
                 left = -left
             if not left:
                 return at
-            most = (len(data) - at) // self.item.least if self.item.least else _MOST_EMPTY
-            if left > most:
+            if left > (len(data) - at) // self.item.least:
                 raise IndexError(self.path)
 
 
@@ -428,12 +391,11 @@ def read_columns(
     column: Column, data: np.ndarray, begins: Ints, ends: Ints
 ) -> tuple[pa.Array, dict[int, str]]:
     """Return the value of each record, and why others are bad, which have any value."""
-    failures = Failures(len(begins))
+    failures: dict[int, str] = {}
     cursors = Cursors(data, begins, ends, np.arange(len(begins)), failures)
     values = column.read(cursors)
-    if (more := cursors.positions < ends).any():
-        cursors.fail(more, "bytes are left behind the last field")
-    return values, failures()
+    cursors.fail(cursors.positions < ends, "bytes are left behind the last field")
+    return values, failures
 
 
 def _spread(pieces: list[tuple[Ints, pa.Array]], length: int, kind: pa.DataType) -> pa.Array:
@@ -460,11 +422,3 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
         shift += 7
         if shift >= _LONG:
             raise IndexError("a number is too long")
-
-
-def _is_text(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,42 +13,24 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-# Reading may go so far past the end of a record before that is seen.
-PADDING: Final = 32
+EARLY: Final = "the record ends early"
 _MOST_VARINT_BYTES: Final = 10
+_MORE: Final = 0x80
 
 
-@final
-class Failures:
-    """Why records of a batch are bad: the first reason for each."""
-
-    def __init__(self, records: int) -> None:
-        self._numbers = np.zeros(records, np.int32)
-        self._reasons = [""]
-
-    def add(self, rows: Ints, reason: str) -> None:
-        """Add the reason for records that have none."""
-        new = rows[self._numbers[rows] == 0]
-        self._numbers[new] = len(self._reasons)
-        self._reasons.append(reason)
-
-    def __call__(self) -> dict[int, str]:
-        """Return the reason for each bad record."""
-        bad = np.flatnonzero(self._numbers)
-        return {row: self._reasons[self._numbers[row]] for row in bad.tolist()}
-
-
-@final
 class Cursors:
     """A position for each of some values, in the order of the bytes; `ends` are those of records.
 
     A value that cannot be read makes its record bad, and leaves its position at the end.
     """
 
-    __slots__ = ("buffer", "data", "ends", "failures", "positions", "rows")
-
     def __init__(
-        self, data: NDArray[np.uint8], positions: Ints, ends: Ints, rows: Ints, failures: Failures
+        self,
+        data: NDArray[np.uint8],
+        positions: Ints,
+        ends: Ints,
+        rows: Ints,
+        failures: dict[int, str],
     ) -> None:
         self.data = data
         self.buffer = pa.py_buffer(data)
@@ -70,48 +52,49 @@ class Cursors:
 
     def fail(self, bad: Mask, reason: str) -> None:
         """Make the records of some values bad."""
-        self.failures.add(self.rows[bad], reason)
-        self.positions[bad] = self.ends[bad]
+        if bad.any():
+            for row in self.rows[bad].tolist():
+                self.failures.setdefault(row, reason)
+            self.positions[bad] = self.ends[bad]
 
     def advance(self, sizes: Ints | int, path: str) -> Ints:
-        """Go past values of known sizes; return where they begin, and are empty where that fails."""
+        """Go past values of known sizes; return where they begin, the end where that fails."""
         begins = self.positions
         self.positions = begins + sizes
         bad = (self.positions > self.ends) | (self.positions < begins)
         if bad.any():
-            self.fail(bad, f"{path}: the record ends early")
+            self.fail(bad, f"{path}: {EARLY}")
             begins = np.where(bad, self.ends, begins)
         return begins
 
     def varints(self, path: str) -> Ints:
         """Read numbers of variable length; 0 where one cannot be read."""
         data, at = self.data, self.positions
-        first = data[at]
+        first = data.take(at, mode="clip")
         numbers = first.astype(np.uint64)
         at = at + 1
-        rest = np.flatnonzero(first >= 0x80)
+        rest = np.flatnonzero(first >= _MORE)
         if len(rest):
-            at, numbers = self._long_varints(rest, at, numbers, path)
+            at, numbers = self._long_varints(rest, at, numbers)
         values = (numbers >> np.uint64(1)).view(np.int64) ^ -(numbers & np.uint64(1)).view(np.int64)
         self.positions = at
         bad = at > self.ends
-        if bad.any():
-            self.fail(bad, f"{path}: the record ends early")
-            values[bad] = 0
+        self.fail(bad, f"{path}: {EARLY}")
+        values[bad] = 0
         return values
 
     def _long_varints(
-        self, rest: Ints, at: Ints, numbers: NDArray[np.uint64], path: str
+        self, rest: Ints, at: Ints, numbers: NDArray[np.uint64]
     ) -> tuple[Ints, NDArray[np.uint64]]:
         numbers[rest] &= np.uint64(0x7F)
         for count in range(1, _MOST_VARINT_BYTES):
-            byte = self.data[at[rest]]
+            byte = self.data.take(at[rest], mode="clip")
             numbers[rest] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * count)
             at[rest] += 1
             if count == _MOST_VARINT_BYTES - 1:
                 wrong = rest[byte > 1]
                 at[wrong] = np.iinfo(np.int64).max
-            rest = rest[byte >= 0x80]
+            rest = rest[byte >= _MORE]
             if not len(rest):
                 break
         return at, numbers
@@ -125,8 +108,3 @@ class Cursors:
             pa.binary(), max(len(offsets) - 1, 0), [None, pa.py_buffer(offsets), self.buffer]
         )
         return between.take(pa.array(np.arange(0, len(offsets), 2)))
-
-    def fixed(self, begins: Ints, size: int) -> NDArray[np.uint8]:
-        """Copy bytes of one size; what is read where that failed has no meaning."""
-        begins = np.minimum(begins, len(self.data) - size)
-        return self.data[begins[:, None] + np.arange(size)]

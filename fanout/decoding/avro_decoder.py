@@ -1,4 +1,4 @@
-"""`decode=Avro(schema)` and `decode=Avro(schema, registry=Registry(url))`."""
+"""`decode=Avro(schema)` and `decode=Avro(schema, registry=SchemaRegistry(url))`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +14,21 @@ import pyarrow as pa
 from fanout.core.option_checks import one_of
 from fanout.core.sentence import Option
 from fanout.decoding.avro_columns import Column, read_columns
-from fanout.decoding.avro_cursors import PADDING
-from fanout.decoding.avro_framing import FRAMINGS, body_begins, fingerprint, frames
 from fanout.decoding.avro_plan import UnresolvedError, arrow_type, plan
-from fanout.decoding.avro_schema import AvroField, AvroType, parse_avro
+from fanout.decoding.avro_schema import PRIMITIVES, AvroField, AvroType, parse_avro
 from fanout.decoding.decoder import Decoder
-from fanout.decoding.registry import Registry, Schemas
+from fanout.decoding.registry import SchemaRegistry, Schemas
 from fanout.errors import OptionError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.decoding.avro_cursors import Ints
+
+_SIZES: Final = {"none": 0, "confluent": 5, "single-object": 10}
+_MAGIC: Final = {"none": b"", "confluent": b"\0", "single-object": b"\xc3\x01"}
+_EMPTY: Final = 0xC15D213AA4D7A795
+_Framing: TypeAlias = Literal["confluent", "single-object", "none"]
 _NO_FRAME: Final = {
     "confluent": "it does not begin with 0 and the id of a schema",
     "single-object": "it does not begin with C3 01 and the fingerprint of a schema",
@@ -31,71 +38,62 @@ _NO_FRAME: Final = {
 @final
 @dataclass(frozen=True, slots=True)
 class Avro(Decoder):
-    """Decodes Avro, as `decode=Avro(schema, registry=Registry("https://registry:8081"))`.
+    """Decodes Avro, as `decode=Avro(schema, registry=SchemaRegistry("https://registry:8081"))`.
 
     The columns are those of `schema`. Records that were written with another one are resolved to it
     by Avro's rules; the types are those of Spark's `from_avro`.
 
     Args:
         schema: The schema to read with: the text of an .avsc file, what Python has of it, or what
-            `Registry.latest` returns.
+            `SchemaRegistry.latest` returns.
         registry: Where schemas are that records name by their id; None where all records are
             written with `schema`, or with one of `writers`.
         framing: What stands before each record: `"confluent"`, 0 and the id of a schema, the
             default with a registry; `"single-object"`, Avro's own, with a fingerprint; or `"none"`,
             the default without one.
         writers: More schemas that records are written with, for `"single-object"`.
-        columns: Columns of the source to keep, besides those that locate a record; see `Decoder`.
-        into: The name of one column for all fields, a struct; None for a column for each field.
-        key: What decodes the keys of Kafka's records; None leaves them out.
 
     Raises:
         OptionError: If an option is malformed, or a type has no column.
     """
 
     schema: str | Mapping[str, Any] | Sequence[Any]
-    registry: Registry | None = field(default=None, kw_only=True)
-    framing: Literal["confluent", "single-object", "none"] | None = field(
-        default=None, kw_only=True
-    )
+    registry: SchemaRegistry | None = field(default=None, kw_only=True)
+    framing: _Framing | None = field(default=None, kw_only=True)
     writers: Sequence[str | Mapping[str, Any]] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         Decoder.__post_init__(self)
-        if self.registry is not None and not isinstance(self.registry, Registry):
-            raise OptionError(Option("registry", self.registry), " must be a Registry")
+        if self.registry is not None and not isinstance(self.registry, SchemaRegistry):
+            raise OptionError(Option("registry", self.registry), " must be a SchemaRegistry")
         if self.framing is None:
             object.__setattr__(self, "framing", "none" if self.registry is None else "confluent")
-        one_of("framing", self.framing, *FRAMINGS)
+        one_of("framing", self.framing, *_SIZES)
         if (self.framing == "confluent") != (self.registry is not None):
             raise OptionError(
-                Option("framing", self.framing),
-                " and ",
-                Option("registry"),
-                ": a registry is for 'confluent', which needs one",
+                "a registry is for ", Option("framing", "confluent"), ", which needs it"
             )
         if self.writers and self.framing != "single-object":
             raise OptionError(Option("writers"), " are for ", Option("framing", "single-object"))
         object.__setattr__(self, "schema", _texts(self.schema))
         object.__setattr__(self, "writers", tuple(_texts(each) for each in self.writers))
-        _reader(self.schema)
-        for each in self.writers:
-            _column(each, self.schema)
+        record = _as_record(parse_avro(*self.schema))
+        plan(record, record)  # checks that it has columns
 
     async def fetch(self, payloads: pa.BinaryArray) -> None:
         """Ask the registry for the schemas of records that it was not asked for."""
         if self.registry is not None:
             _, _, groups = self._frames(payloads)
-            await self.registry.load_soon([each for each, _ in groups if each is not None])
+            await self.registry.load([each for each, _ in groups if each is not None])
 
     def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         """Return a struct for each payload, null for null, and why rows cannot be read."""
-        kind = _reader(self.schema)
-        data, begins_ends, groups = self._frames(payloads)
-        begins, ends = begins_ends
+        if not len(payloads):
+            return pa.array([], _reader(self.schema)), {}
+        data, (begins, ends), groups = self._frames(payloads)
         problems: dict[int, str] = {}
         order = np.full(len(payloads), -1)
-        pieces: list[pa.Array] = []
+        pieces = [pa.array([], _reader(self.schema))]
         there = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
         size = 0
         for number, of_it in groups:
@@ -104,30 +102,26 @@ class Avro(Decoder):
             if isinstance(column, str):
                 problems |= dict.fromkeys(rows.tolist(), column)
                 continue
-            values, bad = read_columns(
-                column, data, body_begins(str(self.framing), begins[of_it]), ends[of_it]
-            )
+            bodies = begins[of_it] + _SIZES[str(self.framing)]
+            values, bad = read_columns(column, data, bodies, ends[of_it])
             problems |= {int(rows[row]): reason for row, reason in bad.items()}
             pieces.append(values)
             order[rows] = np.arange(size, size + len(rows))
             size += len(rows)
-        if len(pieces) == 1 and size == len(payloads):
-            return pieces[0], problems
-        whole = pa.concat_arrays(pieces) if pieces else pa.array([], kind)
-        return whole.take(pa.array(order, mask=order < 0)), problems
+        if len(pieces[1:]) == 1 and size == len(payloads):
+            return pieces[1], problems
+        return pa.concat_arrays(pieces).take(pa.array(order, mask=order < 0)), problems
 
     def _frames(self, payloads: pa.BinaryArray) -> Any:
         """Return the bytes, where the records begin and end in them, and the rows of each id."""
         _, offsets, data = payloads.buffers()
         places = np.frombuffer(offsets, np.int32)[payloads.offset :][: len(payloads) + 1]
         there = payloads.is_valid().to_numpy(zero_copy_only=False)
-        first, last = (int(places[0]), int(places[-1])) if len(payloads) else (0, 0)
-        padded = np.zeros(last - first + PADDING, np.uint8)
-        if last > first:
-            padded[: last - first] = np.frombuffer(data, np.uint8)[first:last]
+        first, last = int(places[0]), int(places[-1])
+        whole = np.frombuffer(data, np.uint8)[first:last] if last > first else np.zeros(1, np.uint8)
         begins = (places[:-1][there] - first).astype(np.int64)
         ends = (places[1:][there] - first).astype(np.int64)
-        return padded, (begins, ends), list(frames(str(self.framing), padded, begins, ends))
+        return whole, (begins, ends), list(_frames_of(str(self.framing), whole, begins, ends))
 
     def _column(self, number: int | None) -> Column | str:
         """Return what reads records that name a schema so, or why nothing does."""
@@ -140,11 +134,7 @@ class Avro(Decoder):
                 if _fingerprint(each) == number:
                     return _column(each, self.schema)
             return f"the schema with the fingerprint {number:016x} is not among the writers"
-        answer = self.registry.known(number)
-        if answer is None:
-            self.registry.load([number])
-            answer = self.registry.known(number)
-        assert answer is not None, "it was asked, or did not answer"
+        answer = self.registry.answer(number)
         return answer.problem or _column(answer.schemas, self.schema)
 
 
@@ -173,13 +163,61 @@ def _column(writer: Schemas, reader: Schemas) -> Column | str:
         return f"the schema that it was written with is of no use: {error}"
 
 
-@lru_cache(maxsize=256)
-def _fingerprint(schemas: Schemas) -> int:
-    return fingerprint(json.loads(schemas[-1]))
-
-
 def _as_record(found: AvroType) -> AvroType:
     """Return a record; of another type, one with a field `value`."""
     if found.kind == "record":
         return found
     return AvroType("record", fields=[AvroField("value", found)])
+
+
+def _frames_of(
+    framing: str, data: np.ndarray, begins: Ints, ends: Ints
+) -> Iterator[tuple[int | None, Ints]]:
+    """Yield each id of a schema with the rows that have it; None for rows without a frame."""
+    if framing == "none":
+        yield 0, np.arange(len(begins))
+        return
+    size, magic = _SIZES[framing], _MAGIC[framing]
+    whole = np.flatnonzero(ends - begins >= size)
+    heads = data.take(begins[whole][:, None] + np.arange(size), mode="clip")
+    framed = (heads[:, : len(magic)] == np.frombuffer(magic, np.uint8)).all(axis=1)
+    whole, heads = whole[framed], np.ascontiguousarray(heads[framed, len(magic) :])
+    if len(whole) < len(begins):
+        yield None, np.setdiff1d(np.arange(len(begins)), whole)
+    ids = heads.view(">u4" if framing == "confluent" else "<u8").reshape(-1)
+    for number in np.unique(ids):
+        yield int(number), whole[ids == number]
+
+
+# https://avro.apache.org/docs/1.12.0/specification/#schema-fingerprints
+@lru_cache(maxsize=256)
+def _fingerprint(schemas: Schemas) -> int:
+    canonical = _canonical(parse_avro(*schemas), set())
+    text = json.dumps(canonical, separators=(",", ":"), ensure_ascii=False)
+    value = _EMPTY
+    for byte in text.encode():
+        value ^= byte
+        for _ in range(8):
+            value = (value >> 1) ^ (_EMPTY & -(value & 1))
+    return value
+
+
+def _canonical(kind: AvroType, seen: set[str]) -> Any:
+    """Return the parsing canonical form of a schema; a type that was named before is its name."""
+    if kind.kind == "union":
+        return [_canonical(each, seen) for each in kind.branches]
+    if kind.kind in PRIMITIVES or kind.name in seen:
+        return kind.name or kind.kind
+    made: dict[str, Any] = {"name": kind.name} if kind.name else {}
+    seen |= {kind.name} - {""}
+    made["type"] = kind.kind
+    if kind.kind == "record":
+        fields = ({"name": f.name, "type": _canonical(f.type, seen)} for f in kind.fields)
+        made["fields"] = list(fields)
+    elif kind.kind == "enum":
+        made["symbols"] = kind.symbols
+    elif kind.kind == "fixed":
+        made["size"] = kind.size
+    elif kind.items is not None:
+        made["items" if kind.kind == "array" else "values"] = _canonical(kind.items, seen)
+    return made

@@ -6,30 +6,19 @@ those that `from_avro` of Spark gives.
 
 from __future__ import annotations
 
-import struct
-from typing import Any, Final
+from decimal import Context, Decimal
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow as pa
 
-from fanout.decoding.avro_columns import (
-    Booleans,
-    Bytes,
-    Column,
-    Converted,
-    Decimals,
-    Enums,
-    Floats,
-    Integers,
-    Lists,
-    Nulls,
-    Records,
-    Unions,
-    read_columns,
-)
-from fanout.decoding.avro_cursors import PADDING
+from fanout.decoding import avro_columns as columns
 from fanout.decoding.avro_schema import MISSING, AvroField, AvroType
 from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fanout.decoding.avro_columns import Column
 
 _PRIMITIVES: Final = {
     "null": pa.null(),
@@ -59,6 +48,7 @@ _PROMOTIONS: Final = {
     "bytes": {"string"},
 }
 _MOST_DIGITS: Final = 38
+_ALL_DIGITS: Final = Context(prec=64)
 
 
 class UnresolvedError(ValueError):
@@ -66,11 +56,7 @@ class UnresolvedError(ValueError):
 
 
 def arrow_type(kind: AvroType, path: str = "") -> pa.DataType:
-    """Return the type of the column of a type.
-
-    Raises:
-        OptionError: If there is none, which names the place.
-    """
+    """Return the type of the column of a type."""
     if kind.logical == "decimal":
         if kind.precision > _MOST_DIGITS:
             raise OptionError(f"{path} has more than {_MOST_DIGITS} digits")
@@ -88,88 +74,71 @@ def arrow_type(kind: AvroType, path: str = "") -> pa.DataType:
 
 
 def plan(writer: AvroType, reader: AvroType, path: str = "") -> Column:
-    """Return what reads what a writer has written as columns of a reader.
-
-    Raises:
-        UnresolvedError: If the two do not fit.
-    """
-    kind = arrow_type(reader, path)
+    """Return what reads what a writer has written as columns of a reader."""
     if writer.kind == "union":
         return _from_union(writer, reader, path)
     if reader.kind == "union":
         return _into_union(writer, reader, path)
-    if writer.kind != reader.kind:
-        if reader.kind not in _PROMOTIONS.get(writer.kind, ()) or reader.logical == "decimal":
-            raise UnresolvedError(
-                f"{path or 'it'} is {writer.kind}, and the schema has {reader.kind}"
-            )
-        if {writer.kind, reader.kind} == {"string", "bytes"}:
-            return Bytes(path=path, type=kind, is_text=reader.kind == "string")
-        return Converted(path=path, type=kind, raw=plan(writer, _plain(writer), path))
-    if reader.kind == "record":
-        return _record(writer, reader, path)
-    if reader.kind in {"array", "map"}:
-        return _list(writer, reader, path)
-    if reader.kind in {"enum", "fixed"} and not _same_name(writer, reader):
-        raise UnresolvedError(f"{path} is {writer.name}, and the schema has {reader.name}")
-    return _leaf(writer, reader, path)
-
-
-def _leaf(writer: AvroType, reader: AvroType, path: str) -> Column:
+    if writer.kind == reader.kind:
+        return _COLUMNS[reader.kind](writer, reader, path)
+    if reader.kind not in _PROMOTIONS.get(writer.kind, ()) or reader.logical == "decimal":
+        raise UnresolvedError(f"{path or 'it'} is {writer.kind}, and the schema has {reader.kind}")
     kind = arrow_type(reader, path)
-    match reader.kind:
-        case "null":
-            return Nulls(path=path, type=kind)
-        case "boolean":
-            return Booleans(path=path, type=kind)
-        case "int" | "long":
-            factor = 1000 if (reader.logical or "").endswith("-millis") else 1
-            return Integers(path=path, type=kind, bits=_bits(reader.kind), factor=factor)
-        case "float" | "double":
-            size = _bits(reader.kind) // 8
-            return Floats(path=path, type=kind, size=size, least=size)
-        case "enum":
-            default = None if reader.default is MISSING else reader.default
-            known = set(reader.symbols)
-            symbols = [each if each in known else default for each in writer.symbols]
-            return Enums(path=path, type=kind, symbols=symbols)
-    size = reader.size if reader.kind == "fixed" else None
-    if reader.kind == "fixed" and writer.size != reader.size:
-        raise UnresolvedError(f"{path} has {writer.size} bytes, and the schema {reader.size}")
-    least = 1 if size is None else size
-    raw = Bytes(
-        path=path, type=pa.binary(), size=size, least=least, is_text=reader.kind == "string"
+    if writer.kind in {"string", "bytes"}:
+        return columns.Bytes(path=path, type=kind, is_text=reader.kind == "string")
+    return columns.Converted(path=path, type=kind, raw=plan(writer, _plain(writer), path))
+
+
+def _number(_: AvroType, reader: AvroType, path: str) -> Column:
+    kind, bits = arrow_type(reader, path), 32 if reader.kind in {"int", "float"} else 64
+    if reader.kind in {"float", "double"}:
+        return columns.Floats(path=path, type=kind, size=bits // 8, least=bits // 8)
+    factor = 1000 if (reader.logical or "").endswith("-millis") else 1
+    return columns.Integers(path=path, type=kind, bits=bits, factor=factor)
+
+
+def _enum(writer: AvroType, reader: AvroType, path: str) -> Column:
+    _check_names(writer, reader, path)
+    default = None if reader.default is MISSING else reader.default
+    symbols = [each if each in reader.symbols else default for each in writer.symbols]
+    return columns.Enums(path=path, type=pa.string(), symbols=symbols)
+
+
+def _bytes(writer: AvroType, reader: AvroType, path: str) -> Column:
+    size = None
+    if reader.kind == "fixed":
+        _check_names(writer, reader, path)
+        size = reader.size
+        if writer.size != size:
+            raise UnresolvedError(f"{path} has {writer.size} bytes, and the schema {size}")
+    kind, least, text = (
+        arrow_type(reader, path),
+        1 if size is None else size,
+        reader.kind == "string",
     )
     if reader.logical != "decimal":
-        raw.type = kind
-        return raw
+        return columns.Bytes(path=path, type=kind, size=size, least=least, is_text=text)
     if (writer.logical, writer.scale) != ("decimal", reader.scale):
         raise UnresolvedError(f"{path} is no decimal of the same scale")
-    return Decimals(path=path, type=kind, raw=raw, size=size, least=least)
+    raw = columns.Bytes(path=path, type=pa.binary(), size=size, least=least)
+    return columns.Decimals(path=path, type=kind, raw=raw, size=size, least=least)
 
 
 def _record(writer: AvroType, reader: AvroType, path: str) -> Column:
-    written, found = [], set()
+    written: list[tuple[Column, int | None]] = []
     for each in writer.fields:
-        place = _place(each, writer, reader)
-        where = _below(path, each)
-        target = each.type if place is None else reader.fields[place].type
-        written.append(
-            (
-                _skippable(each.type, where) if place is None else plan(each.type, target, where),
-                place,
-            )
-        )
-        found.add(place)
+        place, where = _place(each, writer, reader), _below(path, each)
+        # What is skipped has no logical types: some have no columns.
+        pair = (_plain(each.type),) * 2 if place is None else (each.type, reader.fields[place].type)
+        written.append((plan(*pair, where), place))
+    found = {place for _, place in written}
     absent = [
         (_default(each, _below(path, each)), place)
         for place, each in enumerate(reader.fields)
         if place not in found
     ]
-    least = sum(column.least for column, _ in written)
-    return Records(
-        path=path, type=arrow_type(reader, path), written=written, absent=absent, least=least
-    )
+    least, kind = sum(column.least for column, _ in written), arrow_type(reader, path)
+    return columns.Records(path=path, type=kind, written=written, absent=absent, least=least)
 
 
 def _place(each: AvroField, writer: AvroType, reader: AvroType) -> int | None:
@@ -182,11 +151,6 @@ def _place(each: AvroField, writer: AvroType, reader: AvroType) -> int | None:
         if each.name in field.aliases and field.name not in written:
             return place
     return None
-
-
-def _skippable(kind: AvroType, path: str) -> Column:
-    """Return what skips a type that the reader lacks; decimals of any length are bytes here."""
-    return plan(_plain(kind), _plain(kind), path)
 
 
 def _plain(kind: AvroType) -> AvroType:
@@ -206,71 +170,41 @@ def _plain(kind: AvroType) -> AvroType:
 def _default(each: AvroField, path: str) -> Column:
     if each.default is MISSING:
         raise UnresolvedError(f"{path} is not there, and has no default")
-    kind = each.type
+    kind = arrow_type(each.type, path)
     try:
-        data = _encoded(each.default, kind)
-    except (TypeError, ValueError, KeyError, AttributeError, struct.error) as error:
+        value = pa.array([_value(each.default, each.type)], kind)
+    except (
+        pa.ArrowException,
+        ArithmeticError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        StopIteration,
+    ) as error:
         raise OptionError(f"{path} has a default of another type") from error
-    padded = np.frombuffer(data + bytes(PADDING), np.uint8)
-    values, problems = read_columns(
-        plan(kind, kind, path), padded, np.zeros(1, np.int64), np.array([len(data)], np.int64)
-    )
-    if problems:
-        raise OptionError(f"{path} has a default of another type")
-    return Nulls(path=path, type=values.type, constant=values)
+    return columns.Nulls(path=path, type=kind, constant=value)
 
 
-def _encoded(value: Any, kind: AvroType) -> bytes:
-    """Return a default as a record has it; in JSON bytes are characters."""
-    match kind.kind:
-        case "null":
-            return b""
-        case "boolean":
-            return bytes([bool(value)])
-        case "int" | "long":
-            return _number(int(value))
-        case "float" | "double":
-            return struct.pack("<f" if kind.kind == "float" else "<d", float(value))
-        case "string":
-            return _number(len(value.encode())) + value.encode()
-        case "bytes":
-            return _number(len(value)) + value.encode("latin-1")
-        case "fixed":
-            return bytes(value.encode("latin-1"))
-        case "enum":
-            return _number(list(kind.symbols).index(value))
-        case "record":
-            parts = (_encoded(value.get(f.name, f.default), f.type) for f in kind.fields)
-            return b"".join(parts)
-        case "union":
-            return _encoded_branch(value, kind)
-    assert kind.items is not None, "only arrays and maps are left"
-    items = [
-        _encoded(each, kind.items) for each in (value if kind.kind == "array" else value.values())
-    ]
-    if kind.kind == "map":
-        text = AvroType("string")
-        items = [_encoded(name, text) + item for name, item in zip(value, items, strict=True)]
-    return (_number(len(items)) + b"".join(items) if items else b"") + b"\0"
-
-
-def _encoded_branch(value: Any, kind: AvroType) -> bytes:
-    """Return a default of a union, which is one of its first branch, or of a later one."""
-    for number, branch in enumerate(kind.branches):
-        if (value is None) == (branch.kind == "null"):
-            try:
-                return _number(number) + _encoded(value, branch)
-            except (TypeError, ValueError, KeyError, AttributeError, struct.error):
-                continue
-    raise ValueError(kind.kind)
-
-
-def _number(value: int) -> bytes:
-    rest, written = (value << 1) ^ (value >> 63), bytearray()
-    while rest > 0x7F:  # noqa: PLR2004 - seven bits
-        written.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    return bytes(written) + bytes([rest])
+def _value(value: Any, kind: AvroType) -> Any:
+    """Return a default as Arrow takes it; in JSON bytes are characters."""
+    if kind.kind == "union":
+        place = next(
+            n for n, b in enumerate(kind.branches) if (b.kind == "null") == (value is None)
+        )
+        found, member = _value(value, kind.branches[place]), _members(kind)[place]
+        return found if member is None else {f"member{member}": found}
+    if kind.kind == "record":
+        return {f.name: _value(value.get(f.name, f.default), f.type) for f in kind.fields}
+    if kind.items is not None:
+        if kind.kind == "array":
+            return [_value(each, kind.items) for each in value]
+        return [(name, _value(each, kind.items)) for name, each in value.items()]
+    if kind.kind in {"bytes", "fixed"}:
+        data = value.encode("latin-1")
+        number = Decimal(int.from_bytes(data, "big", signed=True))
+        return number.scaleb(-kind.scale, _ALL_DIGITS) if kind.logical == "decimal" else data
+    value = value * 1000 if (kind.logical or "").endswith("-millis") else value
+    return float(value) if kind.kind in {"float", "double"} else value
 
 
 def _list(writer: AvroType, reader: AvroType, path: str) -> Column:
@@ -278,24 +212,21 @@ def _list(writer: AvroType, reader: AvroType, path: str) -> Column:
     assert reader.items is not None, "an array or a map"
     item = plan(writer.items, reader.items, f"{path}[]")
     if reader.kind == "map":
-        key = Bytes(path=f"{path}[]", type=pa.string(), is_text=True)
+        key = columns.Bytes(path=f"{path}[]", type=pa.string(), is_text=True)
         kind = pa.struct([pa.field("key", pa.string(), nullable=False), ("value", item.type)])
-        item = Records(path=path, type=kind, written=[(key, 0), (item, 1)], least=1 + item.least)
-    return Lists(path=path, type=arrow_type(reader, path), item=item)
+        item = columns.Records(
+            path=path, type=kind, written=[(key, 0), (item, 1)], least=1 + item.least
+        )
+    if not item.least:  # a few bytes could be any number of them
+        raise OptionError(f"{path}[] has items without a byte")
+    return columns.Lists(path=path, type=arrow_type(reader, path), item=item)
 
 
 def _members(reader: AvroType) -> list[int | None]:
     """Return the member of the struct for each branch; none where one type is left besides null."""
-    several = pa.types.is_struct(arrow_type(reader)) and _count(reader) > 1
-    members: list[int | None] = []
-    for branch in reader.branches:
-        is_null = branch.kind == "null"
-        members.append(sum(m is not None for m in members) if several and not is_null else None)
-    return members
-
-
-def _count(reader: AvroType) -> int:
-    return sum(branch.kind != "null" for branch in reader.branches)
+    others = [branch for branch in reader.branches if branch.kind != "null"]
+    numbers = {id(branch): n for n, branch in enumerate(others)} if len(others) > 1 else {}
+    return [numbers.get(id(branch)) for branch in reader.branches]
 
 
 def _union_type(kind: AvroType, path: str) -> pa.DataType:
@@ -327,28 +258,21 @@ def _from_union(writer: AvroType, reader: AvroType, path: str) -> Column:
         members.append(member)
     if all(isinstance(each, str) for each in branches):
         raise UnresolvedError(f"{path or 'it'} is of no type of the schema")
-    return Unions(path=path, type=kind, branches=branches, members=members)
+    return columns.Unions(path=path, type=kind, branches=branches, members=members)
 
 
 def _into_union(writer: AvroType, reader: AvroType, path: str) -> Column:
     """Return a column for a single type, which the reader has as one of several."""
+    kind = arrow_type(reader, path)
+    if writer.kind == "null":
+        return columns.Nulls(path=path, type=kind)
     place = _branch(writer, reader, path)
-    column = plan(writer, reader.branches[place], path)
-    member = _members(reader)[place]
+    column, member = plan(writer, reader.branches[place], path), _members(reader)[place]
     if member is None:
         return column
-    fields = list(arrow_type(reader, path))
-    others = [
-        (Nulls(path=path, type=field.type), number)
-        for number, field in enumerate(fields)
-        if number != member
-    ]
-    return Records(
-        path=path,
-        type=pa.struct(fields),
-        written=[(column, member)],
-        absent=others,
-        least=column.least,
+    absent = [(columns.Nulls(path=path, type=f.type), n) for n, f in enumerate(kind) if n != member]
+    return columns.Records(
+        path=path, type=kind, written=[(column, member)], absent=absent, least=column.least
     )
 
 
@@ -371,9 +295,21 @@ def _same_name(writer: AvroType, reader: AvroType) -> bool:
     return writer.name.rpartition(".")[2] in names
 
 
+def _check_names(writer: AvroType, reader: AvroType, path: str) -> None:
+    if not _same_name(writer, reader):
+        raise UnresolvedError(f"{path} is {writer.name}, and the schema has {reader.name}")
+
+
 def _below(path: str, field: AvroField) -> str:
     return f"{path}.{field.name}" if path else field.name
 
 
-def _bits(kind: str) -> int:
-    return 32 if kind in {"int", "float"} else 64
+_COLUMNS: Final[dict[str, Callable[[AvroType, AvroType, str], Column]]] = {
+    "null": lambda _, __, path: columns.Nulls(path=path, type=pa.null()),
+    "boolean": lambda _, __, path: columns.Booleans(path=path, type=pa.bool_()),
+    **dict.fromkeys(("int", "long", "float", "double"), _number),
+    **dict.fromkeys(("bytes", "string", "fixed"), _bytes),
+    "enum": _enum,
+    "record": _record,
+    **dict.fromkeys(("array", "map"), _list),
+}

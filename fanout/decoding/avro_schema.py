@@ -48,12 +48,8 @@ class AvroType:
 
 
 def parse_avro(*texts: str) -> AvroType:
-    """Return the type of the last schema; the others are those that it refers to.
-
-    Raises:
-        OptionError: If one is malformed, or contains itself.
-    """
-    parser = _Parser()
+    """Return the type of the last schema; the others are those that it refers to."""
+    parser = _AvroParser()
     for text in texts:
         try:
             schema = json.loads(text)
@@ -61,11 +57,14 @@ def parse_avro(*texts: str) -> AvroType:
             schema = text  # the name of a primitive type, without quotes
         except RecursionError:
             raise OptionError("the schema of Avro is nested too deeply") from None
-        found = parser.parse(schema, "", 0)
+        try:
+            found = parser.parse(schema, "", 0)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise OptionError("the schema of Avro is malformed") from error
     return found
 
 
-class _Parser:
+class _AvroParser:
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}
         self._open: set[str] = set()
@@ -126,18 +125,13 @@ class _Parser:
         else:
             made.kind = "record"
             self._open.add(full)
-            made.fields = [self._field(each, space, depth) for each in schema.get("fields", ())]
+            for each in schema.get("fields", ()):
+                kind = self.parse(each.get("type"), space, depth + 1)
+                default, aliases = each.get("default", MISSING), each.get("aliases", ())
+                made.fields.append(AvroField(each["name"], kind, default, aliases))
             self._open.discard(full)
         self._named[full] = made
         return made
-
-    def _field(self, given: Mapping[str, Any], namespace: str, depth: int) -> AvroField:
-        return AvroField(
-            given["name"],
-            self.parse(given.get("type"), namespace, depth + 1),
-            given.get("default", MISSING),
-            given.get("aliases", ()),
-        )
 
 
 def _logical(found: AvroType, schema: Mapping[str, Any]) -> AvroType:
@@ -147,15 +141,15 @@ def _logical(found: AvroType, schema: Mapping[str, Any]) -> AvroType:
         precision, scale = schema.get("precision", 0), schema.get("scale", 0)
         if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision > 0:
             found.logical, found.precision, found.scale = name, precision, scale
-    elif name in _LOGICAL.get(found.kind, ()):
+    elif (name, found.kind) in _LOGICAL:
         found.logical = name
     return found
 
 
 _LOGICAL: Final = {
-    "int": {"date"},
-    "long": {
-        *("timestamp-millis", "timestamp-micros"),
-        *("local-timestamp-millis", "local-timestamp-micros"),
-    },
+    ("date", "int"),
+    ("timestamp-millis", "long"),
+    ("timestamp-micros", "long"),
+    ("local-timestamp-millis", "long"),
+    ("local-timestamp-micros", "long"),
 }

@@ -32,128 +32,92 @@ _TYPES: Final = {
     "TIMESTAMP_NTZ": pa.timestamp("us"),
 }
 _SQL_NAMES: Final = {kind: name for name, kind in reversed(_TYPES.items())}
-_MOST_DIGITS: Final = 38
 _DECIMALS: Final = ("DECIMAL", "DEC", "NUMERIC")
+_MOST_DIGITS: Final = 38
 _MOST_NESTED: Final = 64
-_TOKEN: Final = re.compile(
-    r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<word>\w+)|(?P<text>'(?:[^'\\]|\\.)*')|(?P<sign>[<>(),:]))"
-)
+_TOKENS: Final = re.compile(r"`(?:[^`]|``)+`|\w+|'(?:[^'\\]|\\.)*'|[<>(),:]|\S.*", re.DOTALL)
 
 
 def sql_name(kind: pa.DataType) -> str:
     """Return the name of a type as a user of Spark knows it."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})"
-    if pa.types.is_list(kind):
-        return "ARRAY"
-    if pa.types.is_struct(kind):
-        return "STRUCT"
-    return "MAP" if pa.types.is_map(kind) else _SQL_NAMES.get(kind, str(kind))
+    for name, is_kind in _NESTED.items():
+        if is_kind(kind):
+            return name
+    return _SQL_NAMES.get(kind, str(kind))
 
 
 def parse_ddl(text: str) -> pa.Schema:
-    """Return the schema of a text such as `id BIGINT NOT NULL, items ARRAY<STRUCT<sku: STRING>>`.
-
-    Raises:
-        OptionError: If the text cannot be read, which says where.
-    """
-    parser = _Parser(text)
-    fields = parser.fields(end="")
-    return pa.schema(fields)
+    """Return the schema of a text such as `id BIGINT NOT NULL, items ARRAY<STRING>`."""
+    return pa.schema(_DdlParser(text).fields(end=""))
 
 
-class _Parser:
-    """Reads a schema from left to right, one token ahead."""
+class _DdlParser:
+    """Reads a schema from left to right; the last token is empty."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._end = 0
-        self._depth = 0
-        self._next()
+        found = ((each[0], each.start()) for each in _TOKENS.finditer(text))
+        self._tokens = [*found, ("", len(text))]
+        self._next = self._depth = 0
 
     def fields(self, end: str) -> list[pa.Field]:
         """Read fields up to a sign, or to the end of the text."""
         fields = [self._field()]
-        while self._seen == ",":
-            self._next()
+        while self._has(","):
             fields.append(self._field())
-        self._expect(end)
+        self._expect(end, "',' or the end" if not end else "")
         names = [field.name for field in fields]
-        for name in names:
-            if names.count(name) > 1:
-                raise self._error(f"names the field {name!r} twice")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise self._error(f"names the field {twice[0]!r} twice")
         return fields
 
     def _field(self) -> pa.Field:
-        if self._kind not in {"word", "quoted"}:
-            raise self._unexpected("the name of a field")
-        name = self._seen if self._kind == "word" else self._seen[1:-1].replace("``", "`")
-        self._next()
-        if self._seen == ":":
-            self._next()
-        kind = self._type()
-        nullable = True
-        if self._seen.upper() == "NOT":
-            self._next()
+        name = self._take(r"\w+|`.*`", "the name of a field")
+        if name[0] == "`":
+            name = name[1:-1].replace("``", "`")
+        self._has(":")
+        kind, nullable = self._type(), True
+        if self._has("NOT"):
             self._expect("NULL")
             nullable = False
-        if self._seen.upper() == "COMMENT":
-            self._next()
-            if self._kind != "text":
-                raise self._unexpected("the text of the comment")
-            self._next()
+        if self._has("COMMENT"):
+            self._take(r"'.*'", "the text of the comment")
         return pa.field(name, kind, nullable)
 
     def _type(self) -> pa.DataType:
-        name = self._seen.upper()
-        self._depth += 1
-        if self._depth > _MOST_NESTED:
+        name = self._take(r"\w+", "a type").upper()
+        if self._depth >= _MOST_NESTED:
             raise self._error(f"nests more than {_MOST_NESTED} types")
-        if self._kind != "word":
-            raise self._unexpected("a type")
-        self._next()
-        kind = self._parameters(name)
+        if name in _DECIMALS:
+            return self._decimal()
+        if name not in _NESTED:
+            if name not in _TYPES:
+                names = ", ".join([*reversed(_SQL_NAMES.values()), "DECIMAL", *_NESTED])
+                raise self._error(f"has the unknown type {name}: take one of {names}")
+            return _TYPES[name]
+        self._expect("<")
+        self._depth += 1
+        if name == "STRUCT":
+            kind = pa.struct(self.fields(end=">"))
+        else:
+            kinds = [self._type()]
+            if name == "MAP":
+                self._expect(",")
+                kinds.append(self._type())
+            self._expect(">")
+            kind = pa.list_(*kinds) if name == "ARRAY" else pa.map_(*kinds)
         self._depth -= 1
         return kind
 
-    def _parameters(self, name: str) -> pa.DataType:
-        if name in _DECIMALS:
-            return self._decimal()
-        if name == "ARRAY":
-            self._expect("<")
-            item = self._type()
-            self._expect(">")
-            return pa.list_(item)
-        if name == "MAP":
-            self._expect("<")
-            key = self._type()
-            self._expect(",")
-            value = self._type()
-            self._expect(">")
-            return pa.map_(key, value)
-        if name == "STRUCT":
-            self._expect("<")
-            return pa.struct(self.fields(end=">"))
-        if name not in _TYPES:
-            names = ", ".join(reversed(_SQL_NAMES.values()))
-            raise self._error(
-                f"has the unknown type {name}: take one of {names}, DECIMAL, ARRAY, MAP and STRUCT"
-            )
-        return _TYPES[name]
-
     def _decimal(self) -> pa.DataType:
-        digits = [10, 0]  # Spark's own
-        if self._seen == "(":
-            for place, sign in enumerate("(,"):
-                if self._seen != sign:
-                    break
-                self._next()
-                if not self._seen.isdecimal():
-                    raise self._unexpected("a number of digits")
-                digits[place] = int(self._seen)
-                self._next()
+        precision, scale = 10, 0  # Spark's own
+        if self._has("("):
+            precision = int(self._take(r"\d{1,9}", "a number of digits"))
+            if self._has(","):
+                scale = int(self._take(r"\d{1,9}", "a number of digits"))
             self._expect(")")
-        precision, scale = digits
         if not 1 <= precision <= _MOST_DIGITS or scale > precision:
             raise self._error(
                 f"has DECIMAL({precision}, {scale}): it has 1 to {_MOST_DIGITS} digits, "
@@ -161,26 +125,34 @@ class _Parser:
             )
         return pa.decimal128(precision, scale)
 
-    def _expect(self, token: str) -> None:
-        if self._seen.upper() != token:
-            raise self._unexpected(repr(token) if token else "',' or the end")
-        if token:
-            self._next()
+    def _has(self, wanted: str) -> bool:
+        """Read a word or a sign if it is the next one."""
+        found = self._tokens[self._next][0].upper() == wanted
+        self._next += found
+        return found
 
-    def _next(self) -> None:
-        self._begin = self._end
-        rest = self._text[self._end :].strip()
-        found = _TOKEN.match(self._text, self._end)
-        if rest and not found:
-            raise self._unexpected("a name or a sign")
-        self._kind = str(found.lastgroup) if rest and found else "end"
-        self._seen = found[self._kind] if rest and found else ""
-        self._end = found.end() if rest and found else len(self._text)
+    def _expect(self, wanted: str, said: str = "") -> None:
+        if not self._has(wanted):
+            raise self._unexpected(said or repr(wanted))
+
+    def _take(self, pattern: str, said: str) -> str:
+        seen = self._tokens[self._next][0]
+        if not re.fullmatch(pattern, seen, re.DOTALL):
+            raise self._unexpected(said)
+        self._next += 1
+        return seen
 
     def _unexpected(self, wanted: str) -> OptionError:
-        seen = self._text[self._begin :].strip()
-        shown = f"{seen[:20]!r}" if seen else "its end"
-        return self._error(f"has {shown} where {wanted} is expected")
+        rest = self._text[self._tokens[self._next][1] :].strip()
+        seen = repr(rest[:20]) if rest else "its end"
+        return self._error(f"has {seen} where {wanted} is expected")
 
     def _error(self, problem: str) -> OptionError:
         return OptionError(Option("schema", self._text), f" {problem}")
+
+
+_NESTED: Final = {
+    "ARRAY": pa.types.is_list,
+    "MAP": pa.types.is_map,
+    "STRUCT": pa.types.is_struct,
+}

@@ -62,13 +62,7 @@ class Decoder(RecordDecoder, ABC):
             )
 
     def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns that stay, and those of the payload.
-
-        Raises:
-            BadRowsError: If rows cannot be decoded; it has all others.
-            OptionError: If the source lacks a column, or one has the name of a field.
-            RetryLaterError: If a schema registry does not answer.
-        """
+        """Return the columns that stay, and those of the payload."""
         given = records.schema
         columns = {name: records.column(name) for name in self._kept(given)}
         errors: dict[int, Exception] = {}
@@ -134,7 +128,6 @@ def _add(columns: dict[str, pa.Array], decoder: Decoder, decoded: pa.StructArray
     if decoder.into is not None:
         added = {decoder.into: decoded}
     else:
-        # Fields of a null struct are null.
         added = dict(zip((f.name for f in decoded.type), decoded.flatten(), strict=True))
     for name, column in added.items():
         if name in columns:

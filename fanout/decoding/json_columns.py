@@ -7,7 +7,7 @@ There are as many objects as documents only where each document is one object.
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,12 +15,14 @@ import pyarrow.json
 
 from fanout.decoding.json_values import MismatchError, parse
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 # Documents among which a bad one is looked for one by one.
 _FEW: Final = 32
 _UNREADABLE: Final = "it is not one JSON document"
 
 
-@final
 class JsonColumns:
     """Reads documents of one schema; `kind` is the struct that it makes of each."""
 
@@ -28,7 +30,7 @@ class JsonColumns:
         self._wanted = pa.struct(list(schema))
         self.kind: pa.StructType = _nullable(self._wanted)
         self._options = None
-        if not _has_map(self._wanted):
+        if "map<" not in str(self.kind):
             self._options = pyarrow.json.ParseOptions(
                 explicit_schema=pa.schema(list(_as_written(self._wanted))),
                 unexpected_field_behavior="ignore",
@@ -89,13 +91,13 @@ class JsonColumns:
     def _read_all(self, payloads: pa.BinaryArray) -> pa.StructArray:
         if not len(payloads):
             return pa.array([], self.kind)
-        text = payloads.cast(pa.string())  # checks that it is UTF-8
-        documents = pc.ascii_trim_whitespace(pc.fill_null(text, "null"))
-        is_null = pc.equal(documents, "null")
-        documents = pc.if_else(is_null, "{}", documents)
-        is_object = pc.and_(pc.starts_with(documents, "{"), pc.ends_with(documents, "}"))
-        if not pc.all(is_object).as_py():
-            raise MismatchError(_UNREADABLE)
+        documents, is_null = payloads.cast(pa.string()), None  # checks that it is UTF-8
+        if payloads.null_count or not _are_objects(documents):
+            documents = pc.ascii_trim_whitespace(pc.fill_null(documents, "null"))
+            is_null = pc.equal(documents, "null")
+            documents = pc.if_else(is_null, "{}", documents)
+            if not _are_objects(documents):
+                raise MismatchError(_UNREADABLE)
         lines = pc.binary_join_element_wise(documents, "", "\n")
         size = pc.sum(pc.binary_length(lines)).as_py()
         table = pyarrow.json.read_json(
@@ -132,28 +134,25 @@ def _finished(column: pa.Array, wanted: pa.DataType, is_null: pa.Array | None = 
     return column if column.type == wanted else column.cast(wanted)
 
 
+def _are_objects(documents: pa.StringArray) -> bool:
+    braces = pc.and_(pc.starts_with(documents, "{"), pc.ends_with(documents, "}"))
+    return bool(pc.all(braces).as_py())
+
+
 def _as_written(kind: pa.DataType) -> pa.DataType:
     """Return the type that Arrow reads; its own ways with times are too lenient."""
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _as_written(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_as_written(kind.value_type))
     is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-    return pa.string() if is_time else kind
+    return pa.string() if is_time else _rebuilt(kind, _as_written)
 
 
 def _nullable(kind: pa.DataType) -> pa.DataType:
     """Return a type whose fields may all be null, as a tombstone has none of them."""
+    return _rebuilt(kind, _nullable)
+
+
+def _rebuilt(kind: pa.DataType, each: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in kind])
+        return pa.struct([(field.name, each(field.type)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(_nullable(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, _nullable(kind.item_type))
-    return kind
-
-
-def _has_map(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_has_map(field.type) for field in kind)
-    return pa.types.is_map(kind) or (pa.types.is_list(kind) and _has_map(kind.value_type))
+        return pa.list_(each(kind.value_type))
+    return pa.map_(kind.key_type, each(kind.item_type)) if pa.types.is_map(kind) else kind

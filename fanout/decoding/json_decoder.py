@@ -39,9 +39,6 @@ class Json(Decoder):
     Args:
         schema: The fields, as text like Spark's, a `pyarrow.Schema`, or a JSON Schema as text or
             mapping.
-        columns: Columns of the source to keep, besides those that locate a record; see `Decoder`.
-        into: The name of one column for all fields, a struct; None for a column for each field.
-        key: What decodes the keys of Kafka's records; None leaves them out.
 
     Raises:
         OptionError: If an option is malformed, or JSON has no form for a type.
@@ -58,7 +55,6 @@ class Json(Decoder):
         return _columns(self.schema).read(payloads)
 
 
-# A value that is sent to other processes has no reader in it.
 @lru_cache(maxsize=128)
 def _columns(schema: pa.Schema) -> JsonColumns:
     return JsonColumns(schema)
@@ -67,7 +63,12 @@ def _columns(schema: pa.Schema) -> JsonColumns:
 def _parse(given: object) -> pa.Schema:
     schema = given
     if isinstance(given, str):
-        schema = _json(given) if given.lstrip().startswith("{") else parse_ddl(given)
+        try:
+            schema = json.loads(given) if given.lstrip().startswith("{") else parse_ddl(given)
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, OptionError):
+                raise
+            raise OptionError(Option("schema"), " begins with '{', and is no JSON") from error
     if isinstance(schema, Mapping):
         schema = parse_json_schema(schema)
     if not isinstance(schema, pa.Schema) or not schema.names:
@@ -81,13 +82,6 @@ def _parse(given: object) -> pa.Schema:
     for field in schema:
         _check(field.type, field.name)
     return schema
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(Option("schema"), " begins with '{', and is no JSON") from error
 
 
 def _check(kind: pa.DataType, path: str) -> None:

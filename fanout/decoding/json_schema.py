@@ -21,13 +21,7 @@ _MOST_NESTED: Final = 64
 
 
 def parse_json_schema(document: Mapping[str, Any]) -> pa.Schema:
-    """Return the columns of the objects that a JSON Schema describes.
-
-    What restricts values further, such as `minimum` or `pattern`, is not checked.
-
-    Raises:
-        OptionError: If a part has no type of a column, which names the part.
-    """
+    """Return the columns of the objects that a JSON Schema describes."""
     kind, _ = _type(document, document, "#", 0)
     if not pa.types.is_struct(kind):
         raise _error("#", "must describe an object with properties")

@@ -36,11 +36,7 @@ class _Constant(str):
 
 
 def parse(payload: bytes, kind: pa.StructType) -> Any:
-    """Return the values of a document.
-
-    Raises:
-        MismatchError: If it is not JSON, or does not fit.
-    """
+    """Return the values of a document."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
@@ -61,39 +57,24 @@ def parse(payload: bytes, kind: pa.StructType) -> Any:
 def _value(value: Any, kind: pa.DataType, path: str) -> Any:
     if value is None:
         return None
-    for is_kind, read in _READERS:
-        if is_kind(kind):
-            return read(value, kind, path)
-    if type(value) is not str:
-        raise _mismatch(path, kind, value)
-    return _text(value, kind, path)
+    wanted = next((types for is_kind, types in _WRITTEN_AS if is_kind(kind)), (str,))
+    if type(value) not in wanted:
+        raise MismatchError(
+            f"{path or 'it'} is {sql_name(kind)}, and the document has {_NAMES[type(value)]}"
+        )
+    if pa.types.is_struct(kind):
+        return _struct(value, kind, path)
+    if pa.types.is_map(kind):
+        fields = _object(value, path)
+        return [(name, _value(each, kind.item_type, f"{path}[]")) for name, each in fields.items()]
+    if pa.types.is_list(kind):
+        return [_value(each, kind.value_type, f"{path}[]") for each in value]
+    return value if pa.types.is_boolean(kind) else _scalar(str(value), kind, path)
 
 
-def _map(value: Any, kind: pa.DataType, path: str) -> list[tuple[str, Any]]:
-    fields = _object(value, kind, path)
-    return [(name, _value(each, kind.item_type, f"{path}[]")) for name, each in fields.items()]
-
-
-def _list(value: Any, kind: pa.DataType, path: str) -> list[Any]:
-    if type(value) is not list:
-        raise _mismatch(path, kind, value)
-    return [_value(each, kind.value_type, f"{path}[]") for each in value]
-
-
-def _boolean(value: Any, kind: pa.DataType, path: str) -> bool:
-    if not isinstance(value, bool):
-        raise _mismatch(path, kind, value)
-    return value
-
-
-def _decimal(value: Any, kind: pa.DataType, path: str) -> Any:
-    if type(value) not in {str, _Number}:
-        raise _mismatch(path, kind, value)
-    return _cast(value, kind, path)
-
-
-def _struct(value: Any, kind: pa.StructType, path: str) -> dict[str, Any]:
-    known = _object(value, kind, path, {field.name for field in kind})
+def _struct(value: _Fields, kind: pa.StructType, path: str) -> dict[str, Any]:
+    names = {field.name for field in kind}
+    known = _object([pair for pair in value if pair[0] in names], path)
     result = {}
     for field in kind:
         where = f"{path}.{field.name}" if path else field.name
@@ -103,79 +84,49 @@ def _struct(value: Any, kind: pa.StructType, path: str) -> dict[str, Any]:
     return result
 
 
-def _object(
-    value: Any, kind: pa.DataType, path: str, wanted: set[str] | None = None
-) -> dict[str, Any]:
-    """Return the fields that are wanted, all by default; none may come twice."""
-    if not isinstance(value, _Fields):
-        raise _mismatch(path, kind, value)
-    pairs = [pair for pair in value if wanted is None or pair[0] in wanted]
-    fields = dict(pairs)
+def _object(pairs: list[tuple[str, Any]], path: str) -> dict[str, Any]:
+    fields = {_scalar(name, pa.string(), path): value for name, value in pairs}
     if len(fields) < len(pairs):
         raise MismatchError(f"{path or 'it'} has a field twice")
-    for name in fields:
-        _text(name, pa.string(), path)
     return fields
 
 
-def _integer(value: Any, kind: pa.DataType, path: str) -> int:
-    if not isinstance(value, _Number):
-        raise _mismatch(path, kind, value)
-    if not value.lstrip("-").isdecimal():
-        raise MismatchError(
-            f"{path or 'it'} is {sql_name(kind)}, and has a fraction or an exponent"
-        )
+def _scalar(text: str, kind: pa.DataType, path: str) -> Any:
     try:
-        return int(pa.scalar(str(value)).cast(kind).as_py())
-    except pa.ArrowInvalid:
-        raise MismatchError(f"{path or 'it'} is too large for {sql_name(kind)}") from None
-
-
-def _float(value: Any, kind: pa.DataType, path: str) -> float:
-    if not isinstance(value, _Number):
-        raise _mismatch(path, kind, value)
-    number = float(pa.scalar(str(value)).cast(kind).as_py())
-    if not math.isfinite(number):
-        raise MismatchError(f"{path or 'it'} is too large for {sql_name(kind)}")
-    return number
-
-
-def _text(value: str, kind: pa.DataType, path: str) -> Any:
-    try:
-        value.encode()
+        value = pa.scalar(text).cast(kind)
     except UnicodeEncodeError:
         raise MismatchError(f"{path or 'it'} has half of a surrogate pair") from None
-    return value if pa.types.is_string(kind) else _cast(value, kind, path)
-
-
-def _cast(value: str, kind: pa.DataType, path: str) -> Any:
-    try:
-        return pa.scalar(str(value)).cast(kind)
     except pa.ArrowInvalid:
-        raise MismatchError(f"{path or 'it'} is not a {sql_name(kind)}{_form(kind)}") from None
+        value = None
+    if value is None or (pa.types.is_floating(kind) and not math.isfinite(value.as_py())):
+        raise MismatchError(f"{path or 'it'} is no {sql_name(kind)}{_form(kind)}")
+    return value if pa.types.is_temporal(kind) else value.as_py()  # Python has no nanoseconds
 
 
 def _form(kind: pa.DataType) -> str:
     """Return how a value of a type is written."""
-    if pa.types.is_decimal(kind):
-        return ", or has more digits"
-    if pa.types.is_date(kind):
-        return " such as 2026-01-31"
-    return f" such as 2026-01-31T12:00:00{'Z' if kind.tz else ''}"
+    if pa.types.is_integer(kind):
+        return ": it has a fraction or an exponent, or is too large"
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return ": it has more digits" if pa.types.is_decimal(kind) else ": it is too large"
+    time = "" if pa.types.is_date(kind) else "T12:00:00Z" if kind.tz else "T12:00:00"
+    return f" such as 2026-01-31{time}"
 
 
-def _mismatch(path: str, kind: pa.DataType, value: Any) -> MismatchError:
-    names = {bool: "a boolean", str: "a string", _Number: "a number", _Fields: "an object"}
-    seen = names.get(type(value), "NaN or Infinity" if isinstance(value, _Constant) else "an array")
-    return MismatchError(f"{path or 'it'} is {sql_name(kind)}, and the document has {seen}")
-
-
-_READERS: Final = (
-    (pa.types.is_struct, _struct),
-    (pa.types.is_map, _map),
-    (pa.types.is_list, _list),
-    (pa.types.is_boolean, _boolean),
-    (pa.types.is_integer, _integer),
-    (pa.types.is_floating, _float),
-    (pa.types.is_decimal, _decimal),
+_WRITTEN_AS: Final = (
+    (pa.types.is_struct, (_Fields,)),
+    (pa.types.is_map, (_Fields,)),
+    (pa.types.is_list, (list,)),
+    (pa.types.is_boolean, (bool,)),
+    (pa.types.is_integer, (_Number,)),
+    (pa.types.is_floating, (_Number,)),
+    (pa.types.is_decimal, (_Number, str)),
 )
+_NAMES: Final = {
+    _Constant: "NaN or Infinity",
+    _Fields: "an object",
+    _Number: "a number",
+    bool: "a boolean",
+    list: "an array",
+    str: "a string",
+}

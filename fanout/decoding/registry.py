@@ -11,7 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, final
 
 from fanout.core.option_checks import check_seconds
 from fanout.core.sentence import Option
@@ -31,9 +31,7 @@ _ASKED_AGAIN_AFTER: Final = 30.0
 _MOST_KNOWN: Final = 4096
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
+class _Found(NamedTuple):
     """What a registry has for an id: a schema, or why there is none, and until when that holds."""
 
     schemas: Schemas = ()
@@ -43,7 +41,7 @@ class _Answer:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Registry:
+class SchemaRegistry:
     """Where a schema registry is, and how to connect to it.
 
     Args:
@@ -92,43 +90,37 @@ class Registry:
             OptionError: If there is no such subject.
             RetryLaterError: If the registry does not answer.
         """
-        path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest"
-        answer = self._get(path)
+        answer = self._get(f"/subjects/{_quoted(subject)}/versions/latest")
         if answer is None:
             raise OptionError(Option("subject", subject), f" is not in the registry {self.url}")
         return self._schemas(answer)
 
-    def known(self, number: int) -> _Answer | None:
-        """Return what the registry has answered for an id; None where it was not asked."""
-        answer = _KNOWN.get((self, number))
-        return None if answer is None or answer.until < time.monotonic() else answer
+    def answer(self, number: int) -> _Found:
+        """Return what the registry has for an id, and ask it if that is not known."""
+        if not self._knows(number):
+            _KNOWN[self, number] = self._ask(number)
+        return _KNOWN[self, number]
 
-    def load(self, numbers: Iterable[int]) -> None:
-        """Ask for ids.
+    async def load(self, numbers: Iterable[int]) -> None:
+        """Ask for ids that are not known, in a thread; what is answered is kept."""
+        for oldest in list(_KNOWN)[:-_MOST_KNOWN]:
+            _KNOWN.pop(oldest, None)
+        if missing := [number for number in numbers if not self._knows(number)]:
+            await asyncio.to_thread(lambda: [self.answer(number) for number in missing])
 
-        Raises:
-            RetryLaterError: If the registry does not answer; what it has answered is kept.
-        """
-        while len(_KNOWN) > _MOST_KNOWN:
-            _KNOWN.pop(next(iter(_KNOWN)), None)
-        for number in numbers:
-            if self.known(number) is None:
-                _KNOWN[self, number] = self._ask(number)
+    def _knows(self, number: int) -> bool:
+        found = _KNOWN.get((self, number))
+        return found is not None and found.until > time.monotonic()
 
-    async def load_soon(self, numbers: Iterable[int]) -> None:
-        """Ask for ids in a thread; see `load`."""
-        if missing := [number for number in numbers if self.known(number) is None]:
-            await asyncio.to_thread(self.load, missing)
-
-    def _ask(self, number: int) -> _Answer:
+    def _ask(self, number: int) -> _Found:
         answer = self._get(f"/schemas/ids/{number}")
         if answer is None:
             until = time.monotonic() + _ASKED_AGAIN_AFTER
-            return _Answer(problem=f"the registry has no schema {number}", until=until)
+            return _Found(problem=f"the registry has no schema {number}", until=until)
         kind = answer.get("schemaType", "AVRO")
         if kind != "AVRO":
-            return _Answer(problem=f"the schema {number} is {kind}, and not AVRO")
-        return _Answer(schemas=self._schemas(answer))
+            return _Found(problem=f"the schema {number} is {kind}, and not AVRO")
+        return _Found(schemas=self._schemas(answer))
 
     def _schemas(self, answer: dict[str, Any]) -> Schemas:
         """Return a schema behind those that it refers to, each once."""
@@ -138,15 +130,14 @@ class Registry:
 
     def _add_references(self, answer: dict[str, Any], found: dict[tuple[str, int], str]) -> None:
         for each in answer.get("references") or ():
-            place = (each["subject"], each["version"])
+            subject, version = place = each["subject"], each["version"]
             if place in found:
                 continue
             if len(found) >= _MOST_REFERENCES:
                 raise OptionError(f"a schema refers to more than {_MOST_REFERENCES} others")
-            path = f"/subjects/{urllib.parse.quote(place[0], safe='')}/versions/{place[1]}"
-            other = self._get(path)
+            other = self._get(f"/subjects/{_quoted(subject)}/versions/{version}")
             if other is None:
-                raise RetryLaterError(f"the registry has no version {place[1]} of {place[0]}")
+                raise RetryLaterError(f"the registry has no version {version} of {subject}")
             self._add_references(other, found)
             found[place] = str(other["schema"])
 
@@ -156,9 +147,10 @@ class Registry:
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         elif self.username is not None:
-            pair = f"{self.username}:{self.password}".encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
-        request = urllib.request.Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310 - http or https
+            pair = base64.b64encode(f"{self.username}:{self.password}".encode())
+            headers["Authorization"] = f"Basic {pair.decode()}"
+        # The scheme is http or https.
+        request = urllib.request.Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310
         try:
             with self._opener().open(request, timeout=self.timeout) as response:
                 answer = json.loads(response.read(_LARGEST_ANSWER))
@@ -188,4 +180,8 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_KNOWN: Final[dict[tuple[Registry, int], _Answer]] = {}
+def _quoted(subject: str) -> str:
+    return urllib.parse.quote(subject, safe="")
+
+
+_KNOWN: Final[dict[tuple[SchemaRegistry, int], _Found]] = {}

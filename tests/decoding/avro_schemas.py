@@ -45,7 +45,7 @@ def _records(draw: Any, depth: int, names: list[int]) -> Any:
 
 
 @st.composite
-def _types(draw: Any, depth: int, names: list[int], *, union: bool = True) -> Any:
+def _types(draw: Any, depth: int, names: list[int], *, union: bool = True) -> Any:  # noqa: C901, PLR0911 - one case for each kind
     kinds = ["atom", "atom", "fixed", "enum", "decimal"]
     if depth > 0:
         kinds += ["array", "map", "record"] + ["nullable", "union"] * union
@@ -53,7 +53,8 @@ def _types(draw: Any, depth: int, names: list[int], *, union: bool = True) -> An
         case "atom":
             return draw(st.sampled_from(_ATOMS))
         case "array":
-            return {"type": "array", "items": draw(_types(depth - 1, names))}
+            items = draw(_types(depth - 1, names).filter(_has_bytes))
+            return {"type": "array", "items": items}
         case "map":
             return {"type": "map", "values": draw(_types(depth - 1, names))}
         case "record":
@@ -84,7 +85,14 @@ def _types(draw: Any, depth: int, names: list[int], *, union: bool = True) -> An
             return {"type": "fixed", "name": name, "size": size} | decimal
 
 
-def values(schema: Any) -> st.SearchStrategy[Any]:
+def _has_bytes(schema: Any) -> bool:
+    """Whether a value has a byte, as the items of an array have to."""
+    if isinstance(schema, dict) and schema["type"] == "record":
+        return any(_has_bytes(field["type"]) for field in schema["fields"])
+    return schema != "null" and not (isinstance(schema, dict) and schema.get("size") == 0)
+
+
+def values(schema: Any) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - one case for each kind
     """Values of a schema, as fastavro writes them."""
     if isinstance(schema, list):
         return st.sampled_from(range(len(schema))).flatmap(lambda n: _tagged(schema[n]))
@@ -96,7 +104,7 @@ def values(schema: Any) -> st.SearchStrategy[Any]:
         most = 10 ** schema["precision"] - 1
         numbers = st.integers(-most, most)
         return numbers.map(lambda n: Decimal(n).scaleb(-schema["scale"], _CONTEXT))
-    match kind:
+    match kind:  # type: ignore[exhaustive-match]
         case "array":
             return st.lists(values(schema["items"]), max_size=4)
         case "map":
@@ -182,6 +190,8 @@ def _evolve_record(draw: Any, schema: Any) -> None:
             field = field | {"type": draw(st.sampled_from(_WIDER[field["type"]]))}  # noqa: PLW2901
         fields.append(field)
     for number, (kind, default) in enumerate(draw(st.lists(st.sampled_from(_ADDED), max_size=2))):
+        if isinstance(kind, dict) and "name" in kind:
+            kind = kind | {"name": f"{schema['name']}Added{number}"}  # noqa: PLW2901
         fields.append({"name": f"added{number}", "type": kind, "default": default})
     schema["fields"] = draw(st.permutations(fields))
 
@@ -192,6 +202,7 @@ _WIDER: Final[dict[Any, list[Any]]] = {
     "float": ["double"],
     "string": ["bytes", ["null", "string", "int"]],
     "boolean": [["null", "boolean"]],
+    "null": [["null", "string"], ["int", "null", "string"]],
 }
 
 
@@ -213,14 +224,14 @@ _ADDED: Final[list[Any]] = [
 ]
 
 
-def agrees(found: Any, value: Any, schema: Any) -> bool:
+def agrees(found: Any, value: Any, schema: Any) -> bool:  # noqa: PLR0911 - one case for each kind
     """Whether a column has what fastavro reads."""
     if isinstance(schema, list):
         return _agrees_union(found, value, schema)
     kind = schema if isinstance(schema, str) else schema["type"]
     if isinstance(kind, dict | list):
         return agrees(found, value, kind)
-    match kind:
+    match kind:  # type: ignore[exhaustive-match]
         case "record":
             return found.keys() == {f["name"] for f in schema["fields"]} and all(
                 agrees(found[f["name"]], value[f["name"]], f["type"]) for f in schema["fields"]
@@ -232,7 +243,7 @@ def agrees(found: Any, value: Any, schema: Any) -> bool:
             return [name for name, _ in found] == list(value) and all(
                 agrees(each, value[name], schema["values"]) for name, each in found
             )
-        case "float" if not isinstance(value, float):
+        case "float":
             return bool(found == struct.unpack("f", struct.pack("f", value))[0])
     if isinstance(value, dt.time):
         seconds = (value.hour * 60 + value.minute) * 60 + value.second
@@ -240,8 +251,11 @@ def agrees(found: Any, value: Any, schema: Any) -> bool:
     if isinstance(value, uuid.UUID):
         value = str(value)
     if kind in {"string", "bytes"} and type(found) is not type(value):
-        value = value.decode() if isinstance(value, bytes) else value
-        found = found.decode() if isinstance(found, bytes) else found
+        # fastavro leaves the default of bytes as the characters that JSON has.
+        as_bytes = [each.encode() if isinstance(each, str) else each for each in (found, value)]
+        return as_bytes[0] == as_bytes[1] or (
+            isinstance(value, str) and as_bytes[0] == value.encode("latin-1", "replace")
+        )
     return bool(found == value)
 
 

@@ -57,8 +57,9 @@ def test_structs_nest_and_fields_may_be_not_null() -> None:
         ("p decimal(39, 2)", "it has 1 to 38 digits"),
         ("p decimal(2, 3)", "no more than these behind the point"),
         ("p decimal(x)", "'x)' where a number of digits"),
+        ("a int COMMENT b", "'b' where the text of the comment"),
         ("a int NOT", "its end where 'NULL'"),
-        ("a int; b int", "'; b int' where a name or a sign"),
+        ("a int; b int", "'; b int' where ',' or the end"),
         ("a " + "array<" * 100, "nests more than 64 types"),
     ],
 )

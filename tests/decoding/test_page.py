@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.decoding import Json
-from fanout.decoding.decoder import Decoder
+from fanout.decoding import Avro, Json, SchemaRegistry
 from tests.support.pages import defined_by, page, python_blocks
 
 if TYPE_CHECKING:
     from fanout.testing.kinesis.server import KinesisServer
 
 TEXT = page("typed-records.md")
-EXAMPLE, SCHEMAS = python_blocks("typed-records.md")
+EXAMPLE, SCHEMAS, AVRO = python_blocks("typed-records.md")
 MAIN = defined_by(EXAMPLE)["main"]
 
 
@@ -46,10 +45,19 @@ def test_the_three_forms_of_a_schema_are_one() -> None:
 
 
 def test_the_page_lists_the_options_and_the_types() -> None:
-    listed = re.findall(r"^\| `(\w+)` \| none \|", TEXT, re.MULTILINE)
-    assert listed == [field.name for field in fields(Decoder)]
+    for kind in (Json, Avro, SchemaRegistry):
+        for field in fields(kind):
+            assert f"`{field.name}`" in TEXT or field.name == "schema"
     rows = re.findall(r"^\| ((?:`[A-Z][^`]*` ?)+)\| ", TEXT, re.MULTILINE)
     for name in re.findall(r"`([^`]+)`", "".join(rows)):
         sql = name.replace("(p, s)", "(5, 2)").replace(", ...", "").replace("T>", "INT>")
         Json(f"a {sql}")
     assert len(rows) == 11
+
+
+def test_the_example_of_avro_names_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+    monkeypatch.setattr(SchemaRegistry, "latest", lambda *_: (schema,))
+    names: dict[str, Any] = {}
+    exec(AVRO, names)  # noqa: S102 - the page is ours
+    assert names["source"].schema.names == ["topic", "partition", "offset", "id"]

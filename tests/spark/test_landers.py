@@ -15,6 +15,7 @@ import pytest
 from pyspark import TaskContext
 
 from fanout.core.remote_error import ForeignError
+from fanout.decoding import Json
 from fanout.errors import (
     CheckpointError,
     LanderCancelledError,
@@ -357,3 +358,20 @@ def test_a_checkpoint_that_needs_a_jvm_is_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match="landers have no JVM and cannot write"):
         start(source, Recorder(), landing=LANDING, checkpoint_location=remote_checkpoint)
+
+
+@pytest.mark.long
+def test_landers_read_typed_records(
+    start: Start, kinesis: KinesisServer, source: KinesisSource
+) -> None:
+    decode = Json("id BIGINT, at TIMESTAMP, tags MAP<STRING, INT>", columns=["partitionKey"])
+    recorder = Recorder()
+    start(replace(source, decode=decode, on_bad_record="gap"), recorder, landing=LANDING)
+    documents = [
+        b'{"id": %d, "at": "2026-01-31T12:00:00Z", "tags": {"a": 1}}' % n for n in range(20)
+    ]
+    documents[7] = b'{"id": "7"}'
+    kinesis.put_records("orders", [(str(n), document) for n, document in enumerate(documents)])
+    recorder.wait_for_rows(19)
+    assert sorted(row.id for row in recorder.rows) == [n for n in range(20) if n != 7]
+    assert all(row.partitionKey == str(row.id) and row.tags == {"a": 1} for row in recorder.rows)

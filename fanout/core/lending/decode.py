@@ -74,28 +74,19 @@ class _Decoding:
             # SystemExit and its like are about the process, and not about a record.
             if not self.find_bad or not isinstance(error.__cause__, Exception | None):
                 raise
-            if isinstance(error.__cause__, BadRowsError):
-                bad = error.__cause__.errors
-                decoded.bad |= {int(rows[row]): f"{error}: {bad[row]}" for row in bad}
-                self._keep(given, rows, error.__cause__.decoded, decoded)
+            cause = error.__cause__
+            if isinstance(cause, BadRowsError):
+                decoded.bad |= {
+                    int(rows[row]): f"{error}: {reason}" for row, reason in cause.errors.items()
+                }
+                batch = cause.decoded
+            elif len(rows) == 1:
+                decoded.bad[int(rows[0])] = f"{error}: {cause}" if cause else str(error)
                 return
-            if len(rows) == 1:
-                decoded.bad[int(rows[0])] = (
-                    f"{error}: {error.__cause__}" if error.__cause__ else str(error)
-                )
+            else:
+                for half in np.array_split(rows, 2):
+                    self.decode(group, half, decoded)
                 return
-            for half in np.array_split(rows, 2):
-                self.decode(group, half, decoded)
-            return
-        self._keep(given, rows, batch, decoded)
-
-    def _keep(
-        self,
-        given: pa.RecordBatch,
-        rows: NDArray[np.int64],
-        batch: pa.RecordBatch,
-        decoded: DecodedRows,
-    ) -> None:
         name = self.row_column
         kept = pc.index_in(batch.column(name), value_set=given.column(name))
         decoded.batches.append(batch)

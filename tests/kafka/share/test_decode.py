@@ -20,7 +20,7 @@ from fanout.core.lending.acquired import AcquiredRecords, ExpiredRecords
 from fanout.core.lending.decode import decode
 from fanout.core.lending.dedup import Dedup
 from fanout.core.lending.delivery import MemberDelivery
-from fanout.core.user_decode import UserDecode
+from fanout.core.user_decode import RecordDecoder, UserDecode
 from fanout.decoding import Json
 from fanout.errors import DecodeFailedError
 from fanout.kafka.reading.columns import PLACES
@@ -88,7 +88,16 @@ class OnePoll:
 @in_virtual_time
 async def test_records_that_come_late_to_decode_are_delivered_if_it_asks_for_no_wait() -> None:
     """Each time that they were released instead, the broker would be nearer to dropping them."""
-    function = UserDecode(lambda records: records, NO_RECORDS, PLACES)
+    prepared = []
+
+    class Fetching(RecordDecoder):
+        async def prepare(self, records: pa.RecordBatch) -> None:
+            prepared.append(records.num_rows)
+
+        def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+            return records
+
+    function = UserDecode(Fetching(), NO_RECORDS, PLACES)
     options = SimpleNamespace(
         user_decode=function, on_bad_record="dead_letter", max_deliveries=None
     )
@@ -108,6 +117,7 @@ async def test_records_that_come_late_to_decode_are_delivered_if_it_asks_for_no_
     async with aclosing(delivery.batches(reserve)) as batches:
         batch = await anext(batches)
     assert batch.records.column("offset").to_pylist() == [1, 2, 3]
+    assert prepared == [4]
     assert (shared.counts.acquired, shared.counts.rejected, shared.counts.released) == (4, 1, 0)
 
 

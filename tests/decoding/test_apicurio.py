@@ -1,0 +1,59 @@
+"""What Confluent's serializers register at a real registry is read."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanout.decoding import Avro, SchemaRegistry
+from tests.decoding.apicurio import serve_apicurio
+from tests.decoding.test_avro import ORDER, ORDERS, read
+from tests.decoding.test_registry import LATER, framed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Confluent's client leaves sockets open.
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def apicurio() -> Iterator[str]:
+    with serve_apicurio() as url:
+        yield url
+
+
+def test_schemas_that_evolve_and_refer_to_others_are_read_from_apicurio(apicurio: str) -> None:
+    confluent = pytest.importorskip("confluent_kafka.schema_registry")
+    avro = pytest.importorskip("confluent_kafka.schema_registry.avro")
+    from confluent_kafka.serialization import (  # noqa: PLC0415
+        MessageField,
+        SerializationContext,
+    )
+
+    client = confluent.SchemaRegistryClient({"url": apicurio})
+    context = SerializationContext("orders", MessageField.VALUE)
+    old = avro.AvroSerializer(client, json.dumps(ORDER))
+    new = avro.AvroSerializer(client, json.dumps(LATER))
+    payloads = [old(row, context) for row in ORDERS]
+    payloads += [new({"id": n, "name": "new", "paid": True}, context) for n in range(5)]
+    registry = SchemaRegistry(apicurio)
+    found, problems = read(Avro(registry.latest("orders-value"), registry=registry), *payloads)
+    assert problems == {}
+    assert [row["paid"] for row in found] == [False] * 10 + [True] * 5
+    money = {"type": "fixed", "name": "shop.Cents", "size": 4}
+    client.register_schema("money", confluent.Schema(json.dumps(money), "AVRO"))
+    cart = {"type": "record", "name": "Cart", "fields": [{"name": "sum", "type": "shop.Cents"}]}
+    reference = confluent.SchemaReference("shop.Cents", "money", 1)
+    schema = confluent.Schema(json.dumps(cart), "AVRO", [reference])
+    number = client.register_schema("carts-value", schema)
+    decode = Avro(registry.latest("carts-value"), registry=registry)
+    assert read(decode, *framed(number, [b"abcd"]), *framed(4711, [b"abcd"])) == (
+        [{"sum": b"abcd"}],
+        {1: "the registry has no schema 4711"},
+    )

@@ -1,0 +1,253 @@
+"""Schemas from a registry: Confluent's framing and API, references, outages, and security."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from fanout.decoding import Avro, SchemaRegistry
+from fanout.errors import BadRowsError, OptionError, RetryLaterError
+from fanout.testing.certificate import LocalCertificate
+from tests.decoding.test_avro import ORDER, ORDERS, read, written
+from tests.support.kinesis.reading import Stream
+from tests.support.schema_registry import EmbeddedRegistry, embedded_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fanout.testing.kinesis.server import KinesisServer
+
+
+@pytest.fixture
+def embedded() -> Iterator[EmbeddedRegistry]:
+    with embedded_registry() as found:
+        yield found
+
+
+def framed(number: int, bodies: list[bytes]) -> list[bytes]:
+    return [b"\0" + number.to_bytes(4, "big") + body for body in bodies]
+
+
+def records(*payloads: bytes | None) -> pa.RecordBatch:
+    rows = [
+        {"value": payload, "topic": "t", "partition": 0, "offset": n}
+        for n, payload in enumerate(payloads)
+    ]
+    places = [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
+    return pa.RecordBatch.from_pylist(rows, schema=pa.schema([("value", pa.binary()), *places]))
+
+
+LATER = ORDER | {
+    "fields": [*ORDER["fields"][:2], {"name": "paid", "type": "boolean", "default": False}]
+}
+
+
+def test_writers_of_several_schemas_are_resolved_and_keep_their_order(
+    embedded: EmbeddedRegistry,
+) -> None:
+    one, two = (embedded.register("orders-value", each) for each in (ORDER, LATER))
+    old = framed(one, written(ORDER, ORDERS))
+    new = framed(two, written(LATER, [{"id": n, "name": "new", "paid": True} for n in range(10)]))
+    registry = SchemaRegistry(embedded.url)
+    mixed = [each for pair in zip(old, new, strict=True) for each in pair]
+    found, problems = read(Avro(registry.latest("orders-value"), registry=registry), *mixed)
+    assert problems == {}
+    assert found == [
+        row
+        for n in range(10)
+        for row in (
+            {"id": ORDERS[n]["id"], "name": ORDERS[n]["name"], "paid": False},
+            {"id": n, "name": "new", "paid": True},
+        )
+    ]
+    assert sum(call == f"/schemas/ids/{one}" for call in embedded.calls) == 1
+
+
+def test_an_id_that_the_registry_lacks_is_bad_and_asked_for_again_later(
+    embedded: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = embedded.register("orders-value", ORDER)
+    other = embedded.register("json-value", "{}", schemaType="JSON")
+    broken = embedded.register("broken-value", '{"type": "recrod"}')
+    body = written(ORDER, ORDERS[:1])
+    decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+    payloads = [
+        *framed(number, body),
+        *framed(77, body),
+        *framed(other, body),
+        *framed(broken, body),
+        b"\1" + body[0],
+        b"\0\0\0",
+    ]
+    found, problems = read(decode, *payloads)
+    assert found == ORDERS[:1]
+    no_frame = "it does not begin with 0 and the id of a schema"
+    assert problems == {
+        1: "the registry has no schema 77",
+        2: f"the schema {other} is JSON, and not AVRO",
+        3: (
+            "the schema that it was written with is of no use: the schema of Avro has the unknown "
+            "type recrod"
+        ),
+        4: no_frame,
+        5: no_frame,
+    }
+    calls = len(embedded.calls)
+    read(decode, *payloads)
+    assert len(embedded.calls) == calls
+    embedded.schemas[77] = embedded.schemas[number]
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 31)
+    assert read(decode, *framed(77, body)) == (ORDERS[:1], {})
+
+
+def test_schemas_refer_to_others(embedded: EmbeddedRegistry) -> None:
+    money = {"type": "fixed", "name": "shop.Cents", "size": 4}
+    item = {"type": "record", "name": "shop.Item", "fields": [{"name": "c", "type": "shop.Cents"}]}
+    cart = {
+        "type": "record",
+        "name": "Cart",
+        "fields": [
+            {"name": "item", "type": "shop.Item"},
+            {"name": "items", "type": {"type": "array", "items": "shop.Item"}},
+            {"name": "sum", "type": "shop.Cents"},
+        ],
+    }
+    embedded.register("money", money)
+    to_money = [{"name": "shop.Cents", "subject": "money", "version": 1}]
+    embedded.register("item", item, references=to_money)
+    to_item = [{"name": "shop.Item", "subject": "item", "version": 1}]
+    number = embedded.register("carts", cart, references=[*to_item, *to_money])
+    registry = SchemaRegistry(embedded.url)
+    decode = Avro(registry.latest("carts"), registry=registry)
+    body = b"aaaa" + b"\4bbbbcccc\0" + b"dddd"
+    assert read(decode, *framed(number, [body]))[0] == [
+        {"item": {"c": b"aaaa"}, "items": [{"c": b"bbbb"}, {"c": b"cccc"}], "sum": b"dddd"}
+    ]
+    assert sum("/subjects/money" in call for call in embedded.calls) == 2  # latest, and the id
+
+
+@pytest.mark.parametrize("status", [401, 429, 500, 302])
+def test_a_registry_that_does_not_answer_makes_no_record_bad(
+    embedded: EmbeddedRegistry, status: int
+) -> None:
+    number = embedded.register("orders-value", ORDER)
+    payloads = framed(number, written(ORDER, ORDERS))
+    decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+    embedded.status = status
+    with pytest.raises(RetryLaterError, match=f"the schema registry answers {status}"):
+        decode(records(*payloads))
+    assert embedded.calls == [f"/schemas/ids/{number}"]
+    embedded.status, embedded.answer = 200, b"<html>"
+    with pytest.raises(RetryLaterError, match="the schema registry does not answer"):
+        decode(records(*payloads))
+    embedded.answer = b"[]"
+    with pytest.raises(RetryLaterError, match="the schema registry answers without a schema"):
+        decode(records(*payloads))
+    embedded.answer = None
+    assert decode(records(*payloads)).num_rows == 10
+    embedded.status = 500  # what is known goes on
+    assert decode(records(*payloads)).num_rows == 10
+    with pytest.raises(RetryLaterError):
+        SchemaRegistry(embedded.url).latest("orders-value")
+    embedded.status = 200
+    with pytest.raises(OptionError, match="subject='unknown' is not in the registry http"):
+        SchemaRegistry(embedded.url).latest("unknown")
+
+
+def test_credentials_are_sent_and_not_shown(embedded: EmbeddedRegistry) -> None:
+    embedded.register("s", ORDER)
+    basic = SchemaRegistry(embedded.url, username="key", password="canary")
+    basic.latest("s")
+    assert embedded.authorization == "Basic a2V5OmNhbmFyeQ=="
+    bearer = SchemaRegistry(embedded.url, token="canary")
+    bearer.latest("s")
+    assert embedded.authorization == "Bearer canary"
+    assert "canary" not in repr(basic) + repr(bearer) + repr(Avro(ORDER, registry=basic))
+
+
+def test_the_certificate_of_the_registry_is_checked() -> None:
+    certificate = LocalCertificate()
+    try:
+        with embedded_registry(certificate.server_tls) as embedded:
+            embedded.register("s", ORDER)
+            trusting = SchemaRegistry(embedded.url, ca_file=str(certificate.path), token="t")
+            assert json.loads(trusting.latest("s")[0]) == ORDER
+            with pytest.raises(RetryLaterError, match="does not answer"):
+                SchemaRegistry(embedded.url).latest("s")
+    finally:
+        certificate.remove()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"url": "registry:8081"}, "url must be like 'https://registry:8081'"),
+        ({"url": 5}, "url must be like"),
+        ({"url": "https://a:canary@registry"}, "url has a password in it"),
+        ({"username": "a"}, "username and password belong together"),
+        ({"username": "a", "password": "canary", "token": "canary"}, "not both"),
+        ({"url": "http://registry", "token": "canary"}, "a password or a token needs https"),
+        ({"timeout": 0}, "timeout=0 "),
+    ],
+)
+def test_a_malformed_option_is_named(options: Any, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        SchemaRegistry(**{"url": "https://registry"} | options)
+    assert words in str(caught.value)
+    assert "canary" not in str(caught.value)
+
+
+async def test_a_stream_waits_for_the_registry_and_asks_it_off_the_loop(
+    kinesis_server: KinesisServer, embedded: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    ask = SchemaRegistry._ask
+
+    def noted(self: SchemaRegistry, number: int) -> Any:
+        threads.append(threading.current_thread())
+        return ask(self, number)
+
+    monkeypatch.setattr(SchemaRegistry, "_ask", noted)
+    embedded.status = 503
+    number = embedded.register("orders-value", ORDER)
+    stream = Stream(kinesis_server)
+    bodies = [*framed(number, written(ORDER, ORDERS)), *framed(99, written(ORDER, ORDERS[:1]))]
+    kinesis_server.put_records("orders", [("key", each) for each in bodies])
+    decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+    async with stream.open(decode=decode, on_bad_record="gap") as opened:
+        while len(embedded.calls) < 2:  # noqa: ASYNC110 - it is another thread that counts
+            await asyncio.sleep(0.02)
+        assert opened.statistics().gaps == 0
+        embedded.status = 200
+        drained = await opened.drain(max_records=10, first_wait=math.inf)
+        found = [row for batch in drained.batches for row in batch.records["id"].to_pylist()]
+        assert found == [row["id"] for row in ORDERS]
+        assert opened.statistics().gaps == 1
+    assert threading.main_thread() not in threads
+
+
+def test_what_confluents_own_serializer_writes_is_read(embedded: EmbeddedRegistry) -> None:
+    confluent = pytest.importorskip("confluent_kafka.schema_registry.avro")
+    from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
+    from confluent_kafka.serialization import (  # noqa: PLC0415
+        MessageField,
+        SerializationContext,
+    )
+
+    client = SchemaRegistryClient({"url": embedded.url})
+    serialize = confluent.AvroSerializer(client, json.dumps(ORDER))
+    context = SerializationContext("orders", MessageField.VALUE)
+    payloads = [serialize(row, context) for row in ORDERS]
+    registry = SchemaRegistry(embedded.url)
+    decode = Avro(registry.latest("orders-value"), registry=registry)
+    assert read(decode, *payloads) == (ORDERS, {})
+    with pytest.raises(BadRowsError, match="value: it does not begin with 0 and the id of a sch"):
+        decode(records(b"x", *payloads))
