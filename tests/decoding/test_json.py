@@ -247,7 +247,7 @@ def test_columns_stay_beside_and_the_key_is_decoded_too() -> None:
     ("options", "words"),
     [
         ({"schema": "offset BIGINT"}, "two columns have the name 'offset': put the fields into"),
-        ({"columns": ["ofset"]}, "columns has 'ofset', and the source has key, value"),
+        ({"columns": ["offsets"]}, "columns has 'offsets', and the source has key, value"),
     ],
 )
 def test_options_that_do_not_fit_the_source_are_named(options: Any, words: str) -> None:
@@ -310,7 +310,7 @@ KINDS = st.recursive(
 WRITTEN = [
     *("1", "1.0", "-1e2", "300", "9223372036854775808", "1e999", "0.125", "123456", "-0.0", "NaN"),
     *("true", "null", '""', '"x"', '"2026-01-31"', '"2026-01-31T12:00:00Z"', '"1.5"', '"\\ud800"'),
-    *('"2026-01-31T12:00:00.123456789Z"', '"0000-01-01T00:00:00Z"', '"\\n"', "", '"\x01"', "tru"),
+    *('"2026-01-31T12:00:00.123456789Z"', '"0000-01-01T00:00:00Z"', '"\\n"', "", '"\x01"', "tr"),
 ]
 DOCUMENTS = st.recursive(
     st.sampled_from(WRITTEN),

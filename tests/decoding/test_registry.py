@@ -75,7 +75,7 @@ def test_an_id_that_the_registry_lacks_is_bad_and_asked_for_again_later(
 ) -> None:
     number = embedded.register("orders-value", ORDER)
     other = embedded.register("json-value", "{}", schemaType="JSON")
-    broken = embedded.register("broken-value", '{"type": "recrod"}')
+    broken = embedded.register("broken-value", '{"type": "records"}')
     body = written(ORDER, ORDERS[:1])
     decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
     payloads = [
@@ -94,7 +94,7 @@ def test_an_id_that_the_registry_lacks_is_bad_and_asked_for_again_later(
         2: f"the schema {other} is JSON, and not AVRO",
         3: (
             "the schema that it was written with is of no use: the schema of Avro has the unknown "
-            "type recrod"
+            "type records"
         ),
         4: no_frame,
         5: no_frame,
