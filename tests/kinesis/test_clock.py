@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler
+from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from fanout.testing import wsgi_call
 from fanout.testing.kinesis import server_state
 from tests.support.kinesis.reading import FIRST, next_second
 
@@ -33,11 +34,8 @@ class Skewed(datetime):
 def skew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     Skewed.ahead = request.param
     monkeypatch.setattr(server_state, "datetime", Skewed)
-    in_headers = BaseHTTPRequestHandler.date_time_string
     monkeypatch.setattr(
-        BaseHTTPRequestHandler,
-        "date_time_string",
-        lambda handler: in_headers(handler, Skewed.now(UTC).timestamp()),
+        wsgi_call, "formatdate", lambda **_: format_datetime(Skewed.now(UTC), usegmt=True)
     )
 
 

@@ -180,11 +180,10 @@ async def test_an_endpoint_that_does_not_answer_is_a_problem(
 def shift_clock(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:
     """Set the Date header of every answer."""
 
-    def date(*_: object) -> str:
+    def date(**_: object) -> str:
         return format_datetime(datetime.now(UTC) + by, usegmt=True)
 
-    monkeypatch.setattr("moto.core.responses.http_date", date)
-    monkeypatch.setattr("http.server.BaseHTTPRequestHandler.date_time_string", date)
+    monkeypatch.setattr("fanout.testing.wsgi_call.formatdate", date)
 
 
 async def test_a_clock_that_is_right_is_fine(stream: Stream) -> None:

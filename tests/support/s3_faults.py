@@ -191,7 +191,8 @@ class _Request(BaseHTTPRequestHandler):
         try:
             connection.request(self.command, self.path, self.read(), headers)
             response = connection.getresponse()
-            return response.status, dict(response.getheaders()), response.read()
+            names = {name.lower(): value for name, value in response.getheaders()}
+            return response.status, names, response.read()
         finally:
             connection.close()
 
@@ -202,7 +203,7 @@ class _Request(BaseHTTPRequestHandler):
         for name, value in headers.items():
             if name.lower() not in {"connection", "content-length", "transfer-encoding"}:
                 self.send_header(name, value)
-        length = headers.get("Content-Length", "0") if self.command == "HEAD" else len(body)
+        length = headers.get("content-length", "0") if self.command == "HEAD" else len(body)
         self.send_header("Content-Length", str(length))
         self.end_headers()
         if self.command != "HEAD":
