@@ -228,12 +228,17 @@ class BadRowsError(FanOutError, ValueError):
     """
 
     def __init__(self, decoded: pa.RecordBatch, errors: Mapping[int, Exception]) -> None:
+        if not errors:
+            raise ValueError("a BadRowsError has one error at least")
         first = min(errors)
         super().__init__(
             f"{len(errors)} of the rows cannot be decoded; row {first}: ", errors[first]
         )
         self.decoded = decoded
         self.errors = dict(errors)
+
+    def __reduce__(self) -> tuple[type[BadRowsError], tuple[object, ...]]:
+        return BadRowsError, (self.decoded, self.errors)
 
 
 class SilentProducerError(FanOutError):

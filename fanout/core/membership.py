@@ -255,6 +255,7 @@ class SharedSplits:
         """Acknowledge positions that a transaction has stored."""
         mine = {id_: at for id_, at in positions.items() if self._may_acknowledge(id_, at)}
         self._progress.acknowledge(mine)
+        self._stored |= {id_: at for id_, at in positions.items() if id_ not in self._progress}
         self._left = {
             id_: at
             for id_, at in self._left.items()

@@ -121,14 +121,23 @@ class UserDecode:
             raise
         except BadRowsError as error:
             self._check(records, error.decoded, where)
-            first = f"{split} at {self._places.word} {numbers[min(error.errors)]}"
-            raise DecodeFailedError(f"decode failed for {first}") from error
+            if not error.errors.keys() <= set(range(records.num_rows)):
+                rows = f"{records.num_rows} rows"
+                raise DecodeFailedError(
+                    f"decode failed for {where}: its BadRowsError names a row that the {rows} lack"
+                ) from None
+            raise DecodeFailedError(self.failure_at(records, min(error.errors), split)) from error
         except BaseException as error:
             if is_interrupt(error):
                 raise
             raise DecodeFailedError(f"decode failed for {where}") from error
         self._check(records, decoded, where)
         return decoded
+
+    def failure_at(self, records: pa.RecordBatch, row: int, split: object) -> str:
+        """Say that a row of a batch cannot be decoded, and where it is."""
+        number = records.column(self._places.numbers[0])[row]
+        return f"decode failed for {split} at {self._places.word} {number}"
 
     def _check(self, records: pa.RecordBatch, decoded: pa.RecordBatch, where: str) -> None:
         problem = self._problem(records, decoded)

@@ -81,7 +81,7 @@ def plan(writer: AvroType, reader: AvroType, path: str = "") -> Column:
         return _into_union(writer, reader, path)
     if writer.kind == reader.kind:
         return _COLUMNS[reader.kind](writer, reader, path)
-    if reader.kind not in _PROMOTIONS.get(writer.kind, ()) or reader.logical == "decimal":
+    if reader.kind not in _PROMOTIONS.get(writer.kind, ()) or reader.logical is not None:
         raise UnresolvedError(f"{path or 'it'} is {writer.kind}, and the schema has {reader.kind}")
     kind = arrow_type(reader, path)
     if writer.kind in {"string", "bytes"}:
@@ -89,7 +89,9 @@ def plan(writer: AvroType, reader: AvroType, path: str = "") -> Column:
     return columns.Converted(path=path, type=kind, raw=plan(writer, _plain(writer), path))
 
 
-def _number(_: AvroType, reader: AvroType, path: str) -> Column:
+def _number(writer: AvroType, reader: AvroType, path: str) -> Column:
+    if None not in {writer.logical, reader.logical} and writer.logical != reader.logical:
+        raise UnresolvedError(f"{path or 'it'} is {writer.logical}, not {reader.logical}")
     kind, bits = arrow_type(reader, path), 32 if reader.kind in {"int", "float"} else 64
     if reader.kind in {"float", "double"}:
         return columns.Floats(path=path, type=kind, size=bits // 8, least=bits // 8)

@@ -18,8 +18,9 @@ from fanout.decoding.json_values import MismatchError, parse
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Documents among which a bad one is looked for one by one.
+# Documents among which a bad one is looked for one by one, and how often Arrow reads all of them.
 _FEW: Final = 32
+_PASSES: Final = 4
 _UNREADABLE: Final = "it is not one JSON document"
 
 
@@ -42,12 +43,24 @@ class JsonColumns:
             return pa.array([], self.kind), {}
         if self._options is None:
             return self._read_each(payloads)
-        try:
-            return self._read_all(payloads), {}
-        except (pa.ArrowException, MismatchError):
-            problems = self._problems(payloads)
-            good = pa.array([row not in problems for row in range(len(payloads))])
-            return self._read_all(pc.if_else(good, payloads, None)), problems
+        read: list[pa.StructArray] = []
+        problems: dict[int, str] = {}
+        left = _PASSES * len(payloads)  # rows that Arrow may still read
+        parts = [(0, payloads)]
+        while parts:
+            begin, part = parts.pop()
+            if left > 0 and (len(part) > _FEW or part is payloads):
+                left -= len(part)
+                try:
+                    read.append(self._read_all(part))
+                except (pa.ArrowException, MismatchError):
+                    half = len(part) // 2
+                    parts += [(begin + half, part[half:]), (begin, part[:half])]
+            elif len(part):
+                found, why = self._read_few(part)
+                read.append(found)
+                problems |= {begin + row: reason for row, reason in why.items()}
+        return pa.concat_arrays(read), problems
 
     def _read_each(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         values, problems = [], {}
@@ -59,34 +72,19 @@ class JsonColumns:
                 problems[row] = str(error)
         return pa.array(values, self.kind), problems
 
-    def _problems(self, payloads: pa.BinaryArray, begin: int = 0) -> dict[int, str]:
-        """Return why rows cannot be read, where some cannot; halve until few are left."""
-        if len(payloads) <= _FEW:
-            reasons = ((row, self._reason(payloads[row : row + 1])) for row in range(len(payloads)))
-            return {begin + row: reason for row, reason in reasons if reason is not None}
-        half = len(payloads) // 2
-        problems: dict[int, str] = {}
-        for part, first in ((payloads[:half], begin), (payloads[half:], begin + half)):
-            if not self._are_good(part):
-                problems |= self._problems(part, first)
-        return problems
-
-    def _reason(self, payload: pa.BinaryArray) -> str | None:
-        """Return why one document cannot be read; None where it can."""
-        if self._are_good(payload):
-            return None
-        try:
-            parse(payload[0].as_py(), self._wanted)
-        except MismatchError as error:
-            return str(error)
-        return _UNREADABLE
-
-    def _are_good(self, payloads: pa.BinaryArray) -> bool:
-        try:
-            self._read_all(payloads)
-        except (pa.ArrowException, MismatchError):
-            return False
-        return True
+    def _read_few(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
+        """Read documents that Python's reader takes, or Arrow's: each has its limits."""
+        found, problems = self._read_each(payloads)
+        pieces, end = [], 0
+        for row in list(problems):
+            try:
+                one = self._read_all(payloads[row : row + 1])
+            except (pa.ArrowException, MismatchError):
+                continue
+            del problems[row]
+            pieces += [found[end:row], one]
+            end = row + 1
+        return pa.concat_arrays([*pieces, found[end:]]), problems
 
     def _read_all(self, payloads: pa.BinaryArray) -> pa.StructArray:
         if not len(payloads):
@@ -130,7 +128,7 @@ def _finished(column: pa.Array, wanted: pa.DataType, is_null: pa.Array | None = 
             raise MismatchError("NaN and Infinity are no JSON")
         return column
     if pa.types.is_decimal(wanted):
-        column.validate(full=True)  # Arrow's reader takes numbers with more digits
+        column.validate(full=True)  # Arrow's reader takes numbers with more digits, up to 76
     return column if column.type == wanted else column.cast(wanted)
 
 
@@ -140,7 +138,12 @@ def _are_objects(documents: pa.StringArray) -> bool:
 
 
 def _as_written(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Arrow reads; its own ways with times are too lenient."""
+    """Return the type that Arrow reads; its own ways with times are too lenient.
+
+    It moves the point of a number in the bits of its type, where too many digits wrap around.
+    """
+    if pa.types.is_decimal(kind):
+        return pa.decimal256(kind.precision, kind.scale)
     is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
     return pa.string() if is_time else _rebuilt(kind, _as_written)
 

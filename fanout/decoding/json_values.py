@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -93,7 +95,8 @@ def _object(pairs: list[tuple[str, Any]], path: str) -> dict[str, Any]:
 
 def _scalar(text: str, kind: pa.DataType, path: str) -> Any:
     try:
-        value = pa.scalar(text).cast(kind)
+        fits = not pa.types.is_decimal(kind) or _fits(text, kind)
+        value = pa.scalar(text).cast(kind) if fits else None
     except UnicodeEncodeError:
         raise MismatchError(f"{path or 'it'} has half of a surrogate pair") from None
     except pa.ArrowInvalid:
@@ -101,6 +104,18 @@ def _scalar(text: str, kind: pa.DataType, path: str) -> Any:
     if value is None or (pa.types.is_floating(kind) and not math.isfinite(value.as_py())):
         raise MismatchError(f"{path or 'it'} is no {sql_name(kind)}{_form(kind)}")
     return value if pa.types.is_temporal(kind) else value.as_py()  # Python has no nanoseconds
+
+
+def _fits(text: str, kind: pa.DataType) -> bool:
+    """Tell whether a number has no more digits than its type; Arrow wraps around at 128 bits."""
+    if _DECIMAL.fullmatch(text) is None:
+        return False
+    _, digits, exponent = Decimal(text).as_tuple()
+    assert isinstance(exponent, int)
+    figures = "".join(map(str, digits)).lstrip("0")
+    exponent += len(figures) - len(figures := figures.rstrip("0"))
+    whole = kind.precision - kind.scale
+    return not figures or (exponent >= -kind.scale and len(figures) + exponent <= whole)
 
 
 def _form(kind: pa.DataType) -> str:
@@ -113,6 +128,7 @@ def _form(kind: pa.DataType) -> str:
     return f" such as 2026-01-31{time}"
 
 
+_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII)
 _WRITTEN_AS: Final = (
     (pa.types.is_struct, (_Fields,)),
     (pa.types.is_map, (_Fields,)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import http.client
 import json
 import ssl
 import time
@@ -130,7 +131,10 @@ class SchemaRegistry:
 
     def _add_references(self, answer: dict[str, Any], found: dict[tuple[str, int], str]) -> None:
         for each in answer.get("references") or ():
-            subject, version = place = each["subject"], each["version"]
+            try:
+                subject, version = place = str(each["subject"]), int(each["version"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise RetryLaterError("the schema registry answers with a bad reference") from error
             if place in found:
                 continue
             if len(found) >= _MOST_REFERENCES:
@@ -152,13 +156,19 @@ class SchemaRegistry:
         # The scheme is http or https.
         request = urllib.request.Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310
         try:
-            with self._opener().open(request, timeout=self.timeout) as response:
+            opener = self._opener()
+        except OSError as error:
+            raise OptionError(
+                "the certificates for the registry cannot be used: ", error
+            ) from error
+        try:
+            with opener.open(request, timeout=self.timeout) as response:
                 answer = json.loads(response.read(_LARGEST_ANSWER))
         except urllib.error.HTTPError as error:
             if error.code == _NOT_FOUND:
                 return None
             raise RetryLaterError(f"the schema registry answers {error.code}") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise RetryLaterError("the schema registry does not answer") from error
         if not isinstance(answer, dict) or "schema" not in answer:
             raise RetryLaterError("the schema registry answers without a schema")

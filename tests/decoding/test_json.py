@@ -382,3 +382,56 @@ def test_what_python_writes_is_read_as_it_was(
     values, problems = Json("a BIGINT, b STRING, c DOUBLE, d ARRAY<BOOLEAN>").read(payloads)
     assert problems == {}
     assert [tuple(row.values()) for row in values.to_pylist()] == [row[:4] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "value"),
+    [
+        ("DECIMAL(38, 18)", "400000000000000000007", None),
+        ("DECIMAL(38, 10)", "247069427001937979153296277580", None),
+        ("DECIMAL(38, 18)", "40000000000000000000.7", "40000000000000000000.700000000000000000"),
+        ("DECIMAL(38, 0)", f"{10**38 - 1}", f"{10**38 - 1}"),
+        ("DECIMAL(38, 0)", f"{2**127}", None),
+        ("DECIMAL(5, 2)", "340282366920938463463374607431768211461", None),
+        ("DECIMAL(5, 2)", "9" * 60, None),
+        ("DECIMAL(5, 2)", "999.990", "999.99"),
+        ("DECIMAL(5, 2)", "99999e-2", "999.99"),
+        ("DECIMAL(5, 2)", "1e3", None),
+        ("DECIMAL(5, 2)", "1.001", None),
+    ],
+)
+def test_a_decimal_never_becomes_another_one(kind: str, number: str, value: str | None) -> None:
+    wanted = None if value is None else Decimal(value)
+    for schema, document in {
+        f"a {kind}": f'{{"a": {number}}}',
+        f"a MAP<STRING, {kind}>": f'{{"a": {{"k": {number}}}}}',
+    }.items():
+        found, _, good = read(schema, document, "no", '{"a": null}')
+        assert good is None
+        got = found[0][1] if isinstance(found, list) else found
+        assert (got if isinstance(got, Decimal) else None) == wanted
+
+
+def test_many_bad_documents_take_no_more_passes_than_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[int] = []
+    read_all = JsonColumns._read_all
+
+    def counted(self: JsonColumns, payloads: pa.BinaryArray) -> pa.StructArray:
+        passed.append(len(payloads))
+        return read_all(self, payloads)
+
+    monkeypatch.setattr(JsonColumns, "_read_all", counted)
+    documents = [b"{}" if number % 3 else b"no" for number in range(6000)]
+    found, problems = JsonColumns(pa.schema([("a", pa.int32())])).read(
+        pa.array(documents, pa.binary())
+    )
+    assert len(found) == 6000
+    assert problems.keys() == set(range(0, 6000, 3))
+    assert sum(passed) < 6 * 6000
+
+
+def test_what_only_one_of_two_readers_takes_is_good_beside_bad_ones() -> None:
+    ignored = ['{"b": 1e999, "a": 1}', '{"b": "\\ud800", "a": 1}', '{"\\ud800": 1, "a": 1}']
+    deep = f'{{"b": {"[" * DEEP}{"]" * DEEP}, "a": 1}}'
+    assert read("a INT", *ignored, deep) == [1, 1, 1, 1]
+    assert read("a INT", "no", *ignored, deep)[1:] == [1, 1, 1, 1]

@@ -77,7 +77,8 @@ class _Decoding:
             cause = error.__cause__
             if isinstance(cause, BadRowsError):
                 decoded.bad |= {
-                    int(rows[row]): f"{error}: {reason}" for row, reason in cause.errors.items()
+                    int(rows[row]): f"{self.function.failure_at(given, row, group)}: {reason}"
+                    for row, reason in cause.errors.items()
                 }
                 batch = cause.decoded
             elif len(rows) == 1:

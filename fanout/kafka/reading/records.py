@@ -155,18 +155,18 @@ def _parts(
             if stop is not None and batch.base_offset >= stop:
                 part.cover(stop)
                 break
-            part.leader_epoch = batch.leader_epoch
             aborted = aborts is not None and aborts.drops(batch, partition)
             if batch.control or aborted or batch.next_offset <= part.next_offset:
                 part.cover(batch.next_offset)
+                part.leader_epoch = batch.leader_epoch
                 continue
             data = decompress(batch, partition, max_bytes)
             size = arrow_bytes(data, batch.rows)
             if part.nbytes and part.nbytes + size > max_bytes:
                 yield part
                 part = _Part(fetched, partition, part.next_offset, stop)
-                part.leader_epoch = batch.leader_epoch
             part.add(batch, data, size)
+            part.leader_epoch = batch.leader_epoch
     except FanOutError as error:
         part.error = error
     else:

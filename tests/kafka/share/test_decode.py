@@ -131,7 +131,7 @@ def test_rows_that_json_cannot_be_are_bad_and_the_rest_is_decoded_at_once() -> N
     decoded = decode(function, acquired, acquired.all_rows, row_column="offset", find_bad=True)
     assert decoded.bad == {
         1: "decode failed for t-0 at offset 1: value: it is not JSON, or one document and more",
-        3: "decode failed for t-0 at offset 1: value: id is BIGINT, and the document has a string",
+        3: "decode failed for t-0 at offset 3: value: id is BIGINT, and the document has a string",
     }
     assert [batch.column("id").to_pylist() for batch in decoded.batches] == [[1, 3]]
     assert [rows.tolist() for rows in decoded.rows] == [[0, 2]]
