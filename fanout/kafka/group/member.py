@@ -94,6 +94,8 @@ class ConsumerMember:
         self._stored, self._told = asyncio.Event(), asyncio.Event()
         self._committing = asyncio.Lock()
         self._pending: dict[Partition, Cursor] = {}
+        # What was acknowledged and is left to the next transaction.
+        self._withheld: dict[Partition, Cursor] = {}
         self._counts = _PartitionCounts()
         self._committed: Mapping[str, Position] = {}
         self._succeeded = self._failed = 0
@@ -107,7 +109,8 @@ class ConsumerMember:
         """Commit soon the offsets after positions of partitions that this member owns."""
         for split_id, position in positions.items():
             if isinstance(position, Cursor):
-                self._pending[Partition.of(split_id)] = position
+                self._pending[partition := Partition.of(split_id)] = position
+                self._withheld.pop(partition, None)
         if self._pending:
             self._store.set()
 
@@ -115,15 +118,19 @@ class ConsumerMember:
         """Do nothing: a partition has no end."""
 
     def claim(self, positions: Mapping[Partition, Cursor]) -> GroupOffsets:
-        """Claim the offsets behind positions for a transaction, by the present epoch."""
-        texts = dict(self._counts.texts)
-        return GroupOffsets.behind(positions, self.group, texts, self._identity)
+        """Claim the offsets behind positions for a transaction, by the present epoch.
+
+        What was acknowledged before, and is not committed yet, is among them.
+        """
+        owned, texts = {each.partition for each in self._owned}, dict(self._counts.texts)
+        withheld = {p: at for p, at in self._withheld.items() if p in owned}
+        return GroupOffsets.behind(withheld | dict(positions), self.group, texts, self._identity)
 
     async def commits_nothing(self) -> None:
         """Wait for a commit that is under way, and begin no other one: it could arrive too late."""
         async with self._committing:
+            self._withheld |= self._pending
             self._pending.clear()
-            self._stored.set()
 
     async def follows(self, before: Identity | None) -> bool:
         """Ask the coordinator at once; return whether the member has another epoch by then."""
@@ -141,6 +148,8 @@ class ConsumerMember:
         done = {str(partition): at for partition, at in positions.items()}
         self._committed = {**self._committed, **done}  # a new one: other threads read statistics
         self._succeeded += 1
+        self._withheld.clear()
+        self._stored.set()
 
     @property
     def commits(self) -> CommitStatistics:
@@ -165,6 +174,7 @@ class ConsumerMember:
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVING):
                 try:
+                    self._pending = self._withheld | self._pending
                     if self._pending:
                         await self._commit()
                     last = _LEAVES_FOR_NOW if static else _LEAVES
@@ -259,6 +269,7 @@ class ConsumerMember:
         self._identity = identity or self._as(_LEAVES)
         self._give_up_by = self._renewed = self.valid_until = math.inf
         self._pending.clear()
+        self._withheld.clear()
         self._stored.set()
         await holder.lose([str(each.partition) for each in sorted(lost)])
 
@@ -327,11 +338,12 @@ class ConsumerMember:
         await holder.hand_over(names, until)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
-                while any(each.partition in self._pending for each in given):
+                while any(each.partition in self._pending | self._withheld for each in given):
                     self._stored.clear()
                     await self._stored.wait()
         for each in given:
             self._pending.pop(each.partition, None)
+            self._withheld.pop(each.partition, None)
         self._own(self._owned - given)
 
     async def _take(self, holder: SplitHolder, taken: frozenset[AssignedPartition]) -> None:

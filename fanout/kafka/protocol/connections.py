@@ -7,7 +7,7 @@ import logging
 import math
 import ssl
 from collections import Counter, defaultdict
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol, final
@@ -279,8 +279,9 @@ class Connections:
 
     async def _renew(self, server: Server, lane: Lane, old: BrokerConnection) -> BrokerConnection:
         """Replace a connection whose session ends soon, or keep it while that is impossible."""
-        # A broker that writes records wants them in their order.
-        await old.finish()
+        with suppress(TimeoutError):  # then it has hung
+            async with asyncio.timeout(self._options.request_timeout):
+                await old.finish()  # a broker that writes records wants them in their order
         try:
             new = await self._open_connection(server, lane)
         except KafkaError as error:

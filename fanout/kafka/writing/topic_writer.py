@@ -225,6 +225,9 @@ class TopicWriter:
     async def abort(self) -> None:
         """Abort the records since the last commit; readers with `read_committed` never see them.
 
+        A stream of a group goes on where it is: write again what was delivered since that commit,
+        or open the stream anew.
+
         Raises:
             StreamStateError: If the writer has no transactional id.
             FanOutError: As for `commit`.

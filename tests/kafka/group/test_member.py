@@ -483,6 +483,43 @@ async def test_a_transaction_waits_for_the_commit_before_it() -> None:
 
 
 @in_virtual_time
+async def test_what_is_acknowledged_and_not_committed_is_stored_by_the_next_transaction() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0, 1)
+    coordinator.stored_offsets = {each: Stored(5, '{"partitions": 4}') for each in ORDERS}
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        member.store({"orders-0": Cursor(20), "orders-1": Cursor(7)})
+        shared: Any = SimpleNamespace(claim=lambda positions: positions, settle=lambda _: None)
+        positions = MemberPositions(shared, member, {"orders-0": Cursor(30)})
+        claim = await positions.claim()
+        assert claim.offsets == {ORDERS[0]: 31, ORDERS[1]: 8}
+        coordinator.assignment = assigned(0)
+        await asyncio.sleep(2 * INTERVAL)
+        assert ORDERS[1] in {each.partition for each in member._owned}  # until it is stored
+        positions.stored(claim)
+        await asyncio.sleep(2 * INTERVAL)
+        assert ORDERS[1] not in {each.partition for each in member._owned}
+        assert coordinator.commits == []
+        assert (await positions.claim()).offsets == {ORDERS[0]: 31}
+    assert coordinator.commits == []
+
+
+@in_virtual_time
+async def test_what_a_transaction_has_not_stored_is_committed_at_the_end() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    coordinator.stored_offsets = {each: Stored(5, '{"partitions": 4}') for each in ORDERS}
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        member.store({"orders-0": Cursor(20)})
+        await member.commits_nothing()
+        await asyncio.sleep(1)
+        assert coordinator.commits == []
+    assert coordinator.commits == [{ORDERS[0]: 21}]
+
+
+@in_virtual_time
 async def test_a_member_that_is_refused_asks_who_it_is() -> None:
     coordinator, owner = Coordinator(), Owner()
     coordinator.assignment = assigned(0)
