@@ -314,3 +314,13 @@ def test_an_answer_may_be_a_view_of_what_came(codec: str) -> None:
         (part,) = parts
         assert part.records["offset"].to_pylist() == [row[2] for row in whole.rows]
         assert part.records["value"].to_pylist() == [b"v"] * 6
+
+
+def test_a_part_that_is_cut_has_the_epoch_of_its_own_last_record() -> None:
+    def of_epoch(epoch: int, base: int) -> bytes:
+        data = batch([BatchRow(number, 0, None, b"v") for number in range(3)], base=base)
+        return data[:12] + epoch.to_bytes(4) + data[16:]  # outside of the checksum
+
+    fetched = Fetched(6, 6, 0, [], of_epoch(4, 0) + of_epoch(5, 3))
+    parts = decode_fetched(fetched, PARTITION, offset=0, read_committed=True, max_bytes=1)
+    assert [(part.next_offset, part.leader_epoch) for part in parts] == [(3, 4), (6, 5)]

@@ -113,7 +113,7 @@ def _reversed(merged: ast.Dict) -> ast.Dict:
 
 
 _LEFT_OUT: Final = node(
-    ast.If, test=node(ast.BoolOp, op=ast.Or, values=[ANY, ANY, ANY]), body=[ANY, ast.Continue]
+    ast.If, test=node(ast.BoolOp, op=ast.Or, values=[ANY, ANY, ANY]), body=[ANY, ANY, ast.Continue]
 )
 _COMPARED_ABOVE: Final = node(ast.Compare, left=ast.Name, ops=[ast.Gt])
 _CHECKSUM: Final = node(ast.Compare, left=ast.Call, ops=[ast.NotEq])
