@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from fanout.decoding import Avro, Json
 from fanout.decoding.avro_columns import Bytes
+from fanout.decoding.avro_plan import UnresolvedError, plan
+from fanout.decoding.avro_schema import parse_avro
 from fanout.errors import OptionError
 from tests.decoding.avro_schemas import agrees, evolved, schemas, values
 
@@ -280,6 +282,27 @@ def test_records_of_a_schema_that_does_not_fit_are_bad(later: Any, reason: str) 
         [],
         dict.fromkeys(range(10), f"it was written with another schema: {reason}"),
     )
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "reason"),
+    [
+        (("long", "timestamp-millis"), ("long", "timestamp-micros"), "is timestamp-millis, not"),
+        (("long", "timestamp-micros"), ("long", "timestamp-millis"), "is timestamp-micros, not"),
+        (("int", "time-millis"), ("int", "date"), "is time-millis, not date"),
+        (("int", None), ("long", "timestamp-millis"), "is int, and the schema has long"),
+    ],
+)
+def test_a_time_never_becomes_another_one(
+    writer: tuple[str, str | None], reader: tuple[str, str | None], reason: str
+) -> None:
+    def order(kind: str, logical: str | None) -> str:
+        of_kind = {"type": kind} if logical is None else {"type": kind, "logicalType": logical}
+        fields = [{"name": "at", "type": of_kind}]
+        return json.dumps({"type": "record", "name": "Order", "fields": fields})
+
+    with pytest.raises(UnresolvedError, match=reason):
+        plan(parse_avro(order(*writer)), parse_avro(order(*reader)))
 
 
 def single_object(schema: Any) -> bytes:
