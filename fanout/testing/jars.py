@@ -128,12 +128,15 @@ def fill_once(home: Path, fill: Callable[[Path], Path]) -> Path:
     return home
 
 
-def retrieve(module: str, work: Path, pattern: str, otherwise: str) -> None:
+def retrieve(
+    module: str, work: Path, pattern: str, otherwise: str, *, settings: str | None = None
+) -> None:
     """Resolve the text of an `ivy.xml`; copy its jars below `work`, to paths of an Ivy pattern."""
     java, ivy = java_and_ivy()
     (work / "ivy.xml").write_text(module)
     command = [java, "-cp", ivy, "org.apache.ivy.Main", "-ivy", "ivy.xml"]
     command += ["-confs", "default", "-cache", "ivy", "-retrieve", pattern]
+    command += [] if settings is None else ["-settings", settings]
     run(command, work, otherwise)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from fanout.errors import SetupError
 from fanout.spark.hadoop.session_checks import require_java
-from fanout.testing.jars import cache_directory, fill_once
+from fanout.testing.jars import IVY_MODULE, cache_directory, fill_once, progress, retrieve
 from fanout.testing.kafka.server_process import KeptServer
 from fanout.testing.ports import free_ports
 
@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME: Final = "apicurio-registry-app-3.0.9"
-_URL: Final = f"https://repo.maven.apache.org/maven2/io/apicurio/apicurio-registry-app/3.0.9/{_NAME}-all.tar.gz"
+_DEPENDENCY: Final = """\
+    <dependency org="io.apicurio" name="apicurio-registry-app" rev="3.0.9" conf="default">
+      <artifact name="apicurio-registry-app" type="tar.gz" ext="tar.gz" m:classifier="all"/>
+    </dependency>"""
+# The archive needs no other one, and its description names a parent that is not published.
+_SETTINGS: Final = """\
+<ivysettings>
+  <settings defaultResolver="maven"/>
+  <resolvers><ibiblio name="maven" m2compatible="true" usepoms="false"/></resolvers>
+</ivysettings>
+"""
 _SHA256: Final = "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"
 # It starts within 30 seconds on a busy machine; this passes only if a test fails.
 _START_TIMEOUT: Final = 120.0
@@ -50,11 +60,12 @@ def serve_apicurio() -> Iterator[str]:
 
 
 def _fetch(work: Path) -> Path:
-    archive = work / "archive"
-    try:
-        urllib.request.urlretrieve(_URL, archive)
-    except OSError as error:
-        raise SetupError("Apicurio is not to be had: check the network") from error
+    with progress(f"Downloading Apicurio into {work.parent}, once"):
+        (work / "settings.xml").write_text(_SETTINGS)
+        otherwise = "Apicurio is not to be had: check the network"
+        module = IVY_MODULE.format(_DEPENDENCY)
+        retrieve(module, work, "[artifact].[ext]", otherwise, settings="settings.xml")
+    archive = work / "apicurio-registry-app.tar.gz"
     if hashlib.sha256(archive.read_bytes()).hexdigest() != _SHA256:
         raise SetupError("Apicurio is not the pinned one: its SHA-256 differs")
     with tarfile.open(archive) as files:
