@@ -147,4 +147,4 @@ def _create_queue(client: Any) -> None:
     created = call("CreateQueue", {"QueueName": QUEUE, "StreamConfigurationList": [start]})
     arn = created["QueueDescription"]["QueueARN"]
     while call("DescribeQueue", {"QueueARN": arn})["QueueDescription"]["QueueStatus"] != "ACTIVE":
-        time.sleep(0.05)
+        time.sleep(0.05)  # a queue does not tell when it is active

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyspark
 import pytest
+from pyspark.sql import functions as sf
 
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.drain import Drained
@@ -243,6 +244,22 @@ def test_a_batch_of_several_segments_ends_where_the_last_one_does(
     later.run(1, PendingBatch(later.ledger.pending.left), recorder)
     assert bench.again().ledger.positions() == at(6)
     assert recorder.sequences == [1, 2, 3, 4, 5, 6]
+
+
+def test_rows_are_in_the_order_of_their_segments_although_a_later_one_is_larger(
+    bench: Bench,
+) -> None:
+    """Sinks number the rows of a batch so."""
+    small, large = bench.filled(b"x"), bench.filled(*[bytes(200)] * 50, after=1)
+    pending = tuple(bench.ledger.pending.keep(each, "") for each in (small, large))
+    seen: list[int] = []
+
+    def handle(df: DataFrame, _: int) -> None:
+        numbered = df.select("sequence", sf.monotonically_increasing_id().alias("number"))
+        seen.extend(row.sequence for row in numbered.sort("number").collect())
+
+    bench.run(0, PendingBatch(pending), handle)
+    assert seen == list(range(1, 52))
 
 
 def test_what_an_earlier_run_has_left_pending_is_read_whole_before_it_is_handled(

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Literal, TypeAlias, final
 
 from py4j.protocol import Py4JError
@@ -352,4 +353,6 @@ class BatchRunner:
                     f"the segment {file.name} in {self._storage.location} {found}; restore this "
                     f"file alone from a backup, or start with a new checkpoint location"
                 )
-        return self._reader.parquet(*(self._storage.uri(file.name) for file in files))
+        # Of one read Spark takes the largest file first, and a key would lose its order.
+        frames = [self._reader.parquet(self._storage.uri(file.name)) for file in files]
+        return reduce(lambda whole, frame: whole.union(frame), frames)
