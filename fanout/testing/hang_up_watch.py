@@ -32,8 +32,10 @@ class HangUpWatch:
         self._name = name
         self._lock = threading.Lock()
         self._watched: dict[int, _Watched] = {}
-        # Descriptors that the thread has to look at again.
+        # Descriptors that the thread has to look at again, and whose they were when it last looked:
+        # a descriptor that was closed is soon that of another connection.
         self._changed: set[int] = set()
+        self._polled: dict[int, _Watched] = {}
         self._waker = Waker()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -100,6 +102,9 @@ class HangUpWatch:
             if entry is None or entry.on_gone is None:
                 # One that has hung up would be ready for ever.
                 poll.unregister(number)
+                self._polled.pop(number, None)
+            else:
+                self._polled[number] = entry
         deadlines = [each.deadline for each in self._watched.values() if each.deadline is not None]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
@@ -108,7 +113,8 @@ class HangUpWatch:
         callbacks = []
         with self._lock:
             for number, entry in self._watched.items():
-                if number in ready and entry.on_gone is not None:
+                told = number in ready and self._polled.get(number) is entry
+                if told and entry.on_gone is not None:
                     callbacks.append(entry.on_gone)
                     entry.on_gone = None
                     self._changed.add(number)
