@@ -53,9 +53,12 @@ _SETTINGS_AGE: Final = 60.0
 # Seconds before a heartbeat that failed is sent again.
 _PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 1.0
+# Seconds from the answer to a commit to the next one, with all that was acknowledged meanwhile.
+_BETWEEN_COMMITS: Final = 0.1
 # A process that has died keeps its static id for one session.
 _INSTANCE_SESSIONS: Final = 1.5
 _LEAVING: Final = 5.0  # seconds that leaving may take
+_LAST_COMMITS: Final = 5  # before a member leaves without one
 
 
 @final
@@ -92,6 +95,7 @@ class ConsumerMember:
         self._owned_changed = False
         self._beat, self._change, self._store = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._stored, self._told = asyncio.Event(), asyncio.Event()
+        self._giving_up = asyncio.Event()  # commits are urgent then
         self._committing = asyncio.Lock()
         self._pending: dict[Partition, Cursor] = {}
         # What was acknowledged and is left to the next transaction.
@@ -175,13 +179,23 @@ class ConsumerMember:
             async with asyncio.timeout(_LEAVING):
                 try:
                     self._pending = self._withheld | self._pending
-                    if self._pending:
-                        await self._commit()
+                    await self._commit_the_last()
                     last = _LEAVES_FOR_NOW if static else _LEAVES
                     await self._calls.heartbeat(self._as(last))
                 except (KafkaError, OSError, FanOutError) as error:
                     prefer_cancellation(error)
                     log.warning("cannot leave the group %s: %s", self.group, text_of(error))
+
+    async def _commit_the_last(self) -> None:
+        """Commit what is pending; a heartbeat whose answer nobody took may have moved the epoch."""
+        for _ in range(_LAST_COMMITS):
+            if await self._commit():
+                return
+            answer = await self._calls.heartbeat(self._identity, owned=self._owned)
+            if answer.code:
+                return
+            self._identity = self._as(answer.epoch)
+            await asyncio.sleep(_PAUSE)
 
     # Heartbeats.
 
@@ -335,6 +349,7 @@ class ConsumerMember:
             return
         until = self._clock() + self._handover_timeout
         names = [str(each.partition) for each in sorted(given)]
+        self._giving_up.set()
         await holder.hand_over(names, until)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
@@ -344,6 +359,7 @@ class ConsumerMember:
         for each in given:
             self._pending.pop(each.partition, None)
             self._withheld.pop(each.partition, None)
+        self._giving_up.clear()
         self._own(self._owned - given)
 
     async def _take(self, holder: SplitHolder, taken: frozenset[AssignedPartition]) -> None:
@@ -403,7 +419,11 @@ class ConsumerMember:
                 done = False
             self._succeeded, self._failed = self._succeeded + done, self._failed + (not done)
             failures = 0 if done else failures + 1
-            if not done:
+            if done:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_BETWEEN_COMMITS):
+                        await self._giving_up.wait()
+            else:
                 await asyncio.sleep(max(_PAUSE, self._jitter.delay(failures)))
                 self._store.set()
 

@@ -120,8 +120,12 @@ class OwnTransactions:
             FanOutError: As `KafkaWriter.flush` and `Transactions.end`.
         """
         await self._check()
+        if self._delivered is not None:
+            await self.commit_delivered(self._delivered)
         again = asyncio.get_running_loop().time() >= self._store_again_at
-        known = self._stored | dict(offsets)
+        # A commit that was cancelled may have stored its offsets, or not.
+        unsure = self._new.offsets if self._new is not None else {}
+        known = self._stored | dict(unsure) | dict(offsets)
         new = {p: at for p, at in known.items() if again or self._stored.get(p) != at}
         if not self._open and not new:
             return

@@ -52,6 +52,8 @@ class Coordinator:
         self.takes = 0.0  # seconds that a heartbeat takes
         self.commit_codes: dict[Partition, int] = {}
         self.commit_takes = 0.0
+        self.is_strict = False  # it refuses the commits of another epoch
+        self.stale = 0
         self.stored_takes = 0.0
         self.heartbeats: list[tuple[float, int, frozenset[AssignedPartition] | None]] = []
         self.commits: list[dict[Partition, int]] = []
@@ -92,6 +94,9 @@ class Coordinator:
     async def commit(
         self, member: Identity, positions: Mapping[Partition, Cursor], texts: Mapping[str, str]
     ) -> Mapping[Partition, int]:
+        if self.is_strict and member.epoch != self.epoch:
+            self.stale += 1
+            return dict.fromkeys(positions, Code.STALE_MEMBER_EPOCH)
         assert member.epoch == self.epoch
         assert texts == {"orders": '{"partitions": 4}'}
         self.commits.append({partition: next_offset(at) for partition, at in positions.items()})
@@ -404,6 +409,23 @@ async def test_a_commit_that_fails_is_tried_again() -> None:
 
 
 @in_virtual_time
+async def test_a_busy_member_commits_ten_times_a_second() -> None:
+    """Each commit costs the broker a write, and the member a millisecond."""
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        coordinator.commits.clear()
+        for offset in range(1000):
+            member.store({"orders-0": Cursor(offset)})
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
+        assert len(coordinator.commits) in {10, 11}
+        assert coordinator.commits[0] == {ORDERS[0]: 1}  # the first one at once
+        assert coordinator.commits[-1] == {ORDERS[0]: 1000}
+
+
+@in_virtual_time
 async def test_what_is_acknowledged_is_committed_when_a_member_leaves() -> None:
     coordinator, owner = Coordinator(), Owner()
     coordinator.assignment = assigned(0)
@@ -413,6 +435,23 @@ async def test_what_is_acknowledged_is_committed_when_a_member_leaves() -> None:
         member.store({"orders-0": Cursor(20)})
     assert coordinator.commits[-1] == {ORDERS[0]: 21}
     assert coordinator.heartbeats[-1][1] == -2  # it keeps its partitions for a restart
+
+
+@in_virtual_time
+async def test_the_last_commit_has_the_epoch_of_a_heartbeat_that_was_on_its_way() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    coordinator.stored_offsets = {each: Stored(5, '{"partitions": 4}') for each in ORDERS}
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        coordinator.takes = 2.0
+        await asyncio.sleep(INTERVAL)  # nobody waits for the answer to this heartbeat
+        coordinator.epoch, coordinator.is_strict = 2, True
+        member.store({"orders-0": Cursor(20)})
+        await asyncio.sleep(0)
+    assert coordinator.stale
+    assert coordinator.commits == [{ORDERS[0]: 21}]
+    assert [epoch for _, epoch, _ in coordinator.heartbeats[-2:]] == [1, -1]
 
 
 @in_virtual_time

@@ -1,11 +1,12 @@
-"""Positions that do not move are stored again, before brokers forget them."""
+"""Positions are stored again: before brokers forget them, and after a commit that was cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from fanout.kafka.group.calls import GroupOffsets
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.commits import STORED_AGAIN
 from fanout.kafka.transactions.outcome import TransactionOutcome
@@ -13,7 +14,9 @@ from fanout.kafka.writing.own_transactions import OwnTransactions
 from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
+
+    from fanout.kafka.group.transactional import MemberPositions
 
 A, B = Partition("t", 0), Partition("t", 1)
 
@@ -24,6 +27,8 @@ class Cluster:
     def __init__(self) -> None:
         self.stored: list[Mapping[Partition, int]] = []
         self.queued = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def flush(self) -> None:
         pass
@@ -32,6 +37,7 @@ class Cluster:
         pass
 
     async def store_offsets(self, *arguments: Any) -> None:
+        await self.answers.wait()
         self.stored.append(arguments[-1].offsets)
 
     async def end(self, *_: object, patience: float) -> TransactionOutcome:
@@ -39,11 +45,15 @@ class Cluster:
         return TransactionOutcome.COMMITTED
 
 
+def transactions(cluster: Any) -> OwnTransactions:
+    joined: Any = SimpleNamespace(transactional_id="x", incarnation=None)
+    return OwnTransactions(cluster, cluster, joined, timeout=60.0)
+
+
 @in_virtual_time
 async def test_all_positions_are_stored_again_now_and_then() -> None:
-    cluster: Any = Cluster()
-    joined: Any = SimpleNamespace(transactional_id="x", incarnation=None)
-    own = OwnTransactions(cluster, cluster, joined, timeout=60.0)
+    cluster = Cluster()
+    own = transactions(cluster)
     await own.commit({A: 1, B: 1})
     await own.commit({A: 1, B: 1})
     assert cluster.stored == [{A: 1, B: 1}]
@@ -60,3 +70,49 @@ async def test_all_positions_are_stored_again_now_and_then() -> None:
     assert cluster.stored[-1] == moved
     assert cluster.stored.count(moved) == 1
     assert own.statistics().committed == len(cluster.stored)
+
+
+class Delivered:
+    """What a member has delivered."""
+
+    def __init__(self) -> None:
+        self.taken: list[Mapping[Partition, int]] = []
+
+    async def claim(self) -> GroupOffsets:
+        return GroupOffsets("shop", {A: 7}, {})
+
+    def stored(self, claim: GroupOffsets) -> None:
+        self.taken.append(claim.offsets)
+
+
+async def cancelled(commit: Coroutine[Any, Any, None]) -> None:
+    """Cancel a commit while its positions are on their way."""
+    task = asyncio.create_task(commit)
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+@in_virtual_time
+async def test_a_cancelled_commit_is_finished_with_its_positions() -> None:
+    cluster = Cluster()
+    own = transactions(cluster)
+    cluster.answers.clear()
+    await cancelled(own.commit({A: 5}))
+    cluster.answers.set()
+    await own.commit({})
+    assert cluster.stored == [{A: 5}]
+    await own.commit({B: 1})
+    assert cluster.stored == [{A: 5}, {B: 1}]
+
+
+@in_virtual_time
+async def test_a_cancelled_commit_is_finished_with_the_positions_of_its_member() -> None:
+    cluster, delivered = Cluster(), Delivered()
+    own = transactions(cluster)
+    cluster.answers.clear()
+    await cancelled(own.commit_delivered(cast("MemberPositions", delivered)))
+    cluster.answers.set()
+    await own.commit({})
+    assert cluster.stored == delivered.taken == [{A: 7}]
