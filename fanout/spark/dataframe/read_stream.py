@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from fanout.core.error_text import text_of
+from fanout.core.membership import refuse_group
 from fanout.errors import OptionError, SetupError
 from fanout.spark.dataframe.driver_landings import RemoteLanding, of_this_process
 from fanout.spark.dataframe.source_options import LandedSource
@@ -29,6 +30,7 @@ def read_stream(
     landers: int | None = None,
     control_port: int = 0,
     options: Mapping[str, str | int | float | bool] | None = None,
+    group: None = None,
 ) -> DataFrame:
     """Return a streaming DataFrame of a source, which its query lands by itself.
 
@@ -50,12 +52,18 @@ def read_stream(
         control_port: The port of the driver to which landers connect; 0 for any that is free.
         options: More options of `format("fanout")` by their names, such as
             `{"reader": "sessions", "maxRecordsPerTrigger": 100_000, "keep": "7d"}`.
+        group: A landing joins no group: anything but None is refused.
 
     Raises:
         OptionError: An option is unknown or malformed, the source is a share group, or it cannot be
             sent.
         SetupError: It is a session of Spark Connect, it is stopped, or pyspark is too old.
     """
+    refuse_group(
+        group,
+        "a landing has the positions of all splits; leave it out, and share the work among landers "
+        "on Spark's executors by landers=8",
+    )
     require_classic(spark)
     try:
         from fanout.spark.dataframe.data_source import LandingDataSource  # noqa: PLC0415 - needs pyspark 4

@@ -90,6 +90,11 @@ def test_the_error_of_a_source_ends_the_query(
             {"options": {"Landing": "/lake"}},
             "landing is an argument of read_stream; leave it out of options",
         ),
+        (
+            ManualSource(),
+            {"group": "orders-app"},
+            "group cannot be used here: a landing has the positions of all splits; leave it out",
+        ),
         (ManualSource(), {"landers": 0}, "landers=0 must be at least 1"),
         (
             ManualSource(),
