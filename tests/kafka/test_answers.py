@@ -26,7 +26,6 @@ from aiokafka.protocol.transaction import (
     AddOffsetsToTxnResponse_v0,
     AddPartitionsToTxnResponse_v0,
     InitProducerIdResponse_v0,
-    TxnOffsetCommitResponse_v0,
 )
 
 from fanout.core.backoff import Backoff, FullJitter
@@ -46,7 +45,7 @@ from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.error_codes import CODE_NAMES, RETRIABLE, error_of
 from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest, FetchResponse_v12
 from fanout.kafka.protocol.messages.transactions import (
-    MemberSetsOffsetsRequest,
+    TxnOffsetCommitRequest,
     TxnOffsetCommitResponse_v3,
 )
 from fanout.kafka.reading.client import start_client
@@ -514,9 +513,9 @@ async def test_offsets_that_are_left_out_are_set_again() -> None:
     connections: Any = Answering(
         AddOffsetsToTxn=AddOffsetsToTxnResponse_v0(0, 0),
         TxnOffsetCommit=[
-            TxnOffsetCommitResponse_v0(0, []),
-            TxnOffsetCommitResponse_v0(0, [("t", [(0, 0)])]),
-            TxnOffsetCommitResponse_v0(0, [("t", [(0, 0), (1, 0)])]),
+            TxnOffsetCommitResponse_v3(0, [], {}),
+            TxnOffsetCommitResponse_v3(0, [("t", [(0, 0, {})], {})], {}),
+            TxnOffsetCommitResponse_v3(0, [("t", [(0, 0, {}), (1, 0, {})], {})], {}),
         ],
     )
     transactions = Transactions(TransactionCalls(connections), jitter=JITTER, patience=60.0)
@@ -529,7 +528,7 @@ CLAIM: Final = GroupOffsets("g", {ONE: 1}, {"t": "text"}, Identity("member", 5, 
 
 def set_by_a_member(*codes: int) -> Any:
     answers = [TxnOffsetCommitResponse_v3(0, [("t", [(0, code, {})], {})], {}) for code in codes]
-    return Answering(AddOffsetsToTxn=AddOffsetsToTxnResponse_v0(0, 0), MemberSetsOffsets=answers)
+    return Answering(AddOffsetsToTxn=AddOffsetsToTxnResponse_v0(0, 0), TxnOffsetCommit=answers)
 
 
 @pytest.mark.parametrize("code", [22, 25, 82, 110, 113])
@@ -547,7 +546,7 @@ async def test_offsets_of_a_member_are_set_again_while_the_coordinator_moves(cod
     connections = set_by_a_member(code, code, 0)
     transactions = Transactions(TransactionCalls(connections), jitter=JITTER, patience=60.0)
     await transactions.store_offsets("id", OURS, CLAIM)
-    assert connections.sent["MemberSetsOffsets"] == 3
+    assert connections.sent["TxnOffsetCommit"] == 3
 
 
 @pytest.mark.parametrize("code", [47, 48, 49])
@@ -560,7 +559,7 @@ async def test_offsets_of_a_member_are_no_error_in_a_transaction_that_has_ended(
 
 def test_a_member_sets_offsets_in_the_bytes_of_version_3() -> None:
     """As TxnOffsetCommitRequest.json has them: compact strings, and a byte for tagged fields."""
-    request = MemberSetsOffsetsRequest(
+    request = TxnOffsetCommitRequest(
         ("id", "g", 7, 3), ("m", 5, None), [("t", [(0, 10, 4, "text")])]
     )
     built = request.prepare({28: (0, 5)})

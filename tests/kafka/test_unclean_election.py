@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 import fanout
-from fanout.kafka import Cluster, ConsumerGroup, KafkaSource, Security
+from fanout.kafka import Cluster, ConsumerGroup, KafkaSource, Security, open_writer
 from fanout.testing.kafka.cluster import KafkaCluster
 from tests.support.groups import KAFKA_CLUSTERS
 from tests.support.patience import PATIENCE
@@ -160,3 +160,23 @@ async def test_a_landing_that_goes_on_says_so(case: Case, tmp_path: Path) -> Non
     await asyncio.to_thread(case.lose)
     with pytest.raises(fanout.SplitFailedError, match=r"was cut off at offset 10 by an unclean"):
         await land(case, tmp_path)
+
+
+async def test_the_positions_of_a_transaction_say_so(case: Case) -> None:
+    await asyncio.to_thread(case.cluster.create_topic, f"{case.topic}-copy", 1, {}, replicas=3)
+    options: dict[str, Any] = {"topic": f"{case.topic}-copy", "transactional_id": case.topic}
+    async with open_writer(case.source.cluster, **options) as writer:
+        first = await writer.positions(case.source)
+        async with fanout.open(case.source, resume=first) as stream:
+            await read(stream, 10)
+            await asyncio.to_thread(case.put_on_one_node)
+            await read(stream, 10)
+            await writer.commit(stream.delivered)
+    await asyncio.to_thread(case.lose)
+    async with open_writer(case.source.cluster, **options) as writer:
+        stored = await writer.positions(case.source)
+    async with fanout.open(case.source, resume=stored) as stream:
+        with pytest.raises(
+            fanout.SplitFailedError, match=r"was cut off at offset 10 by an unclean"
+        ):
+            await read(stream, 1)

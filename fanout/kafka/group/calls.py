@@ -136,7 +136,7 @@ class GroupOffsets:
         positions: Mapping[Partition, Cursor],
         group: str,
         texts: Mapping[str, str],
-        member: Identity,
+        member: Identity | None = None,
     ) -> GroupOffsets:
         """Return the offsets behind positions."""
         offsets = {p: next_offset(at) for p, at in positions.items()}

@@ -16,8 +16,8 @@ The error codes mean there (TransactionCoordinator.scala):
 - 88 UNSTABLE_OFFSET_COMMIT: an open transaction has set an offset here (KIP-447).
 - 105 TRANSACTIONAL_ID_NOT_FOUND: the broker has no such transactional id (KIP-664).
 
-TxnOffsetCommit has version 3 where a member of the group sets its offsets (KIP-447). The group's
-coordinator answers (ConsumerGroup.validateOffsetCommit):
+Where a member of the group sets its offsets by TxnOffsetCommit (KIP-447), the group's coordinator
+answers (ConsumerGroup.validateOffsetCommit):
 
 - 22 ILLEGAL_GENERATION, 110, 113: the epoch is older than the assignment of a partition. The member
   may have a newer epoch and the partition still, or have lost it.
@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import (
     ConcurrentTransactions,
@@ -53,7 +53,6 @@ from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
-    TxnOffsetCommitRequest,
 )
 
 from fanout.errors import FanOutError
@@ -70,14 +69,16 @@ from fanout.kafka.protocol.error_codes import (
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
     DescribeTransactionsRequest,
-    MemberSetsOffsetsRequest,
+    TxnOffsetCommitRequest,
 )
+from fanout.kafka.reading.offsets import cursor_before
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.transactions.outcome import TransactionDescription, TransactionState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from fanout.core.positions import Cursor
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.transactions.commit_token import CommitToken
 
@@ -87,6 +88,7 @@ _NOT_OPEN: Final = {
     InvalidProducerIdMapping.errno,
 }
 _MEMBER_REFUSED: Final = frozenset({22, 25, 82, 110, 113})
+_NO_MEMBER: Final = ("", -1, None)
 _UNSTABLE_OFFSET: Final = 88
 _ID_NOT_FOUND: Final = 105
 _MARKED_PARTITION: Final = 0
@@ -174,11 +176,8 @@ class TransactionCalls:
         """
         group, member = stored.group, stored.member
         transaction = (transactional_id, group, incarnation.producer_id, incarnation.epoch)
-        if member is None:
-            rows = [(topic, [(n, at, text) for n, at, _, text in ps]) for topic, ps in stored.rows]
-            request: Any = TxnOffsetCommitRequest(*transaction, rows)
-        else:
-            request = MemberSetsOffsetsRequest(transaction, member.wire, stored.rows)
+        wire = _NO_MEMBER if member is None else member.wire
+        request = TxnOffsetCommitRequest(transaction, wire, stored.rows)
         response = await self._groups.send(group, request)
         codes = {partition: code for partition, code, *_ in partition_rows(response.errors)}
         for partition, code in codes.items():
@@ -192,17 +191,17 @@ class TransactionCalls:
         check_complete(stored.offsets, codes, f"setting offsets of {group}")
         return True
 
-    async def offsets(self, group: str) -> dict[Partition, int]:
+    async def positions(self, group: str) -> dict[Partition, Cursor]:
         """Read all offsets of a group (OffsetFetch), or NotYetError if a transaction is open."""
         response = await self._groups.send(group, CommittedOffsetsRequest(group, None, stable=True))
         raise_if_refused(response.error_code, group, group=group)
-        found: dict[Partition, int] = {}
-        for partition, offset, _, _, code, _ in partition_rows(response.topics):
+        found: dict[Partition, Cursor] = {}
+        for partition, offset, epoch, _, code, _ in partition_rows(response.topics):
             if code == _UNSTABLE_OFFSET:
                 raise NotYetError(f"a transaction with offsets of {group} is still open")
             raise_if_refused(code, group, topic=partition.topic, operation="DESCRIBE")
             if offset >= 0:
-                found[partition] = offset
+                found[partition] = cursor_before(offset, epoch)
         return found
 
     async def end(self, transactional_id: str, incarnation: Incarnation, *, commit: bool) -> bool:

@@ -34,6 +34,7 @@ from fanout.kafka.transactions.outcome import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
+    from fanout.core.positions import Cursor
     from fanout.kafka.cluster import Cluster
     from fanout.kafka.group.calls import GroupOffsets
     from fanout.kafka.partitions import Partition
@@ -191,10 +192,10 @@ class Transactions:
         what = f"the offsets of {stored.group} cannot be stored in a transaction"
         await self._retried(what, call)
 
-    async def stored_offsets(self, group: str) -> Mapping[Partition, int]:
-        """Return all committed offsets of a group; final after `begin`, as for `marked`."""
+    async def stored_positions(self, group: str) -> Mapping[Partition, Cursor]:
+        """Return the positions that a group has committed; final after `begin`, as for `marked`."""
         doing = f"the offsets of the group {group} cannot be read"
-        return await self._retried(doing, lambda: self._calls.offsets(group))
+        return await self._retried(doing, lambda: self._calls.positions(group))
 
     async def end(
         self, transactional_id: str, incarnation: Incarnation, *, patience: float

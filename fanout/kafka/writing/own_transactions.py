@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from fanout.core.positions import Cursor
     from fanout.kafka.group.transactional import MemberPositions
     from fanout.kafka.partitions import Partition
     from fanout.kafka.transactions.transactions import Transactions
@@ -64,7 +65,7 @@ class OwnTransactions:
         self._torn = False
         # From here on a commit may be done, so that nothing may be added to the transaction.
         self._ending = False
-        self._stored: dict[Partition, int] = {}
+        self._stored: dict[Partition, Cursor] = {}
         self._store_again_at = 0.0
         # The offsets that are being added to the open transaction, or were.
         self._new: GroupOffsets | None = None
@@ -77,8 +78,8 @@ class OwnTransactions:
         """Return how many transactions were begun and ended."""
         return TransactionStatistics(self._begun, self._committed, self._aborted)
 
-    async def offsets(self) -> Mapping[Partition, int]:
-        """Return the offsets of the last committed transaction that had any.
+    async def positions(self) -> Mapping[Partition, Cursor]:
+        """Return the positions of the last committed transaction that had any.
 
         StreamStateError is raised if a transaction is open, whose offsets are not known to be
         valid.
@@ -89,7 +90,7 @@ class OwnTransactions:
             raise StreamStateError(
                 "a transaction is open, so that its records would be read again: commit or abort it"
             )
-        return await self._transactions.stored_offsets(self._joined.transactional_id)
+        return await self._transactions.stored_positions(self._joined.transactional_id)
 
     async def write(self, rows: pa.RecordBatch, delivery: Delivery) -> None:
         """Write rows, in a transaction that begins with the first of them."""
@@ -106,8 +107,8 @@ class OwnTransactions:
             if self._writer.queued > before:
                 self._begin()
 
-    async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit the rows since the last commit, and offsets with them.
+    async def commit(self, positions: Mapping[Partition, Cursor]) -> None:
+        """Commit the rows since the last commit, and the offsets behind positions with them.
 
         Offsets that are stored already are stored again now and then: brokers forget each of them
         a time after its own last commit. Where it is cancelled, the rows may be committed; another
@@ -124,15 +125,15 @@ class OwnTransactions:
             await self.commit_delivered(self._delivered)
         again = asyncio.get_running_loop().time() >= self._store_again_at
         # A commit that was cancelled may have stored its offsets, or not.
-        unsure = self._new.offsets if self._new is not None else {}
-        known = self._stored | dict(unsure) | dict(offsets)
+        unsure = {} if self._new is None else self._new.positions
+        known = self._stored | unsure | dict(positions)
         new = {p: at for p, at in known.items() if again or self._stored.get(p) != at}
         if not self._open and not new:
             return
         await self._writer.flush()
         if new:
             self._begin()
-            self._new = GroupOffsets(self._joined.transactional_id, new, {})
+            self._new = GroupOffsets.behind(new, self._joined.transactional_id, {})
             await self._store(self._new)
         self._ending = True
         await self._end()
@@ -273,6 +274,6 @@ class OwnTransactions:
         if self._delivered is not None:
             self._delivered.stored(new)
             return
-        self._stored |= new.offsets
+        self._stored |= new.positions
         if new.offsets.keys() == self._stored.keys():
             self._store_again_at = asyncio.get_running_loop().time() + STORED_AGAIN

@@ -21,7 +21,6 @@ from fanout.kafka.group.member import ConsumerMember
 from fanout.kafka.group.transactional import MemberPositions
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.kafka_source import KafkaSource
-from fanout.kafka.reading.offsets import cursor_before, next_offset
 from fanout.kafka.transactions.transactions import open_transactions
 from fanout.kafka.writing import writer as partition_writer
 from fanout.kafka.writing.delivery import Delivery
@@ -214,11 +213,11 @@ class TopicWriter:
         """
         transactions = self._own_transactions("commit")
         checkpoint = positions.positions if isinstance(positions, Drained) else positions
-        offsets = {} if checkpoint is None else self._offsets(checkpoint)
+        cursors = {} if checkpoint is None else self._cursors(checkpoint)
         member = None if checkpoint is None else _of_member(checkpoint)
         async with self._lock:
             if member is None:
-                await transactions.commit(offsets)
+                await transactions.commit(cursors)
             else:
                 await transactions.commit_delivered(member)
 
@@ -264,11 +263,10 @@ class TopicWriter:
                 f"of its own partitions only"
             )
         async with self._lock:
-            offsets = await transactions.offsets()
-        if offsets:
+            positions = await transactions.positions()
+        if positions:
             splits = {
-                str(each): SplitPosition(each.split, cursor_before(offset))
-                for each, offset in sorted(offsets.items())
+                str(each): SplitPosition(each.split, at) for each, at in sorted(positions.items())
             }
             return Checkpoint(self._identity, splits).to_json()
         first = await resolve_start(source)
@@ -302,14 +300,14 @@ class TopicWriter:
             )
         return self._transactions
 
-    def _offsets(self, checkpoint: Checkpoint) -> dict[Partition, int]:
+    def _cursors(self, checkpoint: Checkpoint) -> dict[Partition, Cursor]:
         if checkpoint.source != self._identity:
             raise StreamStateError(
                 f"these are positions of {checkpoint.source}, not of {self._identity}: a "
                 f"transaction holds positions of its own cluster only"
             )
         return {
-            Partition.of(id_): next_offset(state.position)
+            Partition.of(id_): state.position
             for id_, state in checkpoint.splits.items()
             if isinstance(state.position, Cursor)
         }

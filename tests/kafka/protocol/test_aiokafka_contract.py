@@ -25,7 +25,6 @@ from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
-    TxnOffsetCommitRequest,
 )
 
 from fanout.kafka.partitions import Partition, partition_rows
@@ -48,7 +47,6 @@ VERSIONS: dict[Any, range] = {
     FindCoordinatorRequest: range(1, 2),
     InitProducerIdRequest: range(1),
     AddOffsetsToTxnRequest: range(1),
-    TxnOffsetCommitRequest: range(1),
     EndTxnRequest: range(1),
     CommittedOffsetsRequest: range(7, 8),
     DescribeTransactionsRequest: range(1),
@@ -64,7 +62,6 @@ REQUESTS: dict[Any, Any] = {
     FindCoordinatorRequest: FindCoordinatorRequest("group", 0),
     InitProducerIdRequest: InitProducerIdRequest("orders", 1000),
     AddOffsetsToTxnRequest: AddOffsetsToTxnRequest("orders", 7, 1, "group"),
-    TxnOffsetCommitRequest: TxnOffsetCommitRequest("id", "group", 7, 1, [("orders", [(0, 5, "")])]),
     EndTxnRequest: EndTxnRequest("orders", 7, 1, transaction_result=True),
     CommittedOffsetsRequest: CommittedOffsetsRequest("group", ["orders"], stable=True),
     DescribeTransactionsRequest: DescribeTransactionsRequest("orders"),
@@ -168,7 +165,6 @@ LAYOUTS: list[tuple[Any, tuple[str, ...], list[str]]] = [
         ["throttle_time_ms", "error_code", "producer_id", "producer_epoch"],
     ),
     (AddOffsetsToTxnRequest, (), ["throttle_time_ms", "error_code"]),
-    (TxnOffsetCommitRequest, ("errors", "partition_errors"), ["partition", "error_code"]),
     (EndTxnRequest, (), ["throttle_time_ms", "error_code"]),
 ]
 

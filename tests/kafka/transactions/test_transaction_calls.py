@@ -20,7 +20,6 @@ from aiokafka.protocol.transaction import (
     AddOffsetsToTxnResponse_v0,
     EndTxnResponse_v0,
     InitProducerIdResponse_v0,
-    TxnOffsetCommitResponse_v0,
 )
 
 from fanout.core.backoff import Backoff, FullJitter
@@ -28,6 +27,7 @@ from fanout.errors import ServiceError
 from fanout.kafka.protocol.messages.transactions import (
     DescribeTransactionsResponse_v0,
     OffsetFetchResponse_v7,
+    TxnOffsetCommitResponse_v3,
 )
 from fanout.kafka.transactions.calls import TransactionCalls
 from fanout.kafka.transactions.commit_token import Incarnation
@@ -99,7 +99,7 @@ def announced(code: int = 0) -> tuple[str, Any]:
 
 
 def marked(code: int = 0) -> tuple[str, Any]:
-    return "TxnOffsetCommit", TxnOffsetCommitResponse_v0(0, [("orders", [(0, code)])])
+    return "TxnOffsetCommit", TxnOffsetCommitResponse_v3(0, [("orders", [(0, code, {})], {})], {})
 
 
 def marks(offset: int = -1, code: int = 0, whole: int = 0) -> tuple[str, Any]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from fanout.kafka.group.calls import GroupOffsets
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.commits import STORED_AGAIN
+from fanout.kafka.reading.offsets import NO_EPOCH
+from fanout.kafka.reading.offsets import cursor_before as behind
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.writing.own_transactions import OwnTransactions
 from tests.support.virtual_time import in_virtual_time
@@ -26,6 +28,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.stored: list[Mapping[Partition, int]] = []
+        self.epochs: Mapping[Partition, int] = {}
         self.queued = 0
         self.answers = asyncio.Event()
         self.answers.set()
@@ -39,6 +42,7 @@ class Cluster:
     async def store_offsets(self, *arguments: Any) -> None:
         await self.answers.wait()
         self.stored.append(arguments[-1].offsets)
+        self.epochs = arguments[-1].epochs
 
     async def end(self, *_: object, patience: float) -> TransactionOutcome:
         assert patience == 60.0
@@ -54,12 +58,12 @@ def transactions(cluster: Any) -> OwnTransactions:
 async def test_all_positions_are_stored_again_now_and_then() -> None:
     cluster = Cluster()
     own = transactions(cluster)
-    await own.commit({A: 1, B: 1})
-    await own.commit({A: 1, B: 1})
+    await own.commit({A: behind(1), B: behind(1)})
+    await own.commit({A: behind(1), B: behind(1)})
     assert cluster.stored == [{A: 1, B: 1}]
     for offset in range(2, 52):  # one partition moves once a second, the other one never
         await asyncio.sleep(1)
-        await own.commit({A: offset})
+        await own.commit({A: behind(offset)})
     whole = [offsets for offsets in cluster.stored if B in offsets]
     assert len(whole) == 3
     assert {offsets[B] for offsets in whole} == {1}
@@ -99,11 +103,11 @@ async def test_a_cancelled_commit_is_finished_with_its_positions() -> None:
     cluster = Cluster()
     own = transactions(cluster)
     cluster.answers.clear()
-    await cancelled(own.commit({A: 5}))
+    await cancelled(own.commit({A: behind(5)}))
     cluster.answers.set()
     await own.commit({})
     assert cluster.stored == [{A: 5}]
-    await own.commit({B: 1})
+    await own.commit({B: behind(1)})
     assert cluster.stored == [{A: 5}, {B: 1}]
 
 
@@ -116,3 +120,11 @@ async def test_a_cancelled_commit_is_finished_with_the_positions_of_its_member()
     cluster.answers.set()
     await own.commit({})
     assert cluster.stored == delivered.taken == [{A: 7}]
+
+
+@in_virtual_time
+async def test_positions_are_stored_with_the_leader_epoch_of_the_record_before() -> None:
+    cluster = Cluster()
+    await transactions(cluster).commit({A: behind(5, 3), B: behind(1)})
+    assert cluster.stored == [{A: 5, B: 1}]
+    assert cluster.epochs == {A: 3, B: NO_EPOCH}

@@ -160,8 +160,8 @@ class TxnOffsetCommitRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N
     )
 
 
-class MemberSetsOffsetsRequest(Request[TxnOffsetCommitRequest_v3]):  # type: ignore[misc]
-    """Set offsets in a transaction as a member of their group (KIP-447)."""
+class TxnOffsetCommitRequest(Request[TxnOffsetCommitRequest_v3]):  # type: ignore[misc]
+    """Set offsets in a transaction, as a member of their group (KIP-447) or of none."""
 
     API_KEY = _SET_OFFSETS
 

@@ -266,11 +266,16 @@ class KafkaSimTransport:
                 raise service.error_of(fault)
             near = service.cluster.near(partition, service.now)
             leads = service.cluster.leader(partition, service.now) == broker
-            if near is not None and leads and self._near.rack:
-                self._near.use(partition, near)
+            named = near if leads and self._near.rack else None
+            if named is not None:
                 room, whole = 0, False
             service.moments[KafkaSometimes.REPLICA_READ] += broker == near
-            return service.read(broker, partition, want, sent_responses, room=room, whole=whole)
+            answer = service.read(broker, partition, want, sent_responses, room=room, whole=whole)
+            # A leader names replicas that have the offset, and no others
+            # (ReplicaManager.findPreferredReadReplica).
+            if named is not None:
+                self._near.use(partition, named)
+            return answer
         except KafkaError as error:
             sent_responses.refused[partition, want.offset, type(error).__name__] += 1
             replica = self._near.of(partition) is not None
