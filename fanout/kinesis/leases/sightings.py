@@ -6,6 +6,7 @@ What has not changed for the failover time, as seen here, belongs to nobody who 
 from __future__ import annotations
 
 import math
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import ServiceError
@@ -245,10 +246,12 @@ def missing(listed: Sequence[Split], leases: Mapping[str, Lease]) -> Sequence[Sp
         if (id_ := before.pop()) not in covered:
             covered.add(id_)
             before += parents.get(id_, ())
+    splits = {split.id: split for split in sorted(listed, key=lambda split: split.id)}
+    before_them = {id_: split.parents for id_, split in splits.items()}
     found = []
-    for split in sorted(listed, key=lambda split: split.id):
-        if split.id in covered or not covered.isdisjoint(split.parents):
-            covered.add(split.id)
-        else:
-            found.append(split)
+    for id_ in TopologicalSorter(before_them).static_order():
+        if id_ in covered or not covered.isdisjoint(parents.get(id_, ())):
+            covered.add(id_)
+        elif id_ in splits:
+            found.append(splits[id_])
     return found

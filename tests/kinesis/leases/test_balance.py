@@ -91,3 +91,9 @@ def test_shards_that_nobody_has_read_are_found(leases: str, wanted: str) -> None
     known = {id_: Lease(id_, 1, parents=PARENTS[id_]) for id_ in leases}
     found = missing(LISTED, known)
     assert "".join(split.id for split in found) == wanted
+
+
+def test_a_shard_that_is_listed_after_its_child_goes_before_it() -> None:
+    """The service says nowhere that a child has the later id."""
+    child, parent = Split("a", ("b",)), Split("b")
+    assert missing([child, parent], {}) == [parent, child]
