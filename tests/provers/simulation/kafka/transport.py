@@ -271,11 +271,6 @@ class KafkaSimTransport:
                 room, whole = 0, False
             service.moments[KafkaSometimes.REPLICA_READ] += broker == near
             answer = service.read(broker, partition, want, sent_responses, room=room, whole=whole)
-            # A leader names replicas that have the offset, and no others
-            # (ReplicaManager.findPreferredReadReplica).
-            if named is not None:
-                self._near.use(partition, named)
-            return answer
         except KafkaError as error:
             sent_responses.refused[partition, want.offset, type(error).__name__] += 1
             replica = self._near.of(partition) is not None
@@ -283,6 +278,11 @@ class KafkaSimTransport:
             if replica and isinstance(error, OffsetOutOfRangeError):
                 error = NotLeaderForPartitionError(f"{partition} on the replica {broker}")
             return FetchRefused(sent_responses.gives(error))
+        # A leader names replicas that have the offset, and no others
+        # (ReplicaManager.findPreferredReadReplica).
+        if named is not None:
+            self._near.use(partition, named)
+        return answer
 
     async def _metadata(self, topics: Sequence[str] | None) -> dict[str, Sequence[int] | Exception]:
         service, sent_responses = self._service, self._sent_responses
