@@ -84,11 +84,14 @@ class Avro(Decoder):
 
     @property
     def reader(self) -> str:
-        """The schema that it reads with; empty where records are written with the schema itself."""
-        return "" if self.framing == "none" else _STORED + json.dumps(self.schema)
+        """The schema that it reads with."""
+        return _STORED + json.dumps(self.schema)
 
     def reading(self, reader: str) -> Avro:
-        """Return a decoder that reads with a stored schema; its own is that of a writer then."""
+        """Return a decoder that reads with a stored schema; its own is that of a writer then.
+
+        Without a frame it is that of all writers, so it stays.
+        """
         if self.framing == "none" or not reader.startswith(_STORED):
             return self
         schema = tuple(json.loads(reader.removeprefix(_STORED)))
