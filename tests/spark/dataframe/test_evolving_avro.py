@@ -182,9 +182,12 @@ def test_typed_rows_are_equal_to_what_was_sent(
     query = partial(running, "typed_query", mark, *arguments)
     topic = Topic(kafka_broker, partitions=PARTITIONS)
 
-    def batches() -> list[Path]:
-        """Return what the query has written for each batch."""
-        return [*(tmp_path / "results" / "_spark_metadata").glob("[0-9]*")]
+    def batches() -> int:
+        """Return how many batches the query has written."""
+        return len([*(tmp_path / "results" / "_spark_metadata").glob("[0-9]*")])
+
+    def more_than(before: int) -> bool:
+        return batches() > before
 
     with embedded_registry() as registry:
         producers = Producers(topic, registry)
@@ -194,9 +197,9 @@ def test_typed_rows_are_equal_to_what_was_sent(
             with lander.running():
                 eventually(_has(lander, {*row(0, version)}), "its columns")
                 with query("for ever") as driver:
-                    before = len(batches())
+                    before = batches()
                     wait_until_running(driver)
-                    eventually(lambda n=before: len(batches()) > n, "a batch")
+                    eventually(partial(more_than, before), "a batch")
                     producers.send(version, 30)
                     producers.send(drawn.randrange(version + 1), 10)
                     time.sleep(drawn.uniform(0.0, 3.0))
