@@ -88,10 +88,7 @@ class Avro(Decoder):
         return _STORED + json.dumps(self.schema)
 
     def reading(self, reader: str) -> Avro:
-        """Return a decoder that reads with a stored schema; its own is that of a writer then.
-
-        Without a frame it is that of all writers, so it stays.
-        """
+        """Return a decoder that reads with a stored schema; its own, where there are no frames."""
         if self.framing == "none" or not reader.startswith(_STORED):
             return self
         schema = tuple(json.loads(reader.removeprefix(_STORED)))
