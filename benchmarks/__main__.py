@@ -19,6 +19,7 @@ from benchmarks import (
     consume_kinesis,
     consume_queue,
     consume_share,
+    consume_typed,
     decode,
     decode_records,
     land,
@@ -67,6 +68,7 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
         "kinesis-java": Scenario(consume_java.run, partial(consume_java.run, 1, {1024: 20_000})),
         "kinesis-queue": Scenario(consume_queue.run, partial(consume_queue.run, 1, {1024: 10_000})),
         "kafka": Scenario(consume_kafka.run, partial(consume_kafka.run, 1, {1024: 400_000})),
+        "kafka-typed": Scenario(consume_typed.run, partial(consume_typed.run, 1, {1000: 40_000})),
         "kafka-share": Scenario(
             consume_share.run, partial(consume_share.run, 1, {1024: 50_000}, (1, 4))
         ),
@@ -135,6 +137,10 @@ scenarios with --source kafka, on the real broker, 4 partitions:
 scenario with --source kafka-share, on the real broker, 4 partitions:
   consume  a topic through a share group to Arrow, with 1, 2, 4 and 8 consumers; the peer is a loop
            over one ShareConsumer of confluent-kafka
+
+scenario with --source kafka-typed, on the real broker, 4 partitions:
+  consume  a topic of Avro to columns through fanout.open; the peers are fanout.open without a
+           decoder, and confluent-kafka with fastavro and from_pylist
 
 scenarios that write to the real broker, 4 partitions:
   sink     batches of 50,000 and 5,000 records to a topic, exactly once and at least once; the

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from benchmarks.harness import Measurement, Row
 
 __all__ = (
+    "AT_ONCE",
     "READERS",
     "columns_of_confluent",
     "kafka_source",

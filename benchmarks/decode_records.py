@@ -19,7 +19,7 @@ from fanout.decoding import Avro, Json
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ("SHAPES", "contenders", "run")
+__all__ = ("SHAPES", "bodies_of", "contenders", "run")
 
 BATCH: Final = 4000
 SIZES: Final = (200, 1000)
@@ -83,6 +83,19 @@ def _rows(shape: str, size: int) -> list[dict[str, Any]]:
     ]
 
 
+def bodies_of(shape: str, size: int) -> list[bytes]:
+    """Return records of a shape, as fastavro writes them."""
+    import fastavro  # noqa: PLC0415 - the development environment has it
+
+    parsed = fastavro.parse_schema(json.loads(json.dumps(SHAPES[shape][1])))
+    bodies = []
+    for row in _rows(shape, size):
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, parsed, row)
+        bodies.append(body.getvalue())
+    return bodies
+
+
 def contenders(shape: str, size: int) -> dict[str, Callable[[], pa.RecordBatch | pa.StructArray]]:
     """Return what makes columns of the records of a shape, by the format and the decoder."""
     import fastavro  # noqa: PLC0415 - the development environment has it
@@ -91,11 +104,7 @@ def contenders(shape: str, size: int) -> dict[str, Callable[[], pa.RecordBatch |
     rows = _rows(shape, size)
     documents = [json.dumps(row).encode() for row in rows]
     parsed = fastavro.parse_schema(json.loads(json.dumps(avsc)))
-    bodies = []
-    for row in rows:
-        body = io.BytesIO()
-        fastavro.schemaless_writer(body, parsed, row)
-        bodies.append(body.getvalue())
+    bodies = bodies_of(shape, size)
     as_json, as_avro = Json(ddl), Avro(avsc)
     columns = pa.schema(list(as_json.read(pa.array([], pa.binary()))[0].type))
     parse = msgspec.json.Decoder().decode

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from fanout.testing.kafka.broker import KafkaBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = ("PARTITIONS", "TOPIC", "filled_broker")
 
@@ -26,27 +26,32 @@ _IN_FLIGHT = 50_000
 
 
 @contextmanager
-def filled_broker(record_bytes: int, records: int) -> Iterator[str]:
+def filled_broker(
+    record_bytes: int, records: int, values: Sequence[bytes] | None = None
+) -> Iterator[str]:
     """Run a broker that holds a topic.
 
     Args:
         record_bytes: Bytes of the value of a record on average, some more or less; its key has
             up to nine.
         records: How many there are, over all partitions alike.
+        values: Those of the records, one after the other; random bytes if left out.
 
     Yields:
         The broker's address.
     """
     with KafkaBroker(fast=True) as broker:
         broker.create_topic(TOPIC, PARTITIONS)
-        _produce(broker.bootstrap_servers, record_bytes, records)
+        _produce(broker.bootstrap_servers, record_bytes, records, values)
         yield broker.bootstrap_servers
 
 
-def _produce(servers: str, record_bytes: int, records: int) -> None:
+def _produce(servers: str, record_bytes: int, records: int, values: Sequence[bytes] | None) -> None:
     random = Random(record_bytes)  # noqa: S311 - reproducible, not secret
     # No two records of a topic need have the same length.
-    values = [random.randbytes(record_bytes + number % 17 - 8) for number in range(_VALUES)]
+    values = values or [
+        random.randbytes(record_bytes + number % 17 - 8) for number in range(_VALUES)
+    ]
     producer = Producer(
         {
             "bootstrap.servers": servers,

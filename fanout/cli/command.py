@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin
 import typer
 
 from fanout._exports import naming_extras
-from fanout._kafka_secrets import SECRET_VARIABLES
+from fanout._secret_variables import REGISTRY_SECRETS, SECRET_VARIABLES
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import FanOutError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 # Secrets are no options, which would show in the list of processes.
-_WORDS: Final = SECRET_VARIABLES | {"servers": "--bootstrap-servers"}
+_WORDS: Final = SECRET_VARIABLES | REGISTRY_SECRETS | {"servers": "--bootstrap-servers"}
 _words_of_command: ContextVar[Mapping[str, str]] = ContextVar("words", default=_WORDS)
 
 

@@ -14,7 +14,8 @@ import typer
 from fanout.cli.command import ExitCode, fanout_command
 from fanout.cli.common import Json, SourceName, age, aware_time, parse_source, print_json
 from fanout.cli.metrics_port import MetricsPort, served_metrics
-from fanout.cli.service_options import AwsOptions, ClusterOptions
+from fanout.cli.service_options import AwsOptions, ClusterOptions, SchemaOptions, typed
+from fanout.core.option_checks import one_of
 from fanout.core.sentence import Option
 from fanout.errors import OptionError
 
@@ -63,6 +64,9 @@ def land(
     compression: Annotated[
         str, typer.Option(help="Of the files: zstd, snappy, lz4, gzip or none.")
     ] = "zstd",
+    new_columns: Annotated[
+        str, typer.Option(help="Columns that the landing lacks: add or ignore them.")
+    ] = "add",
     partition_by_date: Annotated[
         str | None,
         typer.Option(
@@ -120,6 +124,17 @@ def land(
         ),
     ] = None,
     kafka: ClusterOptions,
+    schemas: SchemaOptions,
+    columns: Annotated[
+        list[str] | None,
+        typed("A column of the source to keep, such as key; can be repeated.", "--column"),
+    ] = None,
+    into: Annotated[
+        str | None, typed("Put all fields into one column, a struct.", metavar="COLUMN")
+    ] = None,
+    on_bad_record: Annotated[
+        str, typed("fail, the default, or gap, which leaves a bad record out and counts it.")
+    ] = "fail",
     metrics_port: MetricsPort = None,
     json: Json = False,
 ) -> None:
@@ -133,18 +148,24 @@ def land(
 
     `fanout land kafka://orders ./orders --bootstrap-servers broker:9092 --available-now`
 
+    `fanout land kafka://orders ./orders --decode avro --registry https://registry:8081`
+
     Each file is one line of output, with `--json` as an object. The exit code is 0 when it was told
     to end, or has landed what was there. A second signal ends it at once: with 143 for SIGTERM, and
     130 for Ctrl-C.
     """
     service, name = parse_source(source, kinesis={"consumer": consumer}, kafka={"group": group})
+    decoder = schemas.decoder(name.split(",") if service == "kafka" else (), columns or (), into)
+    one_of("on_bad_record", on_bad_record, "fail", "gap")
+    decoding = {"decode": decoder, "on_bad_record": on_bad_record}
     reading = (
-        _kinesis(name, consumer, start, aws)
+        _kinesis(name, consumer, start, aws, **decoding)
         if service == "kinesis"
-        else _kafka(name, kafka, start, group)
+        else _kafka(name, kafka, start, group, **decoding)
     )
     options = {
         "compression": compression,
+        "new_columns": new_columns,
         "partition_by_date": partition_by_date,
         "keep": keep,
         "keep_for_readers": keep_for_readers,
@@ -244,12 +265,16 @@ def _end_at_once(number: signal.Signals) -> NoReturn:
     os._exit(128 + number)
 
 
-def _kinesis(stream: str, consumer: str | None, start: str | None, aws: AwsOptions) -> Source:
+def _kinesis(
+    stream: str, consumer: str | None, start: str | None, aws: AwsOptions, **decoding: Any
+) -> Source:
     begin = _start(start, "TRIM_HORIZON", "LATEST", "earliest", "latest")
-    return aws.source(stream, consumer, start=begin)
+    return aws.source(stream, consumer, start=begin, **decoding)
 
 
-def _kafka(topics: str, kafka: ClusterOptions, start: str | None, group: str | None) -> Source:
+def _kafka(
+    topics: str, kafka: ClusterOptions, start: str | None, group: str | None, **decoding: Any
+) -> Source:
     from fanout.kafka.reading.kafka_source import KafkaSource  # noqa: PLC0415 - for help
 
     return KafkaSource(
@@ -257,6 +282,7 @@ def _kafka(topics: str, kafka: ClusterOptions, start: str | None, group: str | N
         topics=topics.split(","),
         start=_start(start, "earliest", "latest", "committed"),
         group_id=group,
+        **decoding,
     )
 
 

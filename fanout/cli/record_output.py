@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import math
 import os
 import re
 import stat
@@ -12,6 +13,8 @@ import sys
 from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from select import PIPE_BUF
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -19,7 +22,8 @@ from fanout.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from datetime import datetime
+
+    import pyarrow as pa
 
     from fanout.core.events import Batch
 
@@ -43,6 +47,12 @@ class Columns:
     value: str
     place: Mapping[str, str]  # the columns that say where it is, by their names in JSON
     headers: str | None = None
+
+    @property
+    def beside_value(self) -> list[str]:
+        """The columns that a decoder keeps, which has the value itself."""
+        headers = [] if self.headers is None else [self.headers]
+        return [self.time, self.key, *self.place.values(), *headers]
 
 
 KINESIS: Final = Columns(
@@ -68,7 +78,7 @@ KAFKA: Final = Columns(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLines:
-    """Make one line of each record whose value matches."""
+    """Make one line of each record whose value matches; one that is decoded is shown as JSON."""
 
     columns: Columns
     # Searched for in a value, whose bytes are escaped where they are not UTF-8.
@@ -78,13 +88,18 @@ class RecordLines:
 
     def of(self, batch: Batch) -> Iterator[str]:
         """Yield the lines of a batch, each with its end."""
+        import pyarrow as pa  # noqa: PLC0415 - for help
+
         write = self._json if self.as_json else self._text
+        value = batch.records.schema.field(self.columns.value)
         for start in range(0, batch.num_records, _ROWS):
             for row in batch.records.slice(start, _ROWS).to_pylist():
-                if self._matches(row[self.columns.value]):
+                if not pa.types.is_binary(value.type):
+                    row[value.name] = _Document(_plain(row[value.name], value.type))
+                if self._matches(row[value.name]):
                     yield write(batch.split.id, row) + "\n"
 
-    def _matches(self, value: bytes | None) -> bool:
+    def _matches(self, value: bytes | _Document | None) -> bool:
         if self.pattern is None:
             return True
         return value is not None and self.pattern.search(_decoded(value)) is not None
@@ -109,7 +124,7 @@ class RecordLines:
                 {"key": header["key"], **_field("value", header["value"])}
                 for header in row[columns.headers]
             ]
-        return json.dumps(record, separators=(",", ":"))
+        return json.dumps(record, separators=(",", ":"), default=_decoded)
 
 
 def _time(moment: datetime | None) -> str | None:
@@ -118,15 +133,46 @@ def _time(moment: datetime | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _decoded(value: bytes) -> str:
+@final
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """A value that was decoded, as JSON has it."""
+
+    content: Any
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return a value of Arrow as JSON has it; what JSON lacks becomes text."""
+    import pyarrow as pa  # noqa: PLC0415 - for help
+
+    plain: Any = value
+    if isinstance(value, dict):
+        fields = (_field(field.name, _plain(value[field.name], field.type)) for field in kind)
+        plain = {name: each for field in fields for name, each in field.items()}
+    elif isinstance(value, list) and pa.types.is_map(kind):
+        plain = {str(key): _plain(each, kind.item_type) for key, each in value}
+    elif isinstance(value, list):
+        plain = [_plain(each, kind.value_type) for each in value]
+    elif isinstance(value, datetime):
+        plain = value.isoformat().replace("+00:00", "Z")
+    elif isinstance(value, date | Decimal) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        plain = str(value)
+    return plain
+
+
+def _decoded(value: bytes | _Document) -> str:
+    if isinstance(value, _Document):
+        return json.dumps(value.content, ensure_ascii=False, default=_decoded)
     return value.decode(errors="backslashreplace")
 
 
-def _printable(value: bytes | str | None) -> str:
+def _printable(value: bytes | _Document | str | None) -> str:
     """Return a value as text that neither ends the line nor controls a terminal."""
     if value is None:
         return "null"
-    text = _decoded(value) if isinstance(value, bytes) else value
+    text = value if isinstance(value, str) else _decoded(value)
     return text if text.isprintable() else _CONTROL.sub(_escape, text)
 
 
@@ -134,8 +180,10 @@ def _escape(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
-def _field(name: str, value: bytes | str | None) -> dict[str, str | None]:
+def _field(name: str, value: Any) -> dict[str, Any]:
     """Return a value as a field of JSON: in base64 under another name if it is not UTF-8."""
+    if isinstance(value, _Document):
+        return {name: value.content}
     if not isinstance(value, bytes):
         return {name: value}
     try:

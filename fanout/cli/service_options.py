@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
 import typer
 
-from fanout._kafka_secrets import SECRET_VARIABLES, secrets_of_environment
+from fanout._secret_variables import (
+    REGISTRY_SECRETS,
+    SECRET_VARIABLES,
+    secrets_of_environment,
+)
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fanout.decoding.decoder import Decoder
     from fanout.kafka.cluster import Cluster
     from fanout.kinesis.options import KinesisOptions
     from fanout.kinesis.queue.options import QueueOptions
     from fanout.kinesis.source import KinesisSource
 
 _PANEL: Final = "Connection to Kafka"
+
 _SECURITY: Final = (
     "protocol",
     "mechanism",
@@ -200,3 +208,70 @@ class ClusterOptions:
             security=properties.security,
             connect_timeout=self.connect_timeout,
         )
+
+
+def typed(text: str, *flags: str, metavar: str | None = None) -> Any:
+    """Return an option about typed records, with its help."""
+    return typer.Option(
+        *flags, metavar=metavar, help=text, show_default=False, rich_help_panel="Typed records"
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaOptions:
+    """The options of a command that turn records into columns; typer shows each with its help."""
+
+    decode: Annotated[
+        str | None, typed("Turn what is in records into columns.", metavar="json|avro")
+    ] = None
+    schema: Annotated[
+        str | None,
+        typed(
+            "The schema to read with: 'id BIGINT, name STRING' or a JSON Schema for json, an .avsc "
+            "file for avro.",
+            metavar="FILE|TEXT",
+        ),
+    ] = None
+    registry: Annotated[
+        str | None,
+        typed(
+            "The registry that has the schemas of avro; a bearer token is in the environment "
+            f"variable {REGISTRY_SECRETS['registry_token']}.",
+            metavar="URL",
+        ),
+    ] = None
+    subject: Annotated[
+        str | None,
+        typed(
+            "Whose newest schema in the registry is read with, where --schema is left out; "
+            "TOPIC-value for one topic of Kafka."
+        ),
+    ] = None
+    registry_username: Annotated[
+        str | None,
+        typed(
+            "The user of the registry, or the key of an API; the environment variable "
+            f"{REGISTRY_SECRETS['registry_password']} holds the password."
+        ),
+    ] = None
+    registry_ca_file: Annotated[
+        str | None, typed("Certificates (PEM) that sign that of the registry.")
+    ] = None
+    registry_certificate_file: Annotated[
+        str | None, typed("The client certificate (PEM), where the registry asks for one.")
+    ] = None
+    registry_key_file: Annotated[str | None, typed("Its key (PEM), if it is in another file.")] = (
+        None
+    )
+
+    def decoder(
+        self, topics: Sequence[str], columns: Sequence[str] = (), into: str | None = None
+    ) -> Decoder | None:
+        """Return the decoder, if any; see `DecodeOptions`. It may ask the registry, and blocks."""
+        if self == type(self)() and not columns and into is None:
+            return None
+        # Help and usage errors do not load Arrow.
+        from fanout.decoding.options import DecodeOptions  # noqa: PLC0415
+
+        return DecodeOptions(**asdict(self), columns=columns, into=into).decoder(topics)

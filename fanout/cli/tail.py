@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,13 +18,14 @@ from fanout.cli.command import fanout_command
 from fanout.cli.common import SourceName, age, aware_time, parse_source
 from fanout.cli.metrics_port import MetricsPort, served_metrics
 from fanout.cli.record_output import KAFKA, KINESIS, RecordLines, StandardOutput
-from fanout.cli.service_options import AwsOptions, ClusterOptions
+from fanout.cli.service_options import AwsOptions, ClusterOptions, SchemaOptions
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from fanout.cli.record_output import Columns
     from fanout.core.fan_out import FanOut
     from fanout.core.source import Source
 
@@ -89,6 +90,7 @@ def tail(
     ] = None,
     aws: AwsOptions,
     kafka: ClusterOptions,
+    schemas: SchemaOptions,
     metrics_port: MetricsPort = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print each record as a JSON object on a line.")
@@ -105,10 +107,13 @@ def tail(
 
     `fanout tail kinesis://orders --since earliest --json | jq -r .key | head`
 
+    `fanout tail kafka://orders --decode avro --registry https://registry:8081 --json`
+
     A line of text has the time, the shard or partition, the key and the value, with tabs between
     them. Control characters are escaped, and so are bytes that are not UTF-8. `--json` has more:
     the sequence number or offset, and the headers of Kafka. A key or value that is not UTF-8 is in
-    base64 there, as `key_base64` or `value_base64`.
+    base64 there, as `key_base64` or `value_base64`. With `--decode` the value is an object of JSON;
+    a record that does not fit the schema is left out, and logged.
 
     The exit code is 0 when `--max` is reached or the pipe is closed, 130 after Ctrl-C, and 2 if the
     source cannot be read.
@@ -117,14 +122,16 @@ def tail(
     start = _start(since)
     searched = _searched(pattern)
     chosen = tuple(shards or ())
+    columns = KINESIS if service == "kinesis" else KAFKA
+    typed = _typed(schemas, columns, name.split(",") if service == "kafka" else ())
     reading = (
-        _kinesis(name, consumer, start, chosen, aws)
+        _kinesis(name, consumer, start, chosen, aws, **typed)
         if service == "kinesis"
-        else _kafka(name, start, chosen, kafka)
+        else _kafka(name, start, chosen, kafka, **typed)
     )
     output = StandardOutput()
     lines = RecordLines(
-        columns=KINESIS if service == "kinesis" else KAFKA,
+        columns=columns,
         pattern=searched,
         as_json=json,
         colored=output.colored,
@@ -187,6 +194,15 @@ def _start(since: str | None) -> datetime | str:
     return moment
 
 
+def _typed(schemas: SchemaOptions, columns: Columns, topics: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a source whose records are decoded, or none."""
+    if schemas.decode is None:
+        schemas.decoder(())  # checks that nothing is about it
+        return {}
+    decoder = schemas.decoder(topics, columns.beside_value, columns.value)
+    return {"decode": decoder, "on_bad_record": "gap"}
+
+
 def _searched(pattern: str | None) -> re.Pattern[str] | None:
     if pattern is None:
         return None
@@ -209,6 +225,7 @@ def _kinesis(
     start: datetime | str,
     shards: Sequence[str],
     aws: AwsOptions,
+    **typed: Any,
 ) -> Source:
     source = aws.source(
         stream,
@@ -220,6 +237,7 @@ def _kinesis(
         on_data_loss="earliest",
         on_bad_aggregate="gap",
         on_bad_frame="gap",
+        **typed,
     )
     if not shards:
         return source
@@ -229,7 +247,11 @@ def _kinesis(
 
 
 def _kafka(
-    topics: str, start: datetime | str, partitions: Sequence[str], kafka: ClusterOptions
+    topics: str,
+    start: datetime | str,
+    partitions: Sequence[str],
+    kafka: ClusterOptions,
+    **typed: Any,
 ) -> Source:
     from fanout.kafka.reading.kafka_source import KafkaSource  # noqa: PLC0415 - for help
 
@@ -242,6 +264,7 @@ def _kafka(
         start=start,
         max_bytes_in_flight=_READ_AHEAD,
         on_data_loss="earliest",
+        **typed,
     )
 
 

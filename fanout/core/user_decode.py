@@ -6,12 +6,13 @@ import asyncio
 import inspect
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.core.events import UNCOUNTED, BadRecords, Gap
+from fanout.core.sentence import Sentence
 from fanout.core.user_functions import check_function, drop_unawaited, is_interrupt
 from fanout.errors import BadRowsError, DecodeFailedError, OptionError, RetryLaterError
 
@@ -24,11 +25,16 @@ if TYPE_CHECKING:
     OnBadRecord: TypeAlias = Literal["fail", "gap"] | Callable[[BadRecords], Awaitable[None]]
 
 
+_ABOUT_DECODE: Final = Sentence.of(
+    "{on_bad_record} is about {decode}: pass {decode}, or leave it out"
+)
+
+
 def check_on_bad_record(value: object, decode: object) -> None:
     """Check the option `on_bad_record`; `"gap"` needs the option `decode`."""
     if isinstance(value, str) and value in {"fail", "gap"}:
         if value == "gap" and decode is None:
-            raise OptionError("on_bad_record is about decode: pass decode, or leave it out")
+            raise OptionError(_ABOUT_DECODE)
         return
     call = type(value).__call__ if callable(value) else None
     if not inspect.iscoroutinefunction(value) and not inspect.iscoroutinefunction(call):
@@ -36,7 +42,7 @@ def check_on_bad_record(value: object, decode: object) -> None:
             f"on_bad_record={value!r} must be 'fail', 'gap' or an async function of BadRecords"
         )
     if decode is None:
-        raise OptionError("on_bad_record is about decode: pass decode, or leave it out")
+        raise OptionError(_ABOUT_DECODE)
 
 
 @final
@@ -56,6 +62,16 @@ class RecordDecoder:
     """
 
     __slots__ = ()
+
+    @property
+    def reader(self) -> str:
+        """The schema that it reads with, as text to be stored; empty where there is none."""
+        return ""
+
+    def reading(self, reader: str) -> RecordDecoder:
+        """Return a decoder that reads with a stored schema; the same where it cannot."""
+        del reader
+        return self
 
     async def prepare(self, records: pa.RecordBatch) -> None:
         """Fetch what a batch needs, or raise RetryLaterError where that is unavailable for now."""

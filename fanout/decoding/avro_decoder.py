@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _SIZES: Final = {"none": 0, "confluent": 5, "single-object": 10}
 _MAGIC: Final = {"none": b"", "confluent": b"\0", "single-object": b"\xc3\x01"}
+# How a schema begins that is stored.
+_STORED: Final = "avro "
 _EMPTY: Final = 0xC15D213AA4D7A795
 _Framing: TypeAlias = Literal["confluent", "single-object", "none"]
 _NO_FRAME: Final = {
@@ -79,6 +81,21 @@ class Avro(Decoder):
         object.__setattr__(self, "writers", tuple(_texts(each) for each in self.writers))
         record = _as_record(parse_avro(*self.schema))
         plan(record, record)  # checks that it has columns
+
+    @property
+    def reader(self) -> str:
+        """The schema that it reads with."""
+        return _STORED + json.dumps(self.schema)
+
+    def reading(self, reader: str) -> Avro:
+        """Return a decoder that reads with a stored schema; its own, where there are no frames."""
+        if self.framing == "none" or not reader.startswith(_STORED):
+            return self
+        schema = tuple(json.loads(reader.removeprefix(_STORED)))
+        if schema == self.schema:
+            return self
+        own: Any = (self.schema,) if self.framing == "single-object" else ()
+        return replace(self, schema=schema, writers=(*own, *self.writers))
 
     async def fetch(self, payloads: pa.BinaryArray) -> None:
         """Ask the registry for the schemas of records that it was not asked for."""

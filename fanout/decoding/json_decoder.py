@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, final
 
@@ -17,6 +18,8 @@ from fanout.decoding.json_columns import JsonColumns
 from fanout.decoding.json_schema import parse_json_schema
 from fanout.errors import OptionError
 
+# How a schema begins that is stored.
+_STORED: Final = "json "
 _ATOMS: Final = (
     pa.types.is_boolean,
     pa.types.is_integer,
@@ -49,6 +52,19 @@ class Json(Decoder):
     def __post_init__(self) -> None:
         Decoder.__post_init__(self)
         object.__setattr__(self, "schema", _parse(self.schema))
+
+    @property
+    def reader(self) -> str:
+        """The schema that it reads with."""
+        assert isinstance(self.schema, pa.Schema), "it is parsed"
+        return _STORED + base64.b64encode(self.schema.serialize()).decode()
+
+    def reading(self, reader: str) -> Json:
+        """Return a decoder that reads with a stored schema."""
+        if not reader.startswith(_STORED):
+            return self
+        stored = base64.b64decode(reader.removeprefix(_STORED))
+        return replace(self, schema=pa.ipc.read_schema(pa.py_buffer(stored)))
 
     def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         """Return a struct for each payload, null for null, and why rows cannot be read."""

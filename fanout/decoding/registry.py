@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, final
 
 from fanout.core.option_checks import check_seconds
-from fanout.core.sentence import Option
+from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError, RetryLaterError
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class SchemaRegistry:
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise OptionError(Option("url", ...), " must be like 'https://registry:8081'")
         if parts.username is not None or parts.password is not None:
-            raise OptionError("url has a password in it: pass username and password")
+            sentence = "{url} has a password in it: pass {username} and {password}"
+            raise OptionError(Sentence.of(sentence))
         if (self.username is None) != (self.password is None):
             raise OptionError("username and password belong together: pass both, or none")
         if self.token is not None and self.username is not None:

@@ -18,8 +18,9 @@ from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.claims import ThisProcess, claim
-from fanout.landing.log.columns import continued, give_identity, keep_columns
+from fanout.landing.log.columns import continued, give_identity, keep_columns, stored_columns
 from fanout.landing.log.entries import BatchEntry, EntryLog
+from fanout.landing.log.evolution import reader_of, without_new_columns
 from fanout.landing.log.followed import LandedEntry
 from fanout.landing.log.reading import LandingPlace
 from fanout.landing.retention import (
@@ -261,6 +262,7 @@ async def land(
     keep_for_readers: timedelta = KEEP_FOR_READERS,
     storage_options: Mapping[str, str] | None = None,
     spark_log: bool = True,
+    new_columns: str = "add",
     available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
     group: None = None,
@@ -290,6 +292,9 @@ async def land(
             `region`. Credentials are found as the service's SDK finds them.
         spark_log: Keep the log by which Spark reads the files without fanout. It has a line for
             each file, in memory too. With False a landing that has none gets none.
+        new_columns: What becomes of columns that the records did not have when the landing was
+            started: `"add"` lands them, and records from before have null there; `"ignore"` leaves
+            them out, and a decoder reads with the schema of before.
         available_now: End when every split has once reached its newest record.
         on_resubscribe: Called for each recoverable end of a subscription with the split, the
             cause and the seconds until the next attempt.
@@ -314,12 +319,13 @@ async def land(
         "sources, each at a place of its own",
     )
     one_of("compression", compression, *_COMPRESSIONS)
+    one_of("new_columns", new_columns, "add", "ignore")
     _check_limits(max_records, max_bytes, max_wait, keep=keep, keep_for_readers=keep_for_readers)
     if partition_by_date is not None:
         check_date_column(source.schema, partition_by_date)
 
     @asynccontextmanager
-    async def reading(place: LandingPlace) -> AsyncIterator[Reading]:
+    async def reading(place: LandingPlace, source: Source) -> AsyncIterator[Reading]:
         scratch = await in_thread(place.storage.scratch)
         segments = SegmentLog(
             scratch,
@@ -345,6 +351,7 @@ async def land(
         source,
         location,
         reading,
+        new_columns=new_columns,
         partition_by_date=partition_by_date,
         keep=keep,
         keep_for_readers=keep_for_readers,
@@ -358,8 +365,9 @@ async def land(
 async def open_landing(
     source: Source,
     location: str,
-    reading: Callable[[LandingPlace], AbstractAsyncContextManager[Reading]],
+    reading: Callable[[LandingPlace, Source], AbstractAsyncContextManager[Reading]],
     *,
+    new_columns: str = "add",
     partition_by_date: str | None = None,
     keep: timedelta | None = None,
     keep_for_readers: timedelta = KEEP_FOR_READERS,
@@ -368,8 +376,8 @@ async def open_landing(
 ) -> AsyncIterator[Landing]:
     """Own a location, and land there what is read of a source, as `land` does.
 
-    `reading` reads the source from a position on, in a context. Cancellation: it has ended before
-    the block is left.
+    `reading` reads the source that it is given from a position on, in a context. Cancellation: it
+    has ended before the block is left.
     """
     async with AsyncExitStack() as resources:
         storage = await in_thread(lambda: open_storage(location, storage_options))
@@ -378,7 +386,11 @@ async def open_landing(
         claiming = claim(storage, ThisProcess("fanout land"), _WAIT_FOR_LOCK)
         ownership = await in_thread(lambda: claims.enter_context(claiming))
         log = await in_thread(lambda: _open_log(storage, ownership))
-        comparing = partial(continued, storage, log, source.schema, partition_by_date)
+        if new_columns == "ignore":
+            landed = await in_thread(lambda: stored_columns(storage))
+            source = without_new_columns(source, landed, storage.location)
+        reader = reader_of(getattr(source, "decode", None))
+        comparing = partial(continued, storage, log, source.schema, partition_by_date, reader)
         columns, number = await in_thread(comparing)
         first = log.newest is None
         positions = await in_thread(log.positions)
@@ -391,7 +403,8 @@ async def open_landing(
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)
         of_landers = await in_thread(lambda: sweep_orphans(storage, log, ownership))
-        opening = reading(LandingPlace(storage, ownership.run, ResumePoint(positions, first)))
+        place = LandingPlace(storage, ownership.run, ResumePoint(positions, first))
+        opening = reading(place, source)
         try:
             stream, filler = await resources.enter_async_context(opening)
         except PositionError as error:

@@ -9,8 +9,9 @@ import pytest
 
 from fanout.decoding import Avro, SchemaRegistry
 from tests.decoding.apicurio import serve_apicurio
-from tests.decoding.test_avro import ORDER, ORDERS, read
-from tests.decoding.test_registry import LATER, framed
+from tests.decoding.test_avro import read
+from tests.decoding.test_registry import LATER
+from tests.support.avro_records import ORDER, ORDERS, framed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import io
 import json
 import pickle  # noqa: TID251 - our own value, as landers get it
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -21,31 +21,7 @@ from fanout.decoding.avro_plan import UnresolvedError, plan
 from fanout.decoding.avro_schema import parse_avro
 from fanout.errors import OptionError
 from tests.decoding.avro_schemas import agrees, evolved, schemas, values
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-ORDER: dict[str, Any] = {
-    "type": "record",
-    "name": "Order",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "name", "type": "string"},
-        {"name": "items", "type": {"type": "array", "items": "string"}},
-        {"name": "note", "type": ["null", "string"], "default": None},
-    ],
-}
-
-
-def written(schema: Any, rows: Sequence[Any]) -> list[bytes]:
-    """Return the bytes of values, as fastavro writes them."""
-    parsed = fastavro.parse_schema(json.loads(json.dumps(schema)))
-    bodies = []
-    for row in rows:
-        body = io.BytesIO()
-        fastavro.schemaless_writer(body, parsed, row)
-        bodies.append(body.getvalue())
-    return bodies
+from tests.support.avro_records import ORDER, ORDERS, written
 
 
 def read(decode: Avro, *payloads: bytes | None) -> tuple[list[Any], dict[int, str]]:
@@ -86,12 +62,6 @@ def test_random_schemas_are_read_as_fastavro_reads_them(data: st.DataObject) -> 
 def test_random_schemas_are_resolved_as_fastavro_resolves_them(data: st.DataObject) -> None:
     schema = data.draw(schemas())
     compare(schema, data.draw(evolved(schema)), data.draw(st.lists(values(schema), max_size=20)))
-
-
-ORDERS = [
-    {"id": n * 10**n, "name": f"é{n}", "items": ["a" * n] * n, "note": "n" if n % 2 else None}
-    for n in range(10)
-]
 
 
 def test_a_schema_is_text_a_mapping_or_what_python_has_of_it() -> None:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 import fanout
 from fanout.decoding import Avro
-from tests.decoding.test_avro import ORDER, ORDERS, written
+from tests.support.avro_records import ORDER, ORDERS, written
 from tests.support.kinesis.reading import Stream
 
 if TYPE_CHECKING:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import fields
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fanout.cli.land import land
 from fanout.decoding import Avro, Json, SchemaRegistry
+from fanout.spark.dataframe.source_options import TYPED
 from tests.support.pages import defined_by, page, python_blocks
 
 if TYPE_CHECKING:
     from fanout.testing.kinesis.server import KinesisServer
 
 TEXT = page("typed-records.md")
-EXAMPLE, SCHEMAS, AVRO = python_blocks("typed-records.md")
+EXAMPLE, SCHEMAS, AVRO, _ = python_blocks("typed-records.md")
 MAIN = defined_by(EXAMPLE)["main"]
 
 
@@ -53,6 +56,14 @@ def test_the_page_lists_the_options_and_the_types() -> None:
         sql = name.replace("(p, s)", "(5, 2)").replace(", ...", "").replace("T>", "INT>")
         Json(f"a {sql}")
     assert len(rows) == 11
+
+
+def test_the_page_lists_the_options_of_commands_and_of_spark() -> None:
+    rows = re.findall(r"^\| `(--[a-z-]+)`.* \| `(\w+)`.* \|.*\|.*\|$", TEXT, re.MULTILINE)
+    assert {spark for _, spark in rows} == {*TYPED, "newColumns"}
+    own = [name.removeprefix("--").replace("-", "_") for name, _ in rows]
+    known = signature(land).parameters  # of which it shows those of groups one by one
+    assert {*own} <= {*known} | {"column"}
 
 
 def test_the_example_of_avro_names_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:

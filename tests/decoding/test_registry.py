@@ -15,7 +15,8 @@ import pytest
 from fanout.decoding import Avro, SchemaRegistry
 from fanout.errors import BadRowsError, OptionError, RetryLaterError
 from fanout.testing.certificate import LocalCertificate
-from tests.decoding.test_avro import ORDER, ORDERS, read, written
+from tests.decoding.test_avro import read
+from tests.support.avro_records import ORDER, ORDERS, framed, written
 from tests.support.kinesis.reading import Stream
 from tests.support.schema_registry import EmbeddedRegistry, embedded_registry
 
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 def embedded() -> Iterator[EmbeddedRegistry]:
     with embedded_registry() as found:
         yield found
-
-
-def framed(number: int, bodies: list[bytes]) -> list[bytes]:
-    return [b"\0" + number.to_bytes(4, "big") + body for body in bodies]
 
 
 def records(*payloads: bytes | None) -> pa.RecordBatch:

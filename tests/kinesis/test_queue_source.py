@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import fanout
+from fanout.decoding import Avro, SchemaRegistry
 from fanout.errors import AcknowledgementError, OptionError, ServiceError
 from fanout.kinesis import KinesisQueueSource
 from fanout.testing.faults import RefuseCall
+from tests.support.avro_records import ORDER, ORDERS, framed, written
 from tests.support.kinesis.queue import QUEUE, STREAM, EmbeddedWork, numbers_of
 from tests.support.kinesis.reading import eventually
+from tests.support.schema_registry import embedded_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,6 +192,21 @@ async def test_a_queue_that_is_deleted_ends_the_stream(work: EmbeddedWork) -> No
         await asyncio.to_thread(work.call, "DeleteQueue", QueueARN=work.arn)
         with pytest.raises(fanout.FanOutError, match="the queue is gone"):
             await first(stream)
+
+
+async def test_schemas_come_from_a_registry(work: EmbeddedWork) -> None:
+    with embedded_registry() as embedded:
+        number = embedded.register("orders-value", ORDER)
+        payloads = framed(number, written(ORDER, ORDERS))
+        work.server.put_records(STREAM, [("key", each) for each in payloads])
+        decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+        found: list[Any] = []
+        async with fanout.open(work.source(decode=decode)) as stream:
+            while len(found) < len(ORDERS):
+                batch = await first(stream)
+                found += batch.records.select(list(ORDERS[0])).to_pylist()
+                await stream.acknowledge(batch)
+    assert sorted(found, key=lambda row: row["id"]) == ORDERS
 
 
 async def test_decode_may_leave_out_and_refuse_records(work: EmbeddedWork) -> None:

@@ -15,7 +15,7 @@ import pytest
 from pyspark import TaskContext
 
 from fanout.core.remote_error import ForeignError
-from fanout.decoding import Json
+from fanout.decoding import Avro, Json, SchemaRegistry
 from fanout.errors import (
     CheckpointError,
     LanderCancelledError,
@@ -31,7 +31,9 @@ from fanout.spark import OnExecutors
 from fanout.spark.landers.jobs import LanderFailedError
 from fanout.spark.landers.stream import LandersStream, _addresses, _check_travels
 from fanout.testing.faults import CutConnection
+from tests.support.avro_records import ORDER, ORDERS, framed, written
 from tests.support.pages import defined_by, python_blocks
+from tests.support.schema_registry import embedded_registry
 from tests.support.spark.harness import Recorder, eventually
 
 if TYPE_CHECKING:
@@ -358,6 +360,28 @@ def test_a_checkpoint_that_needs_a_jvm_is_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match="landers have no JVM and cannot write"):
         start(source, Recorder(), landing=LANDING, checkpoint_location=remote_checkpoint)
+
+
+@pytest.mark.long
+def test_landers_fetch_schemas_from_a_registry(
+    start: Start, kinesis: KinesisServer, source: KinesisSource
+) -> None:
+    with embedded_registry() as embedded:
+        number = embedded.register("orders-value", ORDER)
+        registry = SchemaRegistry(embedded.url, username="key", password="canary")
+        decode = Avro(registry.latest("orders-value"), registry=registry)
+        recorder = Recorder()
+        start(replace(source, decode=decode), recorder, landing=LANDING)
+        payloads = framed(number, written(ORDER, ORDERS))
+        kinesis.put_records("orders", [(str(n), each) for n, each in enumerate(payloads)])
+        recorder.wait_for_rows(len(ORDERS))
+        names = [*ORDERS[0]]
+        found = sorted((row.asDict() for row in recorder.rows), key=lambda row: row["id"])
+        assert [{name: row[name] for name in names} for row in found] == sorted(
+            ORDERS, key=lambda row: row["id"]
+        )
+        assert f"/schemas/ids/{number}" in embedded.calls
+        assert embedded.authorization == "Basic a2V5OmNhbmFyeQ=="
 
 
 @pytest.mark.long

@@ -105,10 +105,13 @@ def decode_schema(text: str, form: StoredFormat[Any], what: str) -> pa.Schema:
 
 
 COLUMNS: Final = "columns"
+# A longer schema is not stored: it would not fit into the file.
+_LONGEST_READER: Final = 512 * 1024
 _LOG: Final = logging.getLogger(__name__)
 # Hive, Spark and DuckDB make this column of the names of directories.
 _DATE: Final = "date"
 _OUT: Final = "or land to another location"
+_OR_IGNORE: Final = Sentence.of(", or read with the schema of before by {new_columns='ignore'}")
 
 
 @final
@@ -119,13 +122,15 @@ class LandedColumns:
     schema: pa.Schema
     by_date: bool = False  # whether files are in directories by date
     date_of: str = ""  # by the date of which column; empty where that is unknown
+    reader: str = ""  # the schema that `decode` read with, as text; empty for none
 
 
-class _ColumnsWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ColumnsWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     version: Literal[1]
     schema: str
     by_date: bool
     date_of: Annotated[str, msgspec.Meta(max_length=10_000)]
+    reader: str = ""
 
 
 _FORMAT: Final = StoredFormat(
@@ -147,14 +152,19 @@ def landed_schema(files: StoredFiles) -> pa.Schema:
     return first if stored is None else stored.schema
 
 
+def stored_columns(files: StoredFiles) -> LandedColumns | None:
+    """Return the columns of a landing that are stored; None where there are none. It blocks."""
+    return _stored(files)[0]
+
+
 def continued(
-    storage: LandingStorage, log: EntryLog, schema: pa.Schema, date_of: str | None
+    storage: LandingStorage, log: EntryLog, schema: pa.Schema, date_of: str | None, reader: str
 ) -> tuple[LandedColumns, int | None]:
     """Return the columns of a landing with those of a run, before the run has written. It blocks.
 
-    `date_of` is the column by whose date the run makes directories; None for one directory. With
-    the columns comes the number under which `keep_columns` is to store them; None where the same
-    are stored already.
+    `date_of` is the column by whose date the run makes directories; None for one directory.
+    `reader` is the schema that the run reads with. With the columns comes the number under which
+    `keep_columns` is to store them; None where the same are stored already.
 
     Raises:
         OptionError: The run would put files elsewhere than the runs before, or has a column that
@@ -164,15 +174,15 @@ def continued(
     """
     schema = schema.remove_metadata()
     _check_parquet(schema)
+    reader = reader if len(reader) <= _LONGEST_READER else ""
     stored, number = _stored(storage)
     landed = stored or _inferred(storage, log, schema)
     if landed is None:
-        return LandedColumns(schema, date_of is not None, date_of or ""), number
+        return LandedColumns(schema, date_of is not None, date_of or "", reader), number
     _check_directories(storage.location, landed, date_of)
-    added = _added(storage.location, landed.schema, schema)
-    columns = LandedColumns(
-        pa.schema([*landed.schema, *added]), landed.by_date, landed.date_of or date_of or ""
-    )
+    added = _added(storage.location, landed, schema)
+    schema, date_of = pa.schema([*landed.schema, *added]), landed.date_of or date_of or ""
+    columns = LandedColumns(schema, landed.by_date, date_of, reader)
     return columns, None if columns == stored else number
 
 
@@ -195,7 +205,7 @@ def keep_columns(
     Call it when this run has written an entry, and before it writes records.
     """
     schema = encode_schema(columns.schema)
-    wire = _ColumnsWire(_VERSION, schema, columns.by_date, columns.date_of)
+    wire = _ColumnsWire(_VERSION, schema, columns.by_date, columns.date_of, columns.reader)
     create_owned(storage, ownership, _name(number), msgspec.json.encode(wire))
 
 
@@ -223,29 +233,30 @@ def _check_directories(location: str, landed: LandedColumns, date_of: str | None
         )
 
 
-def _added(location: str, landed: pa.Schema, schema: pa.Schema) -> list[pa.Field]:
+def _added(location: str, landed: LandedColumns, schema: pa.Schema) -> list[pa.Field]:
     """Return the columns that are new."""
-    for field in landed:
+    for field in landed.schema:
         found = schema.field(field.name) if field.name in schema.names else None
         if found is None or found.type != field.type:
             has = "does not have it" if found is None else f"has {found.type}"
             raise CheckpointError(
                 f"{location} cannot be continued: its records have the column {field.name} of type "
                 f"{field.type}, and this source {has}; let decode return all columns of before, to "
-                f"which it may add some that can be null, {_OUT}"
+                f"which it may add some that can be null, {_OUT}",
+                _OR_IGNORE if found is None and landed.reader else "",
             )
         if found.nullable and not field.nullable:
             raise CheckpointError(
                 f"{location} cannot be continued: the column {field.name} of its records is never "
                 f"null, and this source says that it may be; let decode return it as before, {_OUT}"
             )
-    added = [field for field in schema if field.name not in landed.names]
+    added = [field for field in schema if field.name not in landed.schema.names]
     if never := [field.name for field in added if not field.nullable]:
         raise CheckpointError(
             f"{location} cannot be continued: the column {', '.join(never)} is new and never null, "
             f"and the records that are there lack it; let decode say that it may be null, {_OUT}"
         )
-    _check_case(location, landed, added)
+    _check_case(location, landed.schema, added)
     return added
 
 
@@ -294,7 +305,7 @@ def _warn_of_mixture(storage: LandingStorage, schema: pa.Schema) -> None:
     names = [name for name in storage.walk(SEGMENTS) if place_of(name.rpartition("/")[2])]
     identity = stored_identity(storage)
     by_date = sum(map(_is_by_date, names))
-    differs = identity is not None and not _fits(identity.schema, schema)
+    differs = identity is not None and not _fits(LandedColumns(identity.schema), schema)
     if differs or 0 < by_date < len(names):
         what = "records with different columns" if differs else "files in and out of directories"
         _LOG.warning(
@@ -306,7 +317,7 @@ def _warn_of_mixture(storage: LandingStorage, schema: pa.Schema) -> None:
         )
 
 
-def _fits(landed: pa.Schema, schema: pa.Schema) -> bool:
+def _fits(landed: LandedColumns, schema: pa.Schema) -> bool:
     try:
         _added("", landed, schema)
     except CheckpointError:
@@ -326,7 +337,7 @@ def _stored(files: StoredFiles) -> tuple[LandedColumns | None, int]:
         what = f"{_name(number)} in {files.location}"
         wire = _FORMAT.read(data, what)
         schema = decode_schema(wire.schema, _FORMAT, what)
-        found = LandedColumns(schema, wire.by_date, wire.date_of)
+        found = LandedColumns(schema, wire.by_date, wire.date_of, wire.reader)
         number += 1
     return found, number
 

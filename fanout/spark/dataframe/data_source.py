@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.datasource import DataSource
 
 from fanout.errors import OptionError
-from fanout.landing.log.columns import landed_schema
+from fanout.landing.log.columns import landed_schema, stored_columns
+from fanout.landing.log.evolution import without_new_columns
 from fanout.spark.dataframe.options import ReadOptions, in_words_of_options
 from fanout.spark.dataframe.readers import LandingBatchReader, LandingStreamReader
 from fanout.spark.dataframe.source_options import LandedSource
@@ -43,7 +44,7 @@ class LandingDataSource(DataSource):
         """Return the columns of the landing's records; those of its source."""
         landed = LandedSource.parse(self.options, self.source)
         if landed is not None:
-            schema = landed.make().schema
+            schema = _source(landed).schema
             check_spark_reads(schema, case_sensitive=True)  # Spark compares the names by itself
             return spark_schema(schema)
         files = ReadOptions.parse(self.options).open()
@@ -68,3 +69,13 @@ class LandingDataSource(DataSource):
             return SourceStreamReader(landed.reading, arrow_schema(schema), landing, landed.make)
         options = ReadOptions.parse(self.options, streaming=True)
         return LandingStreamReader(options, arrow_schema(schema))
+
+
+def _source(landed: LandedSource) -> Source:
+    """Return the source as it is going to be landed."""
+    source = landed.make()
+    if landed.landing.new_columns == "add":
+        return source
+    files = landed.reading.open()
+    with in_words_of_options(landed.landing.words):
+        return without_new_columns(source, stored_columns(files), files.location)

@@ -90,6 +90,7 @@ class RemoteLanding:
             keep=self.options.keep,
             storage_options=self.options.storage or None,
             spark_log=False,
+            new_columns=self.options.new_columns,
         )
 
     def has_ended(self) -> bool:
@@ -101,7 +102,7 @@ class RemoteLanding:
 
     @asynccontextmanager
     async def _read(
-        self, loop: LoopThread, place: LandingPlace, *, bounded: bool
+        self, loop: LoopThread, place: LandingPlace, source: Source, *, bounded: bool
     ) -> AsyncIterator[Reading]:
         max_wait = self.options.max_wait
         pause = min(_ENTRY_SECONDS, max_wait / 2)
@@ -110,7 +111,7 @@ class RemoteLanding:
             stream = LandersStream(
                 self.spark,
                 loop,
-                self.source,
+                source,
                 place,
                 self.landers,
                 limits=BatchLimits(_MAX_RECORDS, _MAX_BYTES, max_wait - pause),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from fanout._kafka_secrets import SECRET_VARIABLES, secrets_of_environment
+from fanout._secret_variables import SECRET_VARIABLES, secrets_of_environment
 from fanout.errors import OptionError
 from fanout.kafka.client_properties import read_client_properties
 

@@ -49,6 +49,7 @@ class LandingOptions:
     _: KW_ONLY
     storage: Mapping[str, str] = field(default_factory=dict)  # settings of the object store
     max_wait: float = 1.0  # the most seconds from the first record of a file until it can be read
+    new_columns: str = "add"  # what becomes of columns that were not there before
     keep: timedelta | None = None  # delete what was written longer ago; None keeps all
     # The bytes of files that this query has not read, beyond which the lander waits for it.
     max_bytes_ahead: int = 10 << 30
@@ -226,6 +227,7 @@ class LandingThread:
             keep=options.keep,
             storage_options=options.storage or None,
             spark_log=False,
+            new_columns=options.new_columns,
             available_now=self._available_now,
         )
 

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 STORAGE: Final = "storage."
 """How options begin that are settings of an object store."""
 
-_LANDING_WORDS: Final = {"location": "landing", "storage_options": f"{STORAGE}*"}
+_LANDING_WORDS: Final = {
+    "location": "landing",
+    "storage_options": f"{STORAGE}*",
+    "new_columns": "newColumns",
+}
 _NO_WORDS: Final[Mapping[str, str]] = MappingProxyType({})
 _SECRET_OPTION: Final = re.compile(
     r"secret|password|credential|access_?key|jaas|oauthbearer|key(store)?\.key$|"

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
+from fanout._secret_variables import REGISTRY_SECRETS
 from fanout.errors import OptionError
 from fanout.spark.dataframe.kafka_source_options import (
     KAFKA_OPTIONS,
@@ -33,6 +34,32 @@ if TYPE_CHECKING:
     from fanout.core.source import Source
 
 _COMMON: Final = ("source", "failOnDataLoss", "insecure", "maxBytesInFlight")
+# What turns records into columns, with the keyword of `DecodeOptions` for each.
+_DECODE: Final = {
+    "decode": "decode",
+    "schema": "schema",
+    "schemaRegistryUrl": "registry",
+    "subject": "subject",
+    "schemaRegistryUsername": "registry_username",
+    "schemaRegistryCaFile": "registry_ca_file",
+    "schemaRegistryCertificateFile": "registry_certificate_file",
+    "schemaRegistryKeyFile": "registry_key_file",
+    "into": "into",
+}
+TYPED: Final = (*_DECODE, "columns", "onBadRecord")
+"""The names of the options that turn records into columns."""
+
+_DECODE_WORDS: Final = {
+    **{keyword: name for name, keyword in _DECODE.items()},
+    **REGISTRY_SECRETS,
+    "on_bad_record": "onBadRecord",
+}
+DECODE_REFUSED: Final = {
+    f"schemaregistry{name}": f"it is a secret, and Spark shows options in its plans: set "
+    f"{REGISTRY_SECRETS[f'registry_{name}']} in the environment where Spark's driver starts"
+    for name in ("password", "token")
+} | {"schema.registry.url": "write 'schemaRegistryUrl'"}
+"""Why names of other readers of typed records are refused, in lower case."""
 _KINESIS: Final = (
     "stream",
     "shards",
@@ -93,13 +120,13 @@ _KINESIS_REFUSED: Final = {
 
 _SOURCES: Final = ("kinesis", "kafka", "shuffle")
 SOURCE_OPTIONS: Final = {
-    "kinesis": (*_COMMON, *_KINESIS),
-    "kafka": (*_COMMON, *KAFKA_OPTIONS),
+    "kinesis": (*_COMMON, *_KINESIS, *TYPED),
+    "kafka": (*_COMMON, *KAFKA_OPTIONS, *TYPED),
     "shuffle": (*_COMMON, *KAFKA_OPTIONS, *SHUFFLE_OPTIONS),
 }
 """The names of all options of each kind of source, `source` included."""
 
-LANDING_OPTIONS: Final = ("maxWait", "keep", "maxBytesAhead")
+LANDING_OPTIONS: Final = ("maxWait", "keep", "maxBytesAhead", "newColumns")
 """The names of the options that say how a query lands its source."""
 _AGE: Final = re.compile(r"([0-9]{1,6})([mhdw])")
 _LONGEST_WAIT: Final = 3600.0
@@ -128,14 +155,16 @@ def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) 
     assert kind is not None, "there is one"
     make, refused, secrets_go = _ways(kind)
     known = (*SOURCE_OPTIONS[kind], *LANDING_OPTIONS, *others)
-    given.refuse_others(known, _but(refused, known), secrets_go)
+    given.refuse_others(known, _but({**refused, **DECODE_REFUSED}, known), secrets_go)
     with in_words_of_options(words_of(given)):
-        return make(given, _common(given))
+        fields = _common(given) | ({} if kind == "shuffle" else _typed(given))
+        return make(given, fields)
 
 
 def words_of(given: StringOptions) -> dict[str, str]:
     """Return the options for the keywords of a source, for messages; `source` is one of `given`."""
-    return dict(_KINESIS_WORDS if given.text("source") == "kinesis" else KAFKA_WORDS)
+    of_source = _KINESIS_WORDS if given.text("source") == "kinesis" else KAFKA_WORDS
+    return _DECODE_WORDS | of_source
 
 
 def refuse_without_source(options: Mapping[str, str]) -> None:
@@ -174,6 +203,19 @@ def _common(given: StringOptions) -> dict[str, Any]:
     if size is not None:
         fields["max_bytes_in_flight"] = size
     return fields
+
+
+def _typed(given: StringOptions) -> dict[str, Any]:
+    """Return the keywords of a source whose records are decoded, or none."""
+    from fanout.decoding.options import DecodeOptions  # noqa: PLC0415 - needs an optional extra
+
+    columns, topics = (
+        [name.strip() for name in (given.text(option) or "").split(",") if name.strip()]
+        for option in ("columns", "subscribe")
+    )
+    texts: dict[str, Any] = {keyword: given.text(name) for name, keyword in _DECODE.items()}
+    decoder = DecodeOptions(**texts, columns=columns).decoder(topics)
+    return {"decode": decoder, "on_bad_record": given.word("onBadRecord", "fail", "gap") or "fail"}
 
 
 def _kinesis_source(given: StringOptions, fields: dict[str, Any]) -> Source:
@@ -284,7 +326,8 @@ def _landing(given: StringOptions, reading: ReadOptions) -> LandingOptions:
         raise OptionError(f"maxWait={wait:g} must be 0 to {_LONGEST_WAIT:g} seconds")
     if ahead == 0:
         raise OptionError("maxBytesAhead=0 must be at least 1")
-    landing = LandingOptions(reading.landing, storage=reading.storage)
+    new_columns = given.word("newColumns", "add", "ignore") or "add"
+    landing = LandingOptions(reading.landing, storage=reading.storage, new_columns=new_columns)
     return replace(
         landing,
         keep=None if age is None else timedelta(**{_UNITS[age[2]]: int(age[1])}),

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from fanout.decoding import Avro, SchemaRegistry
 from fanout.errors import (
     AcknowledgementError,
     BadRecordError,
@@ -21,6 +22,7 @@ from fanout.kafka.cluster import Cluster
 from fanout.kafka.share.dead_letters import DeadLetters
 from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.writer import open_writer
+from tests.support.avro_records import ORDER, ORDERS, framed, written
 from tests.support.kafka.sharing import (
     BRIEF,
     LONG,
@@ -34,6 +36,7 @@ from tests.support.kafka.sharing import (
     until,
 )
 from tests.support.kafka.topics import PLAINTEXT, new_topic
+from tests.support.schema_registry import embedded_registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,6 +106,27 @@ async def test_a_record_that_cannot_be_decoded_goes_to_a_topic_with_the_reason(
         "fanout.offset": b"1",
         "fanout.deliveryCount": b"1",
     }
+
+
+async def test_schemas_come_from_a_registry_and_a_record_of_none_is_bad(
+    kafka_broker: KafkaBroker,
+) -> None:
+    group = await new_group(kafka_broker)
+    topic = await new_topic(kafka_broker)
+    with embedded_registry() as embedded:
+        number = embedded.register("orders-value", ORDER)
+        payloads = framed(number, written(ORDER, ORDERS))
+        payloads[3:3] = framed(77, written(ORDER, ORDERS[:1]))
+        await asyncio.to_thread(group.topic.write, [{"value": each} for each in payloads])
+        decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+        async with group.open(
+            decode=decode, on_bad_record="dead_letter", dead_letter_topic=topic.name
+        ) as stream:
+            batch = await first(stream)
+            assert batch.records.select(list(ORDERS[0])).to_pylist() == ORDERS
+            await stream.acknowledge(batch)
+    ((_, letter),) = await letters(topic)
+    assert letter["value"] == payloads[3]
 
 
 async def test_a_record_that_cannot_be_decoded_ends_the_stream_otherwise(

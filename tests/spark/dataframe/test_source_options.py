@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
+import aioboto3
 import pytest
 
+import fanout
+from fanout.decoding import Avro, Json, SchemaRegistry
 from fanout.errors import OptionError
 from fanout.kafka import Cluster, KafkaSource, Security, ShuffleSource
 from fanout.kinesis import KinesisSource
 from fanout.spark.dataframe.kafka_source_options import KAFKA_REFUSED
 from fanout.spark.dataframe.source_options import (
+    DECODE_REFUSED,
     LANDING_OPTIONS,
     SOURCE_OPTIONS,
     LandedSource,
     refuse_without_source,
     source_from_options,
 )
+from fanout.testing.kinesis.server import KinesisServer
+from tests.support.schema_registry import embedded_registry
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -403,9 +410,119 @@ def test_a_secret_of_kinesis_is_no_option(name: str) -> None:
     )
 
 
+def test_records_are_decoded_as_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCHEMA_REGISTRY_PASSWORD", "canary")
+    typed = {"decode": "json", "schema": "id BIGINT", "columns": "key, timestamp", "into": "order"}
+    source = made(KAFKA | typed | {"onBadRecord": "Gap"})
+    decode = Json("id BIGINT", columns=["key", "timestamp"], into="order")
+    assert source == KafkaSource(
+        cluster=LOCAL, topics=["orders"], start="latest", decode=decode, on_bad_record="gap"
+    )
+    registry = {
+        "decode": "avro",
+        "schema": '{"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]}',
+        "schemaRegistryUrl": "https://registry",
+        "schemaRegistryUsername": "key",
+        "schemaRegistryCaFile": "ca.pem",
+        "schemaRegistryCertificateFile": "own.pem",
+        "schemaRegistryKeyFile": "own.key",
+    }
+    source = made(KINESIS | registry)
+    assert isinstance(source, KinesisSource)
+    assert isinstance(source.decode, Avro)
+    assert source.decode.registry == SchemaRegistry(
+        "https://registry",
+        username="key",
+        password="canary",
+        ca_file="ca.pem",
+        certificate_file="own.pem",
+        key_file="own.key",
+    )
+
+
+def test_the_newest_schema_of_the_topic_is_read_with() -> None:
+    with embedded_registry() as registry:
+        registry.register("orders-value", '"long"')
+        source = made(KAFKA | {"decode": "avro", "schemaRegistryUrl": registry.url})
+    assert isinstance(source, KafkaSource)
+    assert source.schema.names == ["topic", "partition", "offset", "value"]
+
+
+def test_the_columns_of_a_query_are_those_that_are_landed(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark.sql.datasource")
+    from fanout.spark.dataframe.data_source import LandingDataSource  # noqa: PLC0415 - as above
+
+    def columns(ddl: str, new_columns: str) -> list[str]:
+        typed = {"decode": "json", "schema": ddl, "newColumns": new_columns}
+        landed = LandingDataSource(KINESIS | typed | {"landing": str(tmp_path)})
+        return landed.schema().names[3:]
+
+    assert columns("id INT, more INT", "ignore") == ["id", "more"]
+    with KinesisServer() as server:
+        server.create_stream("orders")
+        session = aioboto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing")
+        source = KinesisSource(
+            stream="orders",
+            mode="polling",
+            decode=Json("id INT"),
+            endpoint_url=server.endpoint_url,
+            region="us-east-1",
+            session=session,
+        )
+        asyncio.run(_land_nothing(source, str(tmp_path)))
+    assert columns("more INT, id INT", "ignore") == ["id"]
+    assert columns("more INT, id INT", "add") == ["more", "id"]
+
+
+async def _land_nothing(source: KinesisSource, location: str) -> None:
+    async with fanout.land(source, location, available_now=True) as landing:
+        async for _ in landing:
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"schemaRegistryUrl": "https://r"}, "schemaRegistryUrl is about decode: give both"),
+        (
+            {"decode": "avro", "schemaRegistryUrl": "https://a:canary@r"},
+            (
+                "schemaRegistryUrl has a password in it: pass schemaRegistryUsername and "
+                "SCHEMA_REGISTRY_PASSWORD"
+            ),
+        ),
+        (
+            {"decode": "avro", "schemaRegistryUrl": "https://r", "schemaRegistryUsername": "k"},
+            "schemaRegistryUsername has a password: set SCHEMA_REGISTRY_PASSWORD",
+        ),
+        (
+            {"decode": "avro", "subscribe": "a,b", "schemaRegistryUrl": "https://r"},
+            (
+                "subject is missing: it names the newest schema to read with, such as "
+                "'orders-value'; or give schema"
+            ),
+        ),
+        (
+            {"schemaRegistryPassword": "canary"},
+            (
+                "the option 'schemaregistrypassword' is refused: it is a secret, and Spark shows "
+                "options in its plans: set SCHEMA_REGISTRY_PASSWORD in the environment where "
+                "Spark's driver starts"
+            ),
+        ),
+        ({"onBadRecord": "gap"}, "onBadRecord is about decode: pass decode, or leave it out"),
+    ],
+)
+def test_what_is_wrong_with_a_decoder_is_in_words_of_options(
+    options: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SCHEMA_REGISTRY_PASSWORD", raising=False)
+    assert refusal(KAFKA | options) == sentence
+
+
 def test_no_refused_name_is_an_option() -> None:
     known = {name.lower() for names in SOURCE_OPTIONS.values() for name in names}
-    assert not known & KAFKA_REFUSED.keys()
+    assert not known & {*KAFKA_REFUSED, *DECODE_REFUSED}
 
 
 def test_every_option_of_a_source_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +545,9 @@ def test_every_option_of_a_source_is_read(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_page_has_every_option() -> None:
-    row = r"^\| `([\w.]+)` \| (all|kinesis|kafka, shuffle|kinesis, shuffle|shuffle) \|"
+    row = (
+        r"^\| `([\w.]+)` \| (all|kinesis|kinesis, kafka|kafka, shuffle|kinesis, shuffle|shuffle) \|"
+    )
     kinds = {"all": "kinesis, kafka, shuffle"}
     rows = re.findall(row, PAGE, re.MULTILINE)
     documented = {

@@ -1,4 +1,4 @@
-"""Where the secrets of a Kafka cluster come from: options show in lists of processes and plans."""
+"""Where secrets come from that are no options: those show in lists of processes and in plans."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ SECRET_VARIABLES: Final = {
     "token": "KAFKA_TOKEN",
 }
 """The environment variables, by the option of `fanout.kafka.Security`."""
+
+REGISTRY_SECRETS: Final = {
+    "registry_password": "SCHEMA_REGISTRY_PASSWORD",
+    "registry_token": "SCHEMA_REGISTRY_TOKEN",
+}
+"""The environment variables of a schema registry, by the option of `DecodeOptions`."""
 
 
 def secrets_of_environment() -> dict[str, str]:

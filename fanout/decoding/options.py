@@ -1,0 +1,133 @@
+"""Make a decoder from options that are texts, for commands and for `format("fanout")`."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+from fanout._secret_variables import REGISTRY_SECRETS
+from fanout.core.sentence import Option, Sentence
+from fanout.decoding.avro_decoder import Avro
+from fanout.decoding.json_decoder import Json
+from fanout.decoding.registry import SchemaRegistry, Schemas
+from fanout.errors import FanOutError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fanout.decoding.decoder import Decoder
+
+_FORMATS: Final = ("json", "avro")
+# What is in the text of a schema, and rarely in the name of a file.
+_TEXT: Final = re.compile(r'[\s:{\["]')
+_URL: Final = "registry"
+_PREFIX: Final = "registry_"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeOptions:
+    """What a user has said about the decoder, in texts."""
+
+    decode: str | None = None  # the format; without it there is no decoder
+    schema: str | None = None  # its text, or the name of its file
+    registry: str | None = None  # the address of a schema registry
+    subject: str | None = None  # whose newest schema is read with; the one of the topic if left out
+    columns: Sequence[str] = ()
+    into: str | None = None
+    registry_username: str | None = None
+    registry_ca_file: str | None = None
+    registry_certificate_file: str | None = None
+    registry_key_file: str | None = None
+
+    def decoder(self, topics: Sequence[str]) -> Decoder | None:
+        """Return the decoder, if any; `topics` are those that are read, where they are known.
+
+        It may ask the registry, and waits for the answer.
+
+        Raises:
+            OptionError: An option is malformed, is missing, or contradicts another one.
+            RetryLaterError: The registry does not answer.
+        """
+        if self.decode is None:
+            self._refuse_all()
+            return None
+        if self.decode not in _FORMATS:
+            raise OptionError(Option("decode", self.decode), f" must be {' or '.join(_FORMATS)}")
+        if self.decode == "avro":
+            registry = self._registry()
+            schema = self._latest(registry, topics) if self.schema is None else _text(self.schema)
+            return Avro(schema, registry=registry, columns=self.columns, into=self.into)
+        for each in fields(self):
+            if each.name.startswith((_URL, "subject")) and getattr(self, each.name) is not None:
+                raise OptionError(Option(each.name), " is for ", Option("decode", "avro"))
+        if self.schema is None:
+            example = ", such as 'id BIGINT, name STRING'"
+            raise OptionError(Option("decode", "json"), " needs ", Option("schema"), example)
+        return Json(_text(self.schema), columns=self.columns, into=self.into)
+
+    def _refuse_all(self) -> None:
+        for each in fields(self):
+            if getattr(self, each.name):
+                raise OptionError(Option(each.name), " is about ", Option("decode"), ": give both")
+
+    def _registry(self) -> SchemaRegistry | None:
+        """Return the registry, with the secrets of this process's environment."""
+        settings = {
+            each.name.removeprefix(_PREFIX): value
+            for each in fields(self)
+            if each.name.startswith(_PREFIX) and (value := getattr(self, each.name)) is not None
+        }
+        if self.registry is None:
+            if settings:
+                name = min(settings)
+                raise OptionError(Option(_PREFIX + name), " is about ", Option(_URL), ": give both")
+            return None
+        kind = "token" if self.registry_username is None else "password"
+        if value := os.environ.get(REGISTRY_SECRETS[_PREFIX + kind]):
+            settings[kind] = value
+        elif self.registry_username is not None:
+            name = Option(_PREFIX + kind)
+            raise OptionError(Option("registry_username"), " has a password: set ", name)
+        try:
+            return SchemaRegistry(self.registry, **settings)
+        except FanOutError as error:
+            error.args = (Sentence(error).in_words(_in_these_options),)
+            raise
+
+    def _latest(self, registry: SchemaRegistry | None, topics: Sequence[str]) -> Schemas:
+        if registry is None:
+            raise OptionError(
+                Option("decode", "avro"), " needs ", Option("schema"), " or ", Option(_URL)
+            )
+        if self.subject is not None:
+            return registry.latest(self.subject)
+        if len(topics) != 1:
+            raise OptionError(
+                Option("subject"),
+                " is missing: it names the newest schema to read with, such as 'orders-value'; or "
+                "give ",
+                Option("schema"),
+            )
+        return registry.latest(f"{topics[0]}-value")
+
+
+def _in_these_options(option: Option) -> Option:
+    return Option(_URL if option.name == "url" else _PREFIX + option.name)
+
+
+def _text(schema: str) -> str:
+    """Return the text of a schema, or what is in the file that has such a name."""
+    is_file = False
+    with suppress(OSError, ValueError):  # a schema may be too long for the name of a file
+        is_file = Path(schema).is_file()
+    if not is_file and not _TEXT.search(schema):
+        raise OptionError(Option("schema", schema), " is neither a file nor the text of a schema")
+    try:
+        return Path(schema).read_text(encoding="utf-8") if is_file else schema
+    except (OSError, UnicodeError) as error:
+        raise OptionError(Option("schema", schema), " cannot be read: ", error) from error

@@ -1,0 +1,135 @@
+"""A decoder from texts, as commands and Spark have them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.cli.service_options import SchemaOptions
+from fanout.decoding import Avro, Json, SchemaRegistry
+from fanout.decoding.options import DecodeOptions
+from fanout.errors import OptionError, RetryLaterError
+from tests.support.avro_records import ORDER
+from tests.support.schema_registry import embedded_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.schema_registry import EmbeddedRegistry
+
+DDL = "id BIGINT, name STRING"
+
+
+@pytest.fixture
+def embedded() -> Iterator[EmbeddedRegistry]:
+    with embedded_registry() as found:
+        yield found
+
+
+def test_a_schema_is_a_text_or_a_file(tmp_path: Path) -> None:
+    kept = {"columns": ("key",), "into": "order"}
+    assert DecodeOptions(decode="json", schema=DDL, **kept).decoder(()) == Json(DDL, **kept)  # type: ignore[arg-type]
+    file = tmp_path / "an order.avsc"
+    file.write_text(json.dumps(ORDER))
+    assert DecodeOptions(decode="avro", schema=str(file)).decoder(()) == Avro(json.dumps(ORDER))
+    file.write_bytes(b"\xff")
+    with pytest.raises(OptionError, match=r"an order\.avsc' cannot be read: 'utf-8' codec"):
+        DecodeOptions(decode="avro", schema=str(file)).decoder(())
+    long = json.dumps(ORDER | {"doc": "x" * 10_000})
+    assert DecodeOptions(decode="avro", schema=long).decoder(()) == Avro(long)
+
+
+def test_a_registry_gives_the_newest_schema_of_the_topic_or_of_a_subject(
+    embedded: EmbeddedRegistry,
+) -> None:
+    embedded.register("orders-value", ORDER)
+    embedded.register("other", ORDER | {"name": "Other"})
+    registry = SchemaRegistry(embedded.url)
+    options = {"decode": "avro", "registry": embedded.url}
+    newest = Avro(json.dumps(ORDER), registry=registry)
+    assert DecodeOptions(**options).decoder(["orders"]) == newest
+    named = DecodeOptions(**options, subject="other").decoder(["a", "b"])
+    assert named == Avro(json.dumps(ORDER | {"name": "Other"}), registry=registry)
+    given = DecodeOptions(**options, schema=json.dumps(ORDER)).decoder(["a", "b"])
+    assert given == newest
+    assert len(embedded.calls) == 2
+    embedded.status = 503
+    with pytest.raises(RetryLaterError, match="the schema registry answers 503"):
+        DecodeOptions(**options).decoder(["orders"])
+
+
+def test_secrets_are_in_the_environment(
+    embedded: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded.register("s-value", ORDER)
+    monkeypatch.setenv("SCHEMA_REGISTRY_PASSWORD", "canary")
+    options = {"decode": "avro", "registry": embedded.url}
+    DecodeOptions(**options).decoder(["s"])
+    assert embedded.authorization is None
+    DecodeOptions(**options, registry_username="key").decoder(["s"])
+    assert embedded.authorization == "Basic a2V5OmNhbmFyeQ=="
+    monkeypatch.setenv("SCHEMA_REGISTRY_TOKEN", "canary")
+    DecodeOptions(**options).decoder(["s"])
+    assert embedded.authorization == "Bearer canary"
+
+
+URL = "https://registry:8081"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"schema": DDL}, "schema is about decode: give both"),
+        ({"columns": ["key"]}, "columns is about decode: give both"),
+        ({"decode": "xml"}, "decode='xml' must be json or avro"),
+        (
+            {"decode": "json"},
+            "decode='json' needs schema, such as 'id BIGINT, name STRING'",
+        ),
+        ({"decode": "json", "schema": DDL, "registry": URL}, "registry is for decode='avro'"),
+        ({"decode": "avro"}, "decode='avro' needs schema or registry"),
+        (
+            {"decode": "avro", "registry_ca_file": "ca.pem"},
+            "registry_ca_file is about registry: give both",
+        ),
+        (
+            {"decode": "avro", "registry": URL},
+            (
+                "subject is missing: it names the newest schema to read with, such as "
+                "'orders-value'; or give schema"
+            ),
+        ),
+        (
+            {"decode": "avro", "schema": "gone.avsc"},
+            "schema='gone.avsc' is neither a file nor the text of a schema",
+        ),
+        (
+            {"decode": "avro", "registry": "https://a:canary@registry"},
+            "registry has a password in it: pass registry_username and registry_password",
+        ),
+        (
+            {"decode": "avro", "registry": URL, "registry_username": "key"},
+            "registry_username has a password: set registry_password",
+        ),
+    ],
+)
+def test_what_is_wrong_names_the_option(
+    given: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SCHEMA_REGISTRY_PASSWORD", "SCHEMA_REGISTRY_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(OptionError) as caught:
+        DecodeOptions(**given).decoder(["a", "b"])
+    assert str(caught.value) == sentence
+
+
+def test_commands_have_each_option() -> None:
+    names = [field.name for field in fields(SchemaOptions)]
+    assert [field.name for field in fields(DecodeOptions) if field.name not in names] == [
+        "columns",
+        "into",
+    ]
