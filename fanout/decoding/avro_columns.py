@@ -113,7 +113,15 @@ class Bytes(Column):
     def read(self, cursors: Cursors) -> pa.Array:
         begins = self._begins(cursors)
         values = cursors.spans(begins, cursors.positions)
-        return cursors.texts(values, self.path) if self.is_text else values
+        if not self.is_text:
+            return values
+        try:
+            return values.cast(pa.string())
+        except pa.ArrowInvalid:
+            rows = values.to_pylist()
+            bad = np.array([row != row.decode(errors="ignore").encode() for row in rows])
+            cursors.fail(bad, f"{self.path} is not UTF-8")
+            return pc.if_else(pa.array(bad), b"", values).cast(pa.string())
 
     def skip(self, cursors: Cursors) -> None:
         self._begins(cursors)

@@ -1,4 +1,4 @@
-"""Where many values are in the bytes of a batch, one position for each."""
+"""Where many Avro values are in the bytes of a batch, one position for each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 EARLY: Final = "the record ends early"
 _MOST_VARINT_BYTES: Final = 10
 _MORE: Final = 0x80
-_FEW_TEXTS: Final = 64
 
 
 class Cursors:
@@ -70,11 +68,6 @@ class Cursors:
         return begins
 
     def varints(self, path: str) -> Ints:
-        """Read numbers of variable length with a sign; 0 where one cannot be read."""
-        numbers = self.unsigned(path)
-        return (numbers >> np.uint64(1)).view(np.int64) ^ -(numbers & np.uint64(1)).view(np.int64)
-
-    def unsigned(self, path: str) -> NDArray[np.uint64]:
         """Read numbers of variable length; 0 where one cannot be read."""
         data, at = self.data, self.positions
         first = data.take(at, mode="clip")
@@ -83,12 +76,12 @@ class Cursors:
         rest = np.flatnonzero(first >= _MORE)
         if len(rest):
             at, numbers = self._long_varints(rest, at, numbers)
+        values = (numbers >> np.uint64(1)).view(np.int64) ^ -(numbers & np.uint64(1)).view(np.int64)
         self.positions = at
         bad = at > self.ends
-        if bad.any():
-            self.fail(bad, f"{path or 'it'}: {EARLY}")
-            numbers[bad] = 0
-        return numbers
+        self.fail(bad, f"{path}: {EARLY}")
+        values[bad] = 0
+        return values
 
     def _long_varints(
         self, rest: Ints, at: Ints, numbers: NDArray[np.uint64]
@@ -115,26 +108,3 @@ class Cursors:
             pa.binary(), max(len(offsets) - 1, 0), [None, pa.py_buffer(offsets), self.buffer]
         )
         return between.take(pa.array(np.arange(0, len(offsets), 2)))
-
-    def texts(self, values: pa.BinaryArray, path: str) -> pa.StringArray:
-        """Return bytes as text; those that are not UTF-8 are bad, and empty."""
-        try:
-            return values.cast(pa.string())
-        except pa.ArrowInvalid:
-            bad = np.zeros(len(values), bool)
-            bad[_not_utf8(values, 0)] = True
-            self.fail(bad, f"{path} is not UTF-8")
-            return pc.if_else(pa.array(bad), b"", values).cast(pa.string())
-
-
-def _not_utf8(values: pa.BinaryArray, first: int) -> list[int]:
-    """Return which values are not UTF-8; a half that has none is not looked at further."""
-    if len(values) <= _FEW_TEXTS:
-        rows = enumerate(values.to_pylist(), first)
-        return [row for row, text in rows if text != text.decode(errors="ignore").encode()]
-    try:
-        values.cast(pa.string())
-    except pa.ArrowInvalid:
-        half = len(values) // 2
-        return _not_utf8(values[:half], first) + _not_utf8(values[half:], first + half)
-    return []

@@ -1,186 +1,202 @@
-"""Many messages of Protobuf as columns: each kind of value is read for all of them at once."""
+"""Messages of Protobuf as columns: from what a parser has of each field to what the column has.
+
+A parser gets a descriptor in which all fields are optional, numbers have 64 bits, and maps are
+lists of entries. So it alters none: what is too large for a column is seen here, and bad.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-
-from fanout.decoding.avro_cursors import Cursors
-from fanout.decoding.protobuf_fields import LENGTH, VARINT, FieldFinder, Found
+import pyarrow.compute as pc
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fanout.decoding.avro_cursors import Ints
+    from fanout.decoding.avro_cursors import Ints, Mask
 
-_MORE: Final = 0x80
-_LIMITS: Final = {"i4": (-(1 << 31), (1 << 31) - 1), "u4": (0, (1 << 32) - 1), "bool": (0, 1)}
 _MICROS: Final = 1_000_000
 _NANOS: Final = 1_000_000_000
 _MOST_SECONDS: Final = (1 << 63) // _MICROS - 1
-_NOTHING: Final = Found(*[np.empty(0, np.int64)] * 3)
+_VARINTS: Final = np.array([1 << 7 * count for count in range(1, 10)], np.uint64)
+# No record has so many bytes.
+_NEVER: Final = 1 << 40
+
+
+class BadMessageError(ValueError):
+    """A message has what a parser skips, or does not look at."""
+
+
+@dataclass(slots=True)
+class Records:
+    """The record of each value, -1 for that of a message which is not there, and the bad ones."""
+
+    rows: Ints
+    failures: dict[int, str]
+
+    def fail(self, bad: Mask, problem: str) -> None:
+        """Make the records of some values bad."""
+        for row in self.rows[bad].tolist():
+            if row >= 0:
+                self.failures.setdefault(row, problem)
 
 
 @dataclass(slots=True, kw_only=True)
 class Values(ABC):
-    """How values of a kind are read; `wire` is the form that they have in the bytes."""
+    """Values of a kind: `raw` is the type that a parser gives, and `type` that of the column."""
 
     path: str
+    raw: pa.DataType
     type: pa.DataType
-    wire: int
 
     @abstractmethod
-    def read(self, cursors: Cursors) -> pa.Array:
-        """Read the value that is from the position of each cursor to its end; none is null."""
+    def sizes(self, values: pa.Array) -> Any:
+        """Return the fewest bytes of each value, or of all, without a tag; any where it is null."""
+
+    @abstractmethod
+    def read(self, values: pa.Array, records: Records) -> pa.Array:
+        """Return the column of values, and note which records are bad."""
+
+    def parsed(self, value: Any) -> Any:
+        """Return what Google's runtime has parsed as `raw` has it."""
+        return value
 
 
 @dataclass(slots=True, kw_only=True)
 class Numbers(Values):
-    """Numbers of a type of numpy, in the fewest bytes or in those of the type."""
+    """Numbers within limits, in as many bytes as `size`, or in the fewest; those of an enum."""
 
-    dtype: str
-    is_zigzag: bool = False
+    size: int | None
+    limits: tuple[int, int] | None
+    is_zigzag: bool
+    names: Mapping[int, str] | None
 
-    def read(self, cursors: Cursors) -> pa.Array:
-        values = self._numbers(cursors)
-        if pa.types.is_decimal(self.type):
-            halves = np.zeros((len(values), 2), np.uint64)
-            halves[:, 0] = values
-            return pa.Array.from_buffers(self.type, len(values), [None, pa.py_buffer(halves)])
-        return pa.array(values.astype(self.type.to_pandas_dtype(), copy=False))
+    def sizes(self, values: pa.Array) -> Any:
+        if self.size is not None:
+            return self.size
+        numbers = _numbers(values)
+        return _varint_sizes((numbers << 1) ^ (numbers >> 63) if self.is_zigzag else numbers)
 
-    def _numbers(self, cursors: Cursors) -> np.ndarray:
-        if self.wire != VARINT:
-            size = int(self.dtype[1])
-            places = cursors.advance(size, self.path)[:, None] + np.arange(size)
-            return cursors.data.take(places, mode="clip").view(f"<{self.dtype}").reshape(-1)
-        if self.dtype == "u8":
-            return cursors.unsigned(self.path)
-        if self.is_zigzag:
-            values = cursors.varints(self.path)
-        else:
-            values = cursors.unsigned(self.path).view(np.int64)
-        if self.dtype in _LIMITS:
-            least, most = _LIMITS[self.dtype]
-            bad = (values < least) | (values > most)
-            cursors.fail(bad, f"{self.path} is too large for {self.type}")
-            values[bad] = 0
-        return values
-
-
-@dataclass(slots=True, kw_only=True)
-class Enums(Numbers):
-    """The names of numbers; a number without one is its own name."""
-
-    names: Mapping[int, str]
-
-    def read(self, cursors: Cursors) -> pa.Array:
-        numbers = self._numbers(cursors)
-        known = np.array(sorted(self.names), np.int64)
-        near = known.take(np.searchsorted(known, numbers), mode="clip")
-        known = np.union1d(known, numbers[near != numbers])
-        names = [self.names.get(number, str(number)) for number in known.tolist()]
-        return pa.array(names, pa.string()).take(pa.array(np.searchsorted(known, numbers)))
+    def read(self, values: pa.Array, records: Records) -> pa.Array:
+        numbers = _numbers(values)
+        if self.limits is not None and len(numbers):
+            least, most = self.limits
+            if numbers.min() < least or numbers.max() > most:
+                bad = (numbers < least) | (numbers > most)
+                records.fail(bad, f"{self.path} is too large for {self.type}")
+                numbers = np.where(bad, 0, numbers)
+                values = pa.array(numbers, mask=_nulls(values))
+        if self.names is not None:
+            return _named(numbers, self.names, _nulls(values))
+        return values if self.raw == self.type else values.cast(self.type, safe=False)
 
 
 @dataclass(slots=True, kw_only=True)
 class Bytes(Values):
-    """Bytes; as text they are UTF-8."""
+    """Bytes, or text."""
 
-    def read(self, cursors: Cursors) -> pa.Array:
-        values = cursors.spans(cursors.positions, cursors.ends)
-        return values if self.type == pa.binary() else cursors.texts(values, self.path)
+    def sizes(self, values: pa.Array) -> Ints:
+        lengths = np.diff(_offsets(values)).astype(np.int64)
+        return lengths + _varint_sizes(lengths)
+
+    def read(self, values: pa.Array, records: Records) -> pa.Array:  # noqa: ARG002 - all are good
+        return values
+
+    def parsed(self, value: Any) -> Any:
+        if isinstance(value, bytes) and self.raw == pa.string():
+            raise BadMessageError(f"{self.path} is not UTF-8")
+        return value
 
 
 @dataclass(slots=True, kw_only=True)
 class Field:
-    """A field with one value, or none: that is null, `default`, or an empty message."""
+    """A field of a message with one value, or none: that is null, or `default`."""
 
     number: int
     values: Values
     default: pa.Scalar | None = None
     is_required: bool = False
-    is_always: bool = False  # the value of a map, which is a message
+
+    @property
+    def name(self) -> str:
+        """The name for the parsers, which is free of words of a language."""
+        return f"f{self.number}"
+
+    @property
+    def raw(self) -> pa.Field:
+        """What a parser gives."""
+        return pa.field(self.name, self.values.raw)
 
     @property
     def type(self) -> pa.DataType:
         """The type of the column."""
         return self.values.type
 
-    @property
-    def wires(self) -> frozenset[int]:
-        """The forms that the values may have in the bytes."""
-        return frozenset({self.values.wire})
+    def sizes(self, values: pa.Array) -> Any:
+        """Return the fewest bytes of the field in each message, or in all."""
+        sizes = self.values.sizes(values) + self._tag_size()
+        return np.where(_nulls(values), 0, sizes) if values.null_count else sizes
 
-    def read(self, found: Found, cursors: Cursors) -> pa.Array:
-        """Return the value of each message; the last one of several, and messages merged."""
-        messages, begins, ends = found
-        count = len(cursors)
-        if len(messages) == count and bool((messages[1:] > messages[:-1]).all()):
-            return self._read(found, cursors)
-        last = np.full(count, -1)
-        last[messages] = np.arange(len(messages))
-        is_there = last >= 0
-        there = np.flatnonzero(is_there)
-        if self.is_required:
-            cursors.fail(~is_there, f"{self.values.path} is required, and not there")
-        if len(there) < len(messages) and isinstance(self.values, Messages):
-            return self._merged(found, cursors)
-        if self.is_always:
-            begins, ends = (
-                np.where(is_there, np.append(each, 0)[last], cursors.ends)
-                for each in (begins, ends)
-            )
-            return self._read(Found(np.arange(count), begins, ends), cursors)
-        chosen = last[there]
-        array = self._read(Found(there, begins[chosen], ends[chosen]), cursors)
-        if len(there) == count:
+    def read(self, values: pa.Array, records: Records) -> pa.Array:
+        """Return the column, and note which records are bad."""
+        array = self.values.read(values, records)
+        if not values.null_count:
             return array
-        array = array.take(pa.array(np.cumsum(is_there) - 1, mask=~is_there))
+        if self.is_required:
+            records.fail(_nulls(values), f"{self.values.path} is required, and not there")
         return array if self.default is None else array.fill_null(self.default)
 
-    def _read(self, found: Found, cursors: Cursors) -> pa.Array:
-        return self.values.read(_cursors(found, cursors))
+    def parsed(self, message: Any) -> Any:
+        """Return what Google's runtime has parsed."""
+        there = message.HasField(self.name)
+        return self.values.parsed(getattr(message, self.name)) if there else None
 
-    def _merged(self, found: Found, cursors: Cursors) -> pa.Array:
-        """Read messages that are in pieces, as if each were one behind the other."""
-        messages, begins, ends = _in_order(found)
-        sizes = ends - begins
-        bounds = np.concatenate(([0], np.cumsum(sizes)))
-        places = np.repeat(begins - bounds[:-1], sizes) + np.arange(bounds[-1])
-        data = np.append(cursors.data[places], np.uint8(0))
-        there, first = np.unique(messages, return_index=True)
-        stops = bounds[np.append(first, len(messages))]
-        ends = np.full(len(cursors), len(data))
-        others = Cursors(data, ends, ends, cursors.rows, cursors.failures)
-        return self.read(Found(there, stops[:-1], stops[1:]), others)
+    def _tag_size(self) -> int:
+        return (self.number.bit_length() + 3 + 6) // 7
 
 
 @dataclass(slots=True, kw_only=True)
 class Repeated(Field):
-    """A field with any number of values; numbers are there one by one or many at once."""
+    """A field with any number of values; numbers may be packed, which saves their tags."""
+
+    is_packed: bool
+
+    @property
+    def raw(self) -> pa.Field:
+        item = pa.field("item", self.values.raw, nullable=False)
+        return pa.field(self.name, pa.list_(item), nullable=False)
 
     @property
     def type(self) -> pa.DataType:
         return pa.list_(self.values.type)
 
-    @property
-    def wires(self) -> frozenset[int]:
-        more = {LENGTH} if isinstance(self.values, Numbers) else set()
-        return frozenset({self.values.wire} | more)
+    def sizes(self, values: pa.Array) -> Any:
+        items, offsets = values.flatten(), _offsets(values)
+        sizes = np.zeros(len(items) + 1, np.int64)
+        sizes[1:] = self.values.sizes(items)
+        sizes[1:] += 0 if self.is_packed else self._tag_size()
+        sizes = np.diff(np.cumsum(sizes)[offsets - offsets[0]])
+        if not self.is_packed:
+            return sizes
+        return np.where(sizes > 0, sizes + _varint_sizes(sizes) + self._tag_size(), 0)
 
-    def read(self, found: Found, cursors: Cursors) -> pa.Array:
-        found = _in_order(found)
-        if isinstance(self.values, Numbers):
-            found = _unpacked(found, cursors, self.values)
-        return self._column(found.messages, len(cursors), self._read(found, cursors))
+    def read(self, values: pa.Array, records: Records) -> pa.Array:
+        offsets = _offsets(values)
+        owners = np.repeat(np.arange(len(values)), np.diff(offsets))
+        of_items = Records(records.rows[owners], records.failures)
+        items = self.values.read(values.flatten(), of_items)
+        return self._column(offsets - offsets[0], owners, items)
 
-    def _column(self, messages: Ints, count: int, values: pa.Array) -> pa.Array:
-        return pa.ListArray.from_arrays(_offsets(messages, count), values, type=self.type)
+    def parsed(self, message: Any) -> Any:
+        return [self.values.parsed(each) for each in getattr(message, self.name)]
+
+    def _column(self, offsets: np.ndarray, _: Ints, items: pa.Array) -> pa.Array:
+        return pa.ListArray.from_arrays(pa.array(offsets), items, type=self.type)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,105 +205,117 @@ class Maps(Repeated):
 
     @property
     def type(self) -> pa.DataType:
-        key, value = self.values.type
-        return pa.map_(key.type, value.type)
+        return pa.map_(self.values.type[0].type, self.values.type[1].type)
 
-    def _column(self, messages: Ints, count: int, values: pa.Array) -> pa.Array:
-        keys = values.field(0).dictionary_encode()
-        pairs = messages * max(len(keys.dictionary), 1) + keys.indices.to_numpy()
+    def _column(self, offsets: np.ndarray, owners: Ints, items: pa.Array) -> pa.Array:
+        keys = items.field(0).dictionary_encode()
+        pairs = owners * max(len(keys.dictionary), 1) + keys.indices.to_numpy()
         last = len(pairs) - 1 - np.unique(pairs[::-1], return_index=True)[1]
         if len(last) < len(pairs):
             last.sort()
-            values, messages = values.take(pa.array(last)), messages[last]
-        offsets = _offsets(messages, count)
-        return pa.MapArray.from_arrays(offsets, *values.flatten(), type=self.type)
+            items = items.take(pa.array(last))
+            np.cumsum(np.bincount(owners[last], minlength=len(offsets) - 1), out=offsets[1:])
+        return pa.MapArray.from_arrays(pa.array(offsets), *items.flatten(), type=self.type)
 
 
 @dataclass(slots=True, kw_only=True)
 class Messages(Values):
-    """Messages as structs; or as a time, as the value in a wrapper, or as true where empty."""
+    """Messages as structs, or as what `form` says: times, values in wrappers, true where empty."""
 
     fields: Sequence[Field]
-    oneofs: Sequence[Sequence[int]] = ()
-    form: str = "struct"
-    finder: FieldFinder = field(init=False)
+    oneofs: Sequence[Sequence[str]]  # the names of their fields
+    form: str
 
-    def __post_init__(self) -> None:
-        wires = {each.number: (each.values.path, each.wires) for each in self.fields}
-        self.finder = FieldFinder(self.path, wires)
+    def sizes(self, values: pa.Array) -> Ints:
+        lengths = self.lengths(values)
+        return lengths + _varint_sizes(lengths)
 
-    def read(self, cursors: Cursors) -> pa.Array:
-        found = self.finder.find(cursors)
-        for numbers in self.oneofs:
-            _settle(found, [each for each in numbers if each in found], len(cursors))
-        arrays = [each.read(found.get(each.number, _NOTHING), cursors) for each in self.fields]
+    def lengths(self, values: pa.Array) -> Ints:
+        """Return the fewest bytes of each message; too many where two fields of a oneof are there.
+
+        A parser that has read as many bytes has skipped and replaced none. Merely of two fields
+        with one number each, which are packed here and not there, it might have skipped two bytes.
+        """
+        total = np.zeros(len(values), np.int64)
+        for each in self.fields:
+            total += each.sizes(values.field(each.name))
+        for names in self.oneofs:
+            there = sum((~_nulls(values.field(name))).astype(int) for name in names)
+            total[there > 1] = _NEVER
+        return total
+
+    def read(self, values: pa.Array, records: Records) -> pa.Array:
+        nulls = _nulls(values)
+        inner = Records(np.where(nulls, -1, records.rows), records.failures)
+        columns = [each.read(values.field(each.name), inner) for each in self.fields]
         match self.form:
-            case "struct":
-                return pa.StructArray.from_arrays(arrays, fields=list(self.type))
+            case "struct" | "entry":
+                mask = pa.array(nulls) if values.null_count else None
+                return pa.StructArray.from_arrays(columns, fields=list(self.type), mask=mask)
             case "empty":
-                return pa.array(np.ones(len(cursors), bool))
+                return pa.array(np.ones(len(values), bool), mask=nulls)
             case "wrapper":
-                return arrays[0]
-        return self._times(cursors, *arrays)
-
-    def _times(self, cursors: Cursors, seconds: pa.Array, nanos: pa.Array) -> pa.Array:
-        whole, rest = seconds.to_numpy(), nanos.to_numpy()
+                return pc.if_else(pa.array(nulls), None, columns[0])
+        whole, rest = map(_numbers, columns)
         # Both have one sign, and a timestamp counts on from its second.
         bad = np.sign(whole) * np.sign(rest) < 0 if self.form == "duration" else rest < 0
         bad |= (rest >= _NANOS) | (rest <= -_NANOS)
         bad |= (whole > _MOST_SECONDS) | (whole < -_MOST_SECONDS)
-        cursors.fail(bad, f"{self.path} is no {self.form}, or a too large one")
-        cursors.fail(rest % 1000 != 0, f"{self.path} has nanoseconds, which {self.type} has not")
-        return pa.array(np.where(bad, 0, whole) * _MICROS + rest // 1000).cast(self.type)
+        inner.fail(bad, f"{self.path} is no {self.form}, or a too large one")
+        inner.fail(rest % 1000 != 0, f"{self.path} has nanoseconds, which {self.type} has not")
+        micros = np.where(bad, 0, whole) * _MICROS + rest // 1000
+        return pa.array(micros, mask=nulls).cast(self.type)
+
+    def parsed(self, value: Any) -> Any:
+        unknown = {each.field_number for each in UnknownFieldSet(value)}
+        for each in self.fields:
+            if each.number in unknown:
+                raise BadMessageError(f"{each.values.path} has another type than in the descriptor")
+        if unknown and self.form == "entry":
+            raise BadMessageError(f"{self.path} has more than a key and a value")
+        return {each.name: each.parsed(value) for each in self.fields}
 
 
-def _cursors(found: Found, cursors: Cursors) -> Cursors:
-    """Return cursors for values of a field."""
-    rows = cursors.rows[found.messages]
-    return Cursors(cursors.data, found.begins.copy(), found.ends, rows, cursors.failures)
+def default_of(values: Values, value: Any) -> pa.Scalar:
+    """Return the value of a field that is not there."""
+    if isinstance(values, Messages):
+        return values.read(pa.array([{}], values.raw), Records(np.array([-1]), {}))[0]
+    if isinstance(values, Numbers) and values.names is not None:
+        value = values.names[value]
+    return pa.scalar(value, values.type)
 
 
-def _in_order(found: Found) -> Found:
-    """Return values in the order of their messages."""
-    order = np.argsort(found.messages, kind="stable")
-    return Found(*(array[order] for array in found))
+def _numbers(values: pa.Array) -> np.ndarray:
+    """Return the numbers in a column; any number where it is null."""
+    dtype, data = values.type.to_pandas_dtype(), values.buffers()[1]
+    return np.frombuffer(data or b"", dtype)[values.offset :][: len(values)]
 
 
-def _offsets(messages: Ints, count: int) -> pa.Array:
-    """Return where the values of each message begin among all of them, which are in order."""
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(messages, minlength=count), out=offsets[1:])
-    return pa.array(offsets)
+def _offsets(values: pa.Array) -> np.ndarray:
+    offsets = np.frombuffer(values.buffers()[1] or b"", np.int32)
+    return offsets[values.offset :][: len(values) + 1] if len(values) else np.zeros(1, np.int32)
 
 
-def _unpacked(found: Found, cursors: Cursors, values: Numbers) -> Found:
-    """Return each number of those that are there many at once."""
-    messages, begins, ends = found
-    sizes = ends - begins
-    width = 1 if values.wire == VARINT else int(values.dtype[1])
-    bad = sizes % width != 0
-    if values.wire == VARINT:
-        bad = (sizes > 0) & (cursors.data.take(ends - 1, mode="clip") >= _MORE)
-    _cursors(found, cursors).fail(bad, f"{values.path} ends within a number")
-    counts = np.where(bad, 0, sizes // width)
-    owners = np.repeat(np.arange(len(messages)), counts)
-    places = np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
-    places = begins[owners] + places * width
-    if values.wire != VARINT or not len(places):
-        return Found(messages[owners], places, places + width)
-    is_last = cursors.data[places] < _MORE
-    is_first = np.append(True, is_last[:-1])  # noqa: FBT003 - no flag
-    return Found(messages[owners[is_first]], places[is_first], places[is_last] + 1)
+def _nulls(values: pa.Array) -> Mask:
+    """Return which values are null; pyarrow takes several times as long."""
+    mask = values.buffers()[0]
+    if not values.null_count or mask is None:
+        return np.zeros(len(values), bool)
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+    return bits[values.offset :][: len(values)] == 0
 
 
-def _settle(found: dict[int, Found], numbers: Sequence[int], count: int) -> None:
-    """Leave the last field of a oneof: one that comes behind another one replaces it."""
-    if len(numbers) < 2:  # noqa: PLR2004 - nothing to replace
-        return
-    last = np.full((len(numbers), count), -1)
-    for place, number in enumerate(numbers):
-        last[place, found[number].messages] = found[number].begins
-    replaced = np.sort(last, axis=0)[-2]
-    for number in numbers:
-        stays = found[number].begins > replaced[found[number].messages]
-        found[number] = Found(*(array[stays] for array in found[number]))
+def _varint_sizes(numbers: np.ndarray) -> Any:
+    unsigned = numbers.view(np.uint64)
+    if not len(numbers) or unsigned.max() < _VARINTS[0]:
+        return 1
+    return np.searchsorted(_VARINTS, unsigned, side="right") + 1
+
+
+def _named(numbers: Ints, names: Mapping[int, str], nulls: Mask) -> pa.Array:
+    """Return the names of numbers; one without a name is its own."""
+    known = np.array(sorted(names), np.int64)
+    near = known.take(np.searchsorted(known, numbers), mode="clip")
+    known = np.union1d(known, numbers[near != numbers])
+    texts = pa.array([names.get(number, str(number)) for number in known.tolist()], pa.string())
+    return texts.take(pa.array(np.searchsorted(known, numbers), mask=nulls))

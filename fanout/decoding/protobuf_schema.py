@@ -1,7 +1,7 @@
 """Messages of Protobuf: from descriptors to columns, and what a registry has of them.
 
-The types of the columns are those of Spark's `from_protobuf` where it unwraps wrappers and gives
-unsigned numbers a type that has all of them.
+The types are those of Spark's `from_protobuf` where it unwraps wrappers, and gives unsigned numbers
+a type that has all of them.
 """
 
 from __future__ import annotations
@@ -9,52 +9,63 @@ from __future__ import annotations
 import base64
 import os
 import re
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
 from fanout.core.sentence import Option
 from fanout.decoding import protobuf_columns as columns
-from fanout.decoding.protobuf_fields import FIXED32, FIXED64, GROUP, LENGTH, VARINT
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 
-_UNSIGNED: Final = pa.decimal128(20, 0)
-# By the type in a descriptor: the column, the type of numpy, the form in the bytes.
+_INT32: Final = (-(1 << 31), (1 << 31) - 1)
+_DECIMAL: Final = pa.decimal128(20, 0)
+# By the type in a descriptor: what a parser gives, the column, its limits, the bytes of a number.
 _NUMBERS: Final = {
-    1: (pa.float64(), "f8", FIXED64),
-    2: (pa.float32(), "f4", FIXED32),
-    3: (pa.int64(), "i8", VARINT),
-    4: (_UNSIGNED, "u8", VARINT),
-    5: (pa.int32(), "i4", VARINT),
-    6: (_UNSIGNED, "u8", FIXED64),
-    7: (pa.int64(), "u4", FIXED32),
-    8: (pa.bool_(), "bool", VARINT),
-    13: (pa.int64(), "u4", VARINT),
-    15: (pa.int32(), "i4", FIXED32),
-    16: (pa.int64(), "i8", FIXED64),
-    17: (pa.int32(), "i4", VARINT),
-    18: (pa.int64(), "i8", VARINT),
+    1: (pa.float64(), pa.float64(), None, 8),
+    2: (pa.float32(), pa.float32(), None, 4),
+    3: (pa.int64(), pa.int64(), None, None),
+    4: (pa.uint64(), _DECIMAL, None, None),
+    5: (pa.int64(), pa.int32(), _INT32, None),
+    6: (pa.uint64(), _DECIMAL, None, 8),
+    7: (pa.uint32(), pa.int64(), None, 4),
+    8: (pa.int64(), pa.bool_(), (0, 1), None),
+    13: (pa.uint64(), pa.int64(), (0, (1 << 32) - 1), None),
+    14: (pa.int64(), pa.string(), _INT32, None),
+    15: (pa.int32(), pa.int32(), None, 4),
+    16: (pa.int64(), pa.int64(), None, 8),
+    17: (pa.int64(), pa.int32(), _INT32, None),
+    18: (pa.int64(), pa.int64(), None, None),
 }
 _ZIGZAG: Final = {17, 18}
 _BYTES: Final = {9: pa.string(), 12: pa.binary()}
-_GROUP: Final = 10
-_GOOGLE: Final = "google.protobuf."
+_KINDS: Final = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+_WRAPPERS: Final = {f"google.protobuf.{kind}Value" for kind in _KINDS}
 _TIMES: Final = {
-    f"{_GOOGLE}Timestamp": ("timestamp", pa.timestamp("us", "UTC")),
-    f"{_GOOGLE}Duration": ("duration", pa.duration("us")),
+    "google.protobuf.Timestamp": ("timestamp", pa.timestamp("us", "UTC")),
+    "google.protobuf.Duration": ("duration", pa.duration("us")),
 }
-_WRAPPED: Final = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-_WRAPPERS: Final = {f"{_GOOGLE}{kind}Value" for kind in _WRAPPED}
+# What descriptors of a registry import without having it.
+_KNOWN: Final = (
+    *(any_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2),
+    *(timestamp_pb2, wrappers_pb2),
+)
 _WORDS: Final = re.compile(
     r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|[\w.]+|[^\s\w.]", re.DOTALL
 )
@@ -64,51 +75,77 @@ def descriptor_set(given: object) -> bytes:
     """Return a descriptor set: bytes, those in a file, of a class, or what a registry has."""
     if isinstance(given, bytes):
         return given
-    if isinstance(given, str | os.PathLike):
-        try:
-            return Path(given).read_bytes()
-        except OSError as error:
-            raise OptionError(Option("descriptor", given), " cannot be read: ", error) from error
     files = FileDescriptorSet()
-    if isinstance(given, tuple):
-        for text in given:
-            file = _from_base64(text)
-            if file is None:
-                raise OptionError(
-                    "the registry has the schema as text alone: pass a descriptor set, which "
-                    "protoc writes with --include_imports --descriptor_set_out=FILE"
-                )
-            files.file.append(file)
-        return files.SerializeToString()
     try:
-        _add_file(files, given.DESCRIPTOR.file)  # type: ignore[attr-defined]
-    except AttributeError:
+        if isinstance(given, str | os.PathLike):
+            return Path(given).read_bytes()
+        if isinstance(given, tuple):
+            files.file.extend(map(_from_base64, given))
+        else:
+            _add_file(files, given.DESCRIPTOR.file)  # type: ignore[attr-defined]
+    except OSError as error:
+        raise OptionError(Option("descriptor", given), " cannot be read: ", error) from error
+    except (ValueError, DecodeError) as error:
+        raise OptionError(
+            "the registry has the schema as text alone: pass a descriptor set, which protoc "
+            "writes with --include_imports --descriptor_set_out=FILE"
+        ) from error
+    except AttributeError as error:
         raise OptionError(
             Option("descriptor", given),
             " must be a descriptor set as bytes, the path of its file, or the class of a message",
-        ) from None
+        ) from error
     return files.SerializeToString()
 
 
 def find_message(files: bytes, name: str | None) -> Descriptor:
     """Return a message of a descriptor set; without a name, the only one of its last file."""
+    pool, names, added = DescriptorPool(), list[str](), set[str]()
+    found = {each.DESCRIPTOR.name: _proto(each.DESCRIPTOR) for each in _KNOWN}
     try:
-        found = {each.name: each for each in FileDescriptorSet.FromString(files).file}
-    except DecodeError as error:
-        raise OptionError(Option("descriptor"), " is no descriptor set") from error
-    pool = DescriptorPool()
-    added: set[str] = set()
-    names: list[str] = []
-    for each in found.values():
-        _add_to_pool(pool, each, found, added)
-        names = [".".join(filter(None, (each.package, m.name))) for m in each.message_type]
+        given = FileDescriptorSet.FromString(files).file
+        found |= {each.name: each for each in given}
+        for each in given:
+            _add_to_pool(pool, each.name, found, added)
+            names = [".".join(filter(None, (each.package, m.name))) for m in each.message_type]
+    except (DecodeError, KeyError, TypeError) as error:
+        raise OptionError(
+            Option("descriptor"), " is no descriptor set, or lacks a file that it imports: ", error
+        ) from error
     try:
         return pool.FindMessageTypeByName(names[0] if name is None and len(names) == 1 else name)
     except (KeyError, TypeError) as error:
-        raise OptionError(
-            Option("message", name),
-            f" must be one of the descriptor's, such as {', '.join(names) or 'none'}",
-        ) from error
+        choice = f" must be one of the descriptor's, such as {', '.join(names) or 'none'}"
+        raise OptionError(Option("message", name), choice) from error
+
+
+def messages_of(schema: str) -> list[str]:
+    """Return the full names of the messages in a schema, which is text or a descriptor."""
+    package, names, words, depth = "", list[str](), list[str](), 0
+    try:
+        file = _from_base64(schema)
+        package, names = file.package, [each.name for each in file.message_type]
+    except (ValueError, DecodeError):
+        for word in _WORDS.findall(schema):
+            if word[:2] in {"//", "/*"}:
+                continue
+            if word not in {"{", "}", ";"}:
+                words.append(word)
+                continue
+            if word == "{" and not depth and words[-2:-1] == ["message"]:
+                names.append(words[-1])
+            if word == ";" and words[:1] == ["package"]:
+                package = words[-1]
+            depth, words = depth + {"{": 1, "}": -1, ";": 0}[word], []
+    return [f"{package}.{name}" if package else name for name in names]
+
+
+def _from_base64(text: str) -> FileDescriptorProto:
+    return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+
+
+def _proto(file: FileDescriptor) -> FileDescriptorProto:
+    return FileDescriptorProto.FromString(file.serialized_pb)
 
 
 def _add_file(files: FileDescriptorSet, file: FileDescriptor) -> None:
@@ -116,176 +153,80 @@ def _add_file(files: FileDescriptorSet, file: FileDescriptor) -> None:
     for each in file.dependencies:
         _add_file(files, each)
     if file.name not in {each.name for each in files.file}:
-        file.CopyToProto(files.file.add())
+        files.file.append(_proto(file))
 
 
 def _add_to_pool(
-    pool: DescriptorPool,
-    file: FileDescriptorProto,
-    files: dict[str, FileDescriptorProto],
-    added: set[str],
+    pool: DescriptorPool, name: str, files: dict[str, FileDescriptorProto], added: set[str]
 ) -> None:
-    """Add a file behind those that it imports; Google's own ones need not be there."""
-    if file.name in added:
-        return
-    added.add(file.name)
-    for name in file.dependency:
-        _add_to_pool(pool, files.get(name) or _installed(name), files, added)
-    try:
-        pool.Add(file)
-    except TypeError as error:
-        raise OptionError(Option("descriptor"), f" has the malformed file {file.name}") from error
+    """Add a file behind those that it imports."""
+    if name not in added:
+        added.add(name)
+        for each in files[name].dependency:
+            _add_to_pool(pool, each, files, added)
+        pool.Add(files[name])
 
 
-def _installed(name: str) -> FileDescriptorProto:
-    try:
-        module = import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
-        return FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
-    except (ImportError, AttributeError) as error:
-        raise OptionError(
-            Option("descriptor"), f" lacks {name}, which is imported: pass --include_imports"
-        ) from error
+def plan(
+    message: Descriptor, path: str, within: tuple[str, ...] = (), *, times: bool
+) -> columns.Messages:
+    """Return what reads the columns of a message; `times` says whether times are of their own.
 
-
-def names_at(schema: str, path: Sequence[int]) -> set[str]:
-    """Return which message of a schema a path of indexes means; by each way to count them.
-
-    Confluent's serializer in Python counts the entries of maps among the messages in a message,
-    and the one in Java does not.
+    Raises:
+        OptionError: If there are none, or it contains itself.
     """
-    file = _from_base64(schema)
-    package, messages = _named_in_text(schema) if file is None else (file.package, _named_in(file))
-    names = set()
-    for with_maps in (True, False):
-        name, inner = package, messages
-        for index in path:
-            those = inner if with_maps else [each for each in inner if each is not None]
-            found = those[index] if 0 <= index < len(those) else None
-            if found is None:
-                break
-            name, inner = ".".join(filter(None, (name, found[0]))), found[1]
-        else:
-            names.add(name)
-    return names
-
-
-def _from_base64(text: str) -> FileDescriptorProto | None:
-    try:
-        return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
-    except (ValueError, DecodeError):
-        return None
-
-
-def _named_in(message: FileDescriptorProto | DescriptorProto) -> list[Any]:
-    """Return the name of each message, and those in it; None for the entry of a map."""
-    file = isinstance(message, FileDescriptorProto)
-    inner = message.message_type if file else message.nested_type
-    return [None if each.options.map_entry else (each.name, _named_in(each)) for each in inner]
-
-
-def _named_in_text(text: str) -> tuple[str, list[Any]]:
-    """Return the package of a .proto file, and the same of its messages."""
-    package, within, words = "", [list[Any]()], list[str]()
-    for word in _WORDS.findall(text):
-        if word[:2] in {"//", "/*"}:
-            continue
-        if word == "{":
-            inner = within[-1]
-            if words[-2:-1] == ["message"] or "group" in words[:2]:
-                name = words[words.index("group") + 1] if "group" in words[:2] else words[-1]
-                inner = []
-                within[-1].append((name, inner))
-            within.append(inner)
-        elif word == "}":
-            within = within[:-1] or within
-        elif word == ";":
-            package = words[1] if words[:1] == ["package"] else package
-            within[-1].extend([None] * (words[:2] == ["map", "<"]))
-        else:
-            words.append(word)
-            continue
-        words = []
-    return package, within[0]
-
-
-class Planner:
-    """Makes what reads messages; `times` says whether times are columns of their own."""
-
-    def __init__(self, *, times: bool) -> None:
-        self._times = times
-
-    def plan(self, message: Descriptor) -> columns.Messages:
-        """Return what reads the columns of records.
-
-        Raises:
-            OptionError: If they have none, or contain themselves.
-        """
-        if not message.fields:
-            raise OptionError(f"the message {message.full_name} has no fields")
-        return self._messages(message, "", LENGTH, ())
-
-    def _messages(
-        self, message: Descriptor, path: str, wire: int, within: tuple[str, ...]
-    ) -> columns.Messages:
-        name = message.full_name
-        if name in within:
-            raise OptionError(
-                f"the message {name} contains itself at {path}, and columns have an end: leave "
-                "the field out of the descriptor"
-            )
-        fields = [self._field(each, path, (*within, name)) for each in message.fields]
-        form = "struct"
-        kind = pa.struct([(f.name, c.type) for f, c in zip(message.fields, fields, strict=True)])
-        if not within:
-            pass  # a record has its own columns, whatever it is
-        elif name in _WRAPPERS:
-            form, kind = "wrapper", fields[0].type
-        elif name in _TIMES and self._times:
-            form, kind = _TIMES[name]
-        elif not fields:
-            form, kind = "empty", pa.bool_()
-        oneofs = [[each.number for each in oneof.fields] for oneof in message.oneofs]
-        return columns.Messages(
-            path=path, type=kind, wire=wire, fields=fields, oneofs=oneofs, form=form
+    name = message.full_name
+    if name in within:
+        raise OptionError(
+            f"the message {name} contains itself at {path}, and columns have an end: leave the "
+            "field out of the descriptor"
         )
+    if not message.fields and not within:
+        raise OptionError(f"the message {name} has no fields")
+    fields = [_field(each, path, (*within, name), times=times) for each in message.fields]
+    kind = pa.struct([(f.name, c.type) for f, c in zip(message.fields, fields, strict=True)])
+    form = "struct"
+    if within and name in _WRAPPERS:
+        form, kind = "wrapper", fields[0].type
+    elif within and times and name in _TIMES:
+        form, kind = _TIMES[name]
+    elif message.GetOptions().map_entry:
+        form = "entry"
+    elif not fields:
+        form, kind = "empty", pa.bool_()
+    oneofs = [[f"f{each.number}" for each in oneof.fields] for oneof in message.oneofs]
+    raw = pa.struct([each.raw for each in sorted(fields, key=lambda each: each.number)])
+    return columns.Messages(path=path, raw=raw, type=kind, fields=fields, oneofs=oneofs, form=form)
 
-    def _field(self, field: FieldDescriptor, above: str, within: tuple[str, ...]) -> columns.Field:
-        path = f"{above}.{field.name}" if above else field.name
-        message = field.message_type
-        if field.is_repeated:
-            values = self._values(field, f"{path}[]", within)
-            is_map = message is not None and message.GetOptions().map_entry
-            kind = columns.Maps if is_map else columns.Repeated
-            return kind(number=field.number, values=values)
-        values = self._values(field, path, within)
-        in_map = field.containing_type.GetOptions().map_entry
-        default = None
-        if message is None and (in_map or field.has_default_value or not field.has_presence):
-            value = field.default_value
-            if field.enum_type is not None:
-                value = field.enum_type.values_by_number[value].name
-            default = pa.scalar(value, values.type)
-        return columns.Field(
-            number=field.number,
-            values=values,
-            default=default,
-            is_required=field.is_required,
-            is_always=in_map and message is not None,
+
+def _field(
+    field: FieldDescriptor, above: str, within: tuple[str, ...], *, times: bool
+) -> columns.Field:
+    path = f"{above}.{field.name}" if above else field.name
+    path += "[]" if field.is_repeated else ""
+    inner, default = field.message_type, None
+    if inner is not None:
+        values: columns.Values = plan(inner, path, within, times=times)
+    elif field.type in _BYTES:
+        values = columns.Bytes(path=path, raw=_BYTES[field.type], type=_BYTES[field.type])
+    else:
+        raw, kind, limits, size = _NUMBERS[field.type]
+        values = columns.Numbers(
+            path=path,
+            raw=raw,
+            type=kind,
+            size=size,
+            limits=limits,
+            is_zigzag=field.type in _ZIGZAG,
+            names=field.enum_type and {v.number: v.name for v in reversed(field.enum_type.values)},
         )
-
-    def _values(
-        self, field: FieldDescriptor, path: str, within: tuple[str, ...]
-    ) -> columns.Values:
-        if field.type in _NUMBERS:
-            kind, dtype, wire = _NUMBERS[field.type]
-            is_zigzag = field.type in _ZIGZAG
-            return columns.Numbers(
-                path=path, type=kind, wire=wire, dtype=dtype, is_zigzag=is_zigzag
-            )
-        if field.type in _BYTES:
-            return columns.Bytes(path=path, type=_BYTES[field.type], wire=LENGTH)
-        if field.enum_type is not None:
-            names = {each.number: each.name for each in reversed(field.enum_type.values)}
-            return columns.Enums(path=path, type=pa.string(), wire=VARINT, dtype="i4", names=names)
-        wire = GROUP if field.type == _GROUP else LENGTH
-        return self._messages(field.message_type, path, wire, within)
+    if field.is_repeated:
+        is_map = inner is not None and inner.GetOptions().map_entry
+        made = columns.Maps if is_map else columns.Repeated
+        return made(number=field.number, values=values, is_packed=field.is_packed)
+    in_map = field.containing_type.GetOptions().map_entry
+    if in_map or field.has_default_value or not field.has_presence:
+        default = columns.default_of(values, field.default_value)
+    return columns.Field(
+        number=field.number, values=values, default=default, is_required=field.is_required
+    )

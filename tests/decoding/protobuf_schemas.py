@@ -96,7 +96,8 @@ def _message(draw: Any, file: FileDescriptorProto, depth: int) -> str:
     )
     oneof = draw(st.booleans()) and len(numbers) > 2
     for index, number in enumerate(numbers):
-        field = _field(draw, file, place, depth, index, number)
+        made = FieldDescriptorProto(name=f"f{index}", number=number)
+        field = _field(draw, file, place, depth, made)
         if oneof and field.label == _FIELD.LABEL_OPTIONAL and not field.default_value:
             field.oneof_index = 0
         message = file.message_type[place]
@@ -104,19 +105,18 @@ def _message(draw: Any, file: FileDescriptorProto, depth: int) -> str:
     oneofs = [each for each in message.field if each.HasField("oneof_index")]
     if oneofs:
         message.oneof_decl.add(name="one")
+    plain = file.syntax == "proto3" and not oneofs
     for each in message.field:
-        if file.syntax == "proto3" and each.label == 1 and each.type != 11 and not oneofs:
-            if draw(st.booleans()):
-                each.proto3_optional = True
-                each.oneof_index = len(message.oneof_decl)
-                message.oneof_decl.add(name=f"_{each.name}")
+        if plain and each.label == 1 and each.type != 11 and draw(st.booleans()):
+            each.proto3_optional = True
+            each.oneof_index = len(message.oneof_decl)
+            message.oneof_decl.add(name=f"_{each.name}")
     return f".t.{name}"
 
 
 def _field(
-    draw: Any, file: FileDescriptorProto, place: int, depth: int, index: int, number: int
+    draw: Any, file: FileDescriptorProto, place: int, depth: int, field: FieldDescriptorProto
 ) -> FieldDescriptorProto:
-    field = FieldDescriptorProto(name=f"f{index}", number=number)
     labels = [_FIELD.LABEL_OPTIONAL, _FIELD.LABEL_OPTIONAL, _FIELD.LABEL_REPEATED]
     if file.syntax == "proto2":
         labels.append(_FIELD.LABEL_REQUIRED)
@@ -186,7 +186,7 @@ def messages(draw: Any, kind: Any) -> Any:
     return message
 
 
-def _fill(draw: Any, message: Any) -> None:
+def _fill(draw: Any, message: Any) -> None:  # noqa: C901, PLR0912 - one case for each kind
     name = message.DESCRIPTOR.full_name
     if name.removeprefix("google.protobuf.") in _TIMES:
         _fill_time(draw, message, name)

@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 import fanout
 from fanout.decoding import Avro, Protobuf, SchemaRegistry
-from fanout.decoding.protobuf_schema import names_at
+from fanout.decoding.protobuf_schema import messages_of
 from fanout.errors import OptionError
 from tests.decoding.protobuf_schemas import parse, pythonic
 from tests.decoding.test_avro import ORDER as AVRO_ORDER
@@ -69,39 +69,17 @@ def embedded() -> Iterator[EmbeddedRegistry]:
         yield found
 
 
-def test_names_are_found_by_their_indexes_in_a_text() -> None:
-    for path, name in (
-        ([0], "shop.Item"),
-        ([1], "shop.Order"),
-        ([2], "shop.Cart"),
-        ([2, 0], "shop.Cart.Part"),
-    ):
-        assert names_at(TEXT, path) == {name}
-    # Map entries count in one way, and do not in the other.
-    assert names_at(TEXT, [1, 0]) == {"shop.Order.Line"}
-    assert names_at(TEXT, [1, 1]) == {"shop.Order.Line", "shop.Order.Last"}
-    assert names_at(TEXT, [1, 2]) == {"shop.Order.Last"}
-    assert names_at(TEXT, [1, 0, 0]) == {"shop.Order.Line.Deep"}
-    for path in ([3], [-1], [0, 0], [1, 0, 1]):
-        assert names_at(TEXT, path) == set()
-    for text in ("", "}}}", "{{{", "message", "group {", '"', "message {"):
-        assert names_at(text, [5]) == set()
-
-
-def test_names_are_found_by_their_indexes_in_a_descriptor() -> None:
-    schema = base64_of(FILES)
-    assert names_at(schema, [0]) == {"shop.Item"}
-    assert names_at(schema, [1]) == {"shop.Order"}
-    assert names_at(schema, [1, 0]) == set()
-    nested = 'name: "n.proto" message_type { name: "A" nested_type { name: "B" } }'
-    assert names_at(base64_of(parse(nested)), [0, 0]) == {"A.B"}
+def test_the_messages_of_a_text_and_of_a_descriptor_are_found() -> None:
+    assert messages_of(TEXT) == ["shop.Item", "shop.Order", "shop.Cart"]
+    assert messages_of(base64_of(FILES)) == ["shop.Item", "shop.Order"]
+    assert messages_of("message A {}") == ["A"]
+    for text in ("", "}}}", "{{{", "message", "group {", '"', "message {", "package"):
+        assert messages_of(text) == []
 
 
 @pytest.mark.parametrize("text", [TEXT, ""])
 def test_records_of_another_message_are_bad(embedded: EmbeddedRegistry, text: str) -> None:
-    number = embedded.register(
-        "orders-value", base64_of(FILES), schemaType="PROTOBUF", text=text
-    )
+    number = embedded.register("orders-value", base64_of(FILES), schemaType="PROTOBUF", text=text)
     avro = embedded.register("avro-value", AVRO_ORDER)
     registry = SchemaRegistry(embedded.url)
     decode = Protobuf(registry.latest("orders-value"), "shop.Order", registry=registry)
@@ -129,8 +107,8 @@ def test_records_of_another_message_are_bad(embedded: EmbeddedRegistry, text: st
     assert len(rows) == 12
     no_frame = "it does not begin with 0, the id of a schema and the index of a message"
     assert [problems.get(row) for row in range(11, len(payloads))] == [
-        "it is a shop.Item, and no shop.Order",
-        "it is a shop.Item, and no shop.Order",
+        "it is of the message shop.Item, and not of shop.Order",
+        "it is of the message shop.Item, and not of shop.Order",
         f"the schema {number} has no message at [8]",
         "the registry has no schema 77",
         f"the schema {avro} is AVRO, and not PROTOBUF",
@@ -205,7 +183,10 @@ def test_what_confluents_own_serializer_writes_is_read(embedded: EmbeddedRegistr
     item = type(ORDERS[1].voucher)
     others = confluent.ProtobufSerializer(item, client)
     payloads.insert(5, others(item(sku="x"), SerializationContext("items", MessageField.VALUE)))
-    assert read(decode, *payloads) == (ROWS, {5: "it is a shop.Item, and no shop.Order"})
+    assert read(decode, *payloads) == (
+        ROWS,
+        {5: "it is of the message shop.Item, and not of shop.Order"},
+    )
 
 
 async def test_messages_are_landed_as_columns(
