@@ -46,33 +46,33 @@ class Records:
                 self.failures.setdefault(row, problem)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Values(ABC):
-    """Values of a kind: `raw` is the type that a parser gives, and `type` that of the column."""
+    """Values of a kind: `raw` is the type that a parser gives, and `type` that of the column.
+
+    `sizes` are the fewest bytes of each value without a tag, or those of all, and any where one is
+    null. `read` makes the column, and notes bad records. `parsed` is what Google's runtime has
+    parsed as `raw` has it.
+    """
 
     path: str
     raw: pa.DataType
     type: pa.DataType
 
     @abstractmethod
-    def sizes(self, values: pa.Array) -> Any:
-        """Return the fewest bytes of each value, or of all, without a tag; any where it is null."""
-
+    def sizes(self, values: pa.Array) -> Any: ...
     @abstractmethod
-    def read(self, values: pa.Array, records: Records) -> pa.Array:
-        """Return the column of values, and note which records are bad."""
-
+    def read(self, values: pa.Array, records: Records) -> pa.Array: ...
     def parsed(self, value: Any) -> Any:
-        """Return what Google's runtime has parsed as `raw` has it."""
         return value
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Numbers(Values):
     """Numbers within limits, in as many bytes as `size`, or in the fewest; those of an enum."""
 
-    size: int | None
     limits: tuple[int, int] | None
+    size: int | None
     is_zigzag: bool
     names: Mapping[int, str] | None
 
@@ -96,11 +96,11 @@ class Numbers(Values):
         return values if self.raw == self.type else values.cast(self.type, safe=False)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Bytes(Values):
     """Bytes, or text."""
 
-    def sizes(self, values: pa.Array) -> Ints:
+    def sizes(self, values: pa.Array) -> Any:
         lengths = np.diff(_offsets(values)).astype(np.int64)
         return lengths + _varint_sizes(lengths)
 
@@ -113,33 +113,24 @@ class Bytes(Values):
         return value
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Field:
-    """A field of a message with one value, or none: that is null, or `default`."""
+    """A field of a message with one value, or none: that is null, or `default`.
 
-    number: int
+    Its name for the parsers has its number, and so is free of their words.
+    """
+
+    name: str
     values: Values
+    raw: pa.Field
+    type: pa.DataType
+    tag_size: int
     default: pa.Scalar | None = None
     is_required: bool = False
 
-    @property
-    def name(self) -> str:
-        """The name for the parsers, which is free of words of a language."""
-        return f"f{self.number}"
-
-    @property
-    def raw(self) -> pa.Field:
-        """What a parser gives."""
-        return pa.field(self.name, self.values.raw)
-
-    @property
-    def type(self) -> pa.DataType:
-        """The type of the column."""
-        return self.values.type
-
     def sizes(self, values: pa.Array) -> Any:
         """Return the fewest bytes of the field in each message, or in all."""
-        sizes = self.values.sizes(values) + self._tag_size()
+        sizes = self.values.sizes(values) + self.tag_size
         return np.where(_nulls(values), 0, sizes) if values.null_count else sizes
 
     def read(self, values: pa.Array, records: Records) -> pa.Array:
@@ -156,69 +147,44 @@ class Field:
         there = message.HasField(self.name)
         return self.values.parsed(getattr(message, self.name)) if there else None
 
-    def _tag_size(self) -> int:
-        return (self.number.bit_length() + 3 + 6) // 7
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Repeated(Field):
     """A field with any number of values; numbers may be packed, which saves their tags."""
 
-    is_packed: bool
-
-    @property
-    def raw(self) -> pa.Field:
-        item = pa.field("item", self.values.raw, nullable=False)
-        return pa.field(self.name, pa.list_(item), nullable=False)
-
-    @property
-    def type(self) -> pa.DataType:
-        return pa.list_(self.values.type)
+    is_packed: bool = False
 
     def sizes(self, values: pa.Array) -> Any:
         items, offsets = values.flatten(), _offsets(values)
         sizes = np.zeros(len(items) + 1, np.int64)
         sizes[1:] = self.values.sizes(items)
-        sizes[1:] += 0 if self.is_packed else self._tag_size()
+        sizes[1:] += 0 if self.is_packed else self.tag_size
         sizes = np.diff(np.cumsum(sizes)[offsets - offsets[0]])
         if not self.is_packed:
             return sizes
-        return np.where(sizes > 0, sizes + _varint_sizes(sizes) + self._tag_size(), 0)
+        return np.where(sizes > 0, sizes + _varint_sizes(sizes) + self.tag_size, 0)
 
     def read(self, values: pa.Array, records: Records) -> pa.Array:
-        offsets = _offsets(values)
+        offsets = _offsets(values) - _offsets(values)[0]
         owners = np.repeat(np.arange(len(values)), np.diff(offsets))
         of_items = Records(records.rows[owners], records.failures)
         items = self.values.read(values.flatten(), of_items)
-        return self._column(offsets - offsets[0], owners, items)
+        if not pa.types.is_map(self.type):
+            return pa.ListArray.from_arrays(pa.array(offsets), items, type=self.type)
+        # The last entry of a key counts.
+        keys = items.field(0).dictionary_encode()
+        pairs = owners * max(len(keys.dictionary), 1) + keys.indices.to_numpy()
+        last = np.sort(len(pairs) - 1 - np.unique(pairs[::-1], return_index=True)[1])
+        if len(last) < len(pairs):
+            items = items.take(pa.array(last))
+            np.cumsum(np.bincount(owners[last], minlength=len(values)), out=offsets[1:])
+        return pa.MapArray.from_arrays(pa.array(offsets), *items.flatten(), type=self.type)
 
     def parsed(self, message: Any) -> Any:
         return [self.values.parsed(each) for each in getattr(message, self.name)]
 
-    def _column(self, offsets: np.ndarray, _: Ints, items: pa.Array) -> pa.Array:
-        return pa.ListArray.from_arrays(pa.array(offsets), items, type=self.type)
 
-
-@dataclass(slots=True, kw_only=True)
-class Maps(Repeated):
-    """A map, whose entries are messages of a key and a value; the last one of a key counts."""
-
-    @property
-    def type(self) -> pa.DataType:
-        return pa.map_(self.values.type[0].type, self.values.type[1].type)
-
-    def _column(self, offsets: np.ndarray, owners: Ints, items: pa.Array) -> pa.Array:
-        keys = items.field(0).dictionary_encode()
-        pairs = owners * max(len(keys.dictionary), 1) + keys.indices.to_numpy()
-        last = len(pairs) - 1 - np.unique(pairs[::-1], return_index=True)[1]
-        if len(last) < len(pairs):
-            last.sort()
-            items = items.take(pa.array(last))
-            np.cumsum(np.bincount(owners[last], minlength=len(offsets) - 1), out=offsets[1:])
-        return pa.MapArray.from_arrays(pa.array(offsets), *items.flatten(), type=self.type)
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Messages(Values):
     """Messages as structs, or as what `form` says: times, values in wrappers, true where empty."""
 
@@ -226,7 +192,7 @@ class Messages(Values):
     oneofs: Sequence[Sequence[str]]  # the names of their fields
     form: str
 
-    def sizes(self, values: pa.Array) -> Ints:
+    def sizes(self, values: pa.Array) -> Any:
         lengths = self.lengths(values)
         return lengths + _varint_sizes(lengths)
 
@@ -248,14 +214,13 @@ class Messages(Values):
         nulls = _nulls(values)
         inner = Records(np.where(nulls, -1, records.rows), records.failures)
         columns = [each.read(values.field(each.name), inner) for each in self.fields]
-        match self.form:
-            case "struct" | "entry":
-                mask = pa.array(nulls) if values.null_count else None
-                return pa.StructArray.from_arrays(columns, fields=list(self.type), mask=mask)
-            case "empty":
-                return pa.array(np.ones(len(values), bool), mask=nulls)
-            case "wrapper":
-                return pc.if_else(pa.array(nulls), None, columns[0])
+        if pa.types.is_struct(self.type):
+            mask = pa.array(nulls) if values.null_count else None
+            return pa.StructArray.from_arrays(columns, fields=list(self.type), mask=mask)
+        if self.form == "empty":
+            return pa.array(np.ones(len(values), bool), mask=nulls)
+        if self.form == "wrapper":
+            return pc.if_else(pa.array(nulls), None, columns[0])
         whole, rest = map(_numbers, columns)
         # Both have one sign, and a timestamp counts on from its second.
         bad = np.sign(whole) * np.sign(rest) < 0 if self.form == "duration" else rest < 0
@@ -267,9 +232,9 @@ class Messages(Values):
         return pa.array(micros, mask=nulls).cast(self.type)
 
     def parsed(self, value: Any) -> Any:
-        unknown = {each.field_number for each in UnknownFieldSet(value)}
+        unknown = {f"f{each.field_number}" for each in UnknownFieldSet(value)}
         for each in self.fields:
-            if each.number in unknown:
+            if each.name in unknown:
                 raise BadMessageError(f"{each.values.path} has another type than in the descriptor")
         if unknown and self.form == "entry":
             raise BadMessageError(f"{self.path} has more than a key and a value")
@@ -302,7 +267,7 @@ def _nulls(values: pa.Array) -> Mask:
     if not values.null_count or mask is None:
         return np.zeros(len(values), bool)
     bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
-    return bits[values.offset :][: len(values)] == 0
+    return np.equal(bits[values.offset :][: len(values)], 0)
 
 
 def _varint_sizes(numbers: np.ndarray) -> Any:

@@ -68,7 +68,7 @@ class Protobuf(Decoder):
         files = descriptor_set(self.descriptor)
         object.__setattr__(self, "descriptor", files)
         object.__setattr__(self, "message", find_message(files, name).full_name)
-        _plan(files, self.message, self.times)
+        self._plan()
 
     async def fetch(self, payloads: pa.BinaryArray) -> None:
         """Ask the registry for the schemas of records that it was not asked for."""
@@ -78,7 +78,7 @@ class Protobuf(Decoder):
 
     def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         """Return a struct for each payload, null for null, and why rows cannot be read."""
-        columns, parsers = _plan(self.descriptor, self.message, self.times)
+        columns, parsers = self._plan()
         failures: dict[int, str] = {}
         bodies, rows = payloads, np.arange(len(payloads))
         if self.registry is not None:
@@ -95,6 +95,9 @@ class Protobuf(Decoder):
         places = np.full(len(payloads), -1)
         places[rows] = np.arange(len(rows))
         return values.take(pa.array(places, mask=places < 0)), failures
+
+    def _plan(self) -> tuple[Messages, Parsers]:
+        return _plan(self.descriptor, self.message, self.times)  # type: ignore[arg-type]
 
     def _without_frames(self, cursors: Cursors) -> Cursors:
         """Return the records of our message, behind their frames."""
@@ -116,7 +119,7 @@ class Protobuf(Decoder):
         Those of messages in a message are counted in two ways: Confluent's serializer in Python
         counts the entries of maps, and the one in Java does not.
         """
-        names = _messages(schema)
+        names = messages_of(schema)
         if not 0 <= path[0] < len(names):
             return f"the schema {number} has no message at {path}"
         name = names[path[0]]
@@ -131,11 +134,6 @@ def _plan(files: bytes, name: str, times: bool) -> tuple[Messages, Parsers]:  # 
     message = find_message(files, name)
     columns = plan(message, "", times=times)
     return columns, Parsers(message, columns)
-
-
-@lru_cache(maxsize=256)
-def _messages(schema: str) -> list[str]:
-    return messages_of(schema)
 
 
 def _cursors(payloads: pa.BinaryArray, failures: dict[int, str]) -> Cursors:

@@ -104,8 +104,8 @@ class Parsers:
             try:
                 values.append(self._columns.parsed(self._class.FromString(body)))
             except (DecodeError, BadMessageError) as error:
-                is_ours = isinstance(error, BadMessageError)
-                failures[row] = str(error) if is_ours else f"it is no {self._name}"
+                known = isinstance(error, BadMessageError)
+                failures[row] = str(error) if known else f"it is no {self._name}"
                 values.append(self._columns.parsed(self._class()))
         return pa.array(values, self._columns.raw), failures
 

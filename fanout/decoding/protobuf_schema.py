@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -95,7 +96,7 @@ def descriptor_set(given: object) -> bytes:
             Option("descriptor", given),
             " must be a descriptor set as bytes, the path of its file, or the class of a message",
         ) from error
-    return files.SerializeToString()
+    return bytes(files.SerializeToString())
 
 
 def find_message(files: bytes, name: str | None) -> Descriptor:
@@ -119,6 +120,7 @@ def find_message(files: bytes, name: str | None) -> Descriptor:
         raise OptionError(Option("message", name), choice) from error
 
 
+@lru_cache(maxsize=256)
 def messages_of(schema: str) -> list[str]:
     """Return the full names of the messages in a schema, which is text or a descriptor."""
     package, names, words, depth = "", list[str](), list[str](), 0
@@ -195,8 +197,9 @@ def plan(
     elif not fields:
         form, kind = "empty", pa.bool_()
     oneofs = [[f"f{each.number}" for each in oneof.fields] for oneof in message.oneofs]
-    raw = pa.struct([each.raw for each in sorted(fields, key=lambda each: each.number)])
-    return columns.Messages(path=path, raw=raw, type=kind, fields=fields, oneofs=oneofs, form=form)
+    # ptars has them in the order of their numbers.
+    raw = pa.struct([each.raw for each in sorted(fields, key=lambda each: int(each.name[1:]))])
+    return columns.Messages(path, raw, kind, fields, oneofs, form)
 
 
 def _field(
@@ -204,29 +207,25 @@ def _field(
 ) -> columns.Field:
     path = f"{above}.{field.name}" if above else field.name
     path += "[]" if field.is_repeated else ""
-    inner, default = field.message_type, None
+    inner, names = field.message_type, None
     if inner is not None:
         values: columns.Values = plan(inner, path, within, times=times)
     elif field.type in _BYTES:
-        values = columns.Bytes(path=path, raw=_BYTES[field.type], type=_BYTES[field.type])
+        values = columns.Bytes(path, _BYTES[field.type], _BYTES[field.type])
     else:
-        raw, kind, limits, size = _NUMBERS[field.type]
-        values = columns.Numbers(
-            path=path,
-            raw=raw,
-            type=kind,
-            size=size,
-            limits=limits,
-            is_zigzag=field.type in _ZIGZAG,
-            names=field.enum_type and {v.number: v.name for v in reversed(field.enum_type.values)},
-        )
+        if field.enum_type is not None:
+            names = {each.number: each.name for each in reversed(field.enum_type.values)}
+        is_zigzag = field.type in _ZIGZAG
+        values = columns.Numbers(path, *_NUMBERS[field.type], is_zigzag, names)
+    name, tag_size = f"f{field.number}", (field.number.bit_length() + 3 + 6) // 7
     if field.is_repeated:
+        raw = pa.list_(pa.field("item", values.raw, nullable=False))
         is_map = inner is not None and inner.GetOptions().map_entry
-        made = columns.Maps if is_map else columns.Repeated
-        return made(number=field.number, values=values, is_packed=field.is_packed)
-    in_map = field.containing_type.GetOptions().map_entry
+        kind = pa.map_(*(each.type for each in values.type)) if is_map else pa.list_(values.type)
+        raw = pa.field(name, raw, nullable=False)
+        return columns.Repeated(name, values, raw, kind, tag_size, is_packed=field.is_packed)
+    in_map, default = field.containing_type.GetOptions().map_entry, None
     if in_map or field.has_default_value or not field.has_presence:
         default = columns.default_of(values, field.default_value)
-    return columns.Field(
-        number=field.number, values=values, default=default, is_required=field.is_required
-    )
+    raw, is_required = pa.field(name, values.raw), field.is_required
+    return columns.Field(name, values, raw, values.type, tag_size, default, is_required)

@@ -52,11 +52,11 @@ def parse(*texts: str) -> bytes:
     found = FileDescriptorSet()
     for text in texts:
         Parse(text, found.file.add())
-    return found.SerializeToString()
+    return bytes(found.SerializeToString())
 
 
 def serialized(*found: FileDescriptorProto) -> bytes:
-    return FileDescriptorSet(file=found).SerializeToString()
+    return bytes(FileDescriptorSet(file=found).SerializeToString())
 
 
 def message_class(file: FileDescriptorProto, name: str = "M0") -> Any:
@@ -232,7 +232,7 @@ def _scalars(field: Any) -> st.SearchStrategy[Any]:
 
 def in_columns(message: Any) -> Any:
     """What Google's runtime has of a message, as columns have it."""
-    found = {}
+    found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -257,7 +257,7 @@ def _one(value: Any, field: Any) -> Any:
         return str(value) if name is None else name.name
     if field.message_type is None:
         return value
-    match field.message_type.full_name.removeprefix("google.protobuf."):
+    match field.message_type.full_name.removeprefix("google.protobuf."):  # type: ignore[exhaustive-match]
         case "Timestamp":
             return value.ToDatetime(dt.UTC)
         case "Duration":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle  # noqa: TID251 - our own value, as landers get it
 import random
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -269,7 +270,7 @@ def _example(strategy: Any, seed: int) -> bytes:
         found.append(value.SerializeToString())
 
     draw()
-    return found[-1]
+    return bytes(found[-1])
 
 
 @pytest.mark.parametrize("copies", [1, 70])
@@ -310,13 +311,14 @@ def test_numbers_are_packed_or_not_whatever_the_descriptor_says() -> None:
 
 
 def test_an_enum_is_its_name_or_the_number_that_has_none() -> None:
-    enum = """enum_type { name: "E" options { allow_alias: true } value { name: "A" number: 0 }
-      value { name: "B" number: 1 } value { name: "C" number: 1 } value { name: "N" number: -2 } }"""
+    values = [("A", 0), ("B", 1), ("C", 1), ("N", -2)]
+    names = " ".join(f'value {{ name: "{name}" number: {number} }}' for name, number in values)
+    enum = f'enum_type {{ name: "E" options {{ allow_alias: true }} {names} }}'
     for syntax in ("proto2", "proto3"):
         decode = one_of("TYPE_ENUM", field='type_name: ".E"', file=enum, syntax=syntax)
         bodies = [b"\x08\1", b"\x08\x07", b"\x08\xfe" + MOST[1:], b""]
-        names = ["B", "7", "N", "A" if syntax == "proto3" else None]
-        assert read(decode, *bodies) == ([{"f": name} for name in names], {})
+        expected = ["B", "7", "N", "A" if syntax == "proto3" else None]
+        assert read(decode, *bodies) == ([{"f": name} for name in expected], {})
 
 
 def test_of_a_oneof_the_last_one_is_there() -> None:
@@ -406,7 +408,8 @@ def test_few_bad_records_cost_no_look_at_each_of_the_others(
         5_000: "name is not UTF-8",
         7_000: "id has another type than in the descriptor",
     }
-    assert protobuf_parsers.HandlerPool is None or sum(looked) < 200
+    if find_spec("ptars") is not None:
+        assert sum(looked) < 200
 
 
 def test_without_ptars_the_same_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

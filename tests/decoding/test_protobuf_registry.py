@@ -95,10 +95,11 @@ def test_records_of_another_message_are_bad(embedded: EmbeddedRegistry, text: st
         b"\0\0\0\0",
         b"\0\0\0\0\1",
         b"\1\0\0\0\1\2\2",
-        *framed(number, b"\2"),
-        *framed(number, b"\2\x80"),
-        *framed(number, b"\1\2"),
-        *framed(number, b"\xfe\xff\xff\xff\x0f"),
+        *framed(number, b"\2", b""),
+        *framed(number, b"\2\x80", b""),
+        *framed(number, b"\1\2", b""),
+        *framed(number, b"\2\1", b""),
+        *framed(number, b"\xfe\xff\xff\xff\x0f", b""),
         *framed(number, b"\2\2", b"", b"\xff"),
     ]
     rows, problems = read(decode, *payloads)
@@ -119,9 +120,10 @@ def test_records_of_another_message_are_bad(embedded: EmbeddedRegistry, text: st
         "the index of the message: the record ends early",
         "the index of the message: the record ends early",
         no_frame,
+        f"the schema {number} has no message at [-1]",
         no_frame,
         None,
-        "it: the record ends early",
+        "it is no shop.Order",
     ]
     calls = len(embedded.calls)
     read(decode, *payloads)
@@ -197,7 +199,7 @@ async def test_messages_are_landed_as_columns(
     stream = Stream(kinesis_server)
     kinesis_server.put_records("orders", [("key", body) for body in bodies])
     registry = SchemaRegistry(embedded.url)
-    decode = Protobuf(registry.latest("orders-value"), "shop.Order", registry=registry, into="o")
+    decode = Protobuf(FILES, "shop.Order", registry=registry, into="o")
     source = stream.source(decode=decode)
     async with fanout.land(source, str(tmp_path), max_wait=0.0) as landing:
         rows: list[object] = []
