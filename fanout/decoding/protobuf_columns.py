@@ -6,9 +6,8 @@ lists of entries. So it alters none: what is too large for a column is seen here
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fanout.decoding.avro_cursors import Ints, Mask
+
+    Values: TypeAlias = "Numbers | Bytes | Messages"
 
 _MICROS: Final = 1_000_000
 _NANOS: Final = 1_000_000_000
@@ -47,7 +48,7 @@ class Records:
 
 
 @dataclass(slots=True)
-class Values(ABC):
+class _Kind:
     """Values of a kind: `raw` is the type that a parser gives, and `type` that of the column.
 
     `sizes` are the fewest bytes of each value without a tag, or those of all, and any where one is
@@ -59,17 +60,16 @@ class Values(ABC):
     raw: pa.DataType
     type: pa.DataType
 
-    @abstractmethod
-    def sizes(self, values: pa.Array) -> Any: ...
-    @abstractmethod
-    def read(self, values: pa.Array, records: Records) -> pa.Array: ...
     def parsed(self, value: Any) -> Any:
         return value
 
 
 @dataclass(slots=True)
-class Numbers(Values):
-    """Numbers within limits, in as many bytes as `size`, or in the fewest; those of an enum."""
+class Numbers(_Kind):
+    """Numbers within limits, in as many bytes as `size`, or in the fewest; an enum has names.
+
+    A number without a name is its own.
+    """
 
     limits: tuple[int, int] | None
     size: int | None
@@ -91,13 +91,18 @@ class Numbers(Values):
                 records.fail(bad, f"{self.path} is too large for {self.type}")
                 numbers = np.where(bad, 0, numbers)
                 values = pa.array(numbers, mask=_nulls(values))
-        if self.names is not None:
-            return _named(numbers, self.names, _nulls(values))
-        return values if self.raw == self.type else values.cast(self.type, safe=False)
+        if self.names is None:
+            return values if self.raw == self.type else values.cast(self.type, safe=False)
+        known = np.array(sorted(self.names), np.int64)
+        near = known.take(np.searchsorted(known, numbers), mode="clip")
+        known = np.union1d(known, numbers[near != numbers])
+        names = [self.names.get(number, str(number)) for number in known.tolist()]
+        places = pa.array(np.searchsorted(known, numbers), mask=_nulls(values))
+        return pa.array(names, pa.string()).take(places)
 
 
 @dataclass(slots=True)
-class Bytes(Values):
+class Bytes(_Kind):
     """Bytes, or text."""
 
     def sizes(self, values: pa.Array) -> Any:
@@ -185,7 +190,7 @@ class Repeated(Field):
 
 
 @dataclass(slots=True)
-class Messages(Values):
+class Messages(_Kind):
     """Messages as structs, or as what `form` says: times, values in wrappers, true where empty."""
 
     fields: Sequence[Field]
@@ -250,15 +255,15 @@ def default_of(values: Values, value: Any) -> pa.Scalar:
     return pa.scalar(value, values.type)
 
 
-def _numbers(values: pa.Array) -> np.ndarray:
-    """Return the numbers in a column; any number where it is null."""
-    dtype, data = values.type.to_pandas_dtype(), values.buffers()[1]
-    return np.frombuffer(data or b"", dtype)[values.offset :][: len(values)]
+def _numbers(values: pa.Array, dtype: Any = None, more: int = 0) -> np.ndarray:
+    """Return the numbers in a column, any number where it is null; or `more` offsets of one."""
+    data = values.buffers()[1] or bytes(4 * more)
+    numbers = np.frombuffer(data, dtype or values.type.to_pandas_dtype())
+    return numbers[values.offset :][: len(values) + more]
 
 
 def _offsets(values: pa.Array) -> np.ndarray:
-    offsets = np.frombuffer(values.buffers()[1] or b"", np.int32)
-    return offsets[values.offset :][: len(values) + 1] if len(values) else np.zeros(1, np.int32)
+    return _numbers(values, np.int32, 1)
 
 
 def _nulls(values: pa.Array) -> Mask:
@@ -275,12 +280,3 @@ def _varint_sizes(numbers: np.ndarray) -> Any:
     if not len(numbers) or unsigned.max() < _VARINTS[0]:
         return 1
     return np.searchsorted(_VARINTS, unsigned, side="right") + 1
-
-
-def _named(numbers: Ints, names: Mapping[int, str], nulls: Mask) -> pa.Array:
-    """Return the names of numbers; one without a name is its own."""
-    known = np.array(sorted(names), np.int64)
-    near = known.take(np.searchsorted(known, numbers), mode="clip")
-    known = np.union1d(known, numbers[near != numbers])
-    texts = pa.array([names.get(number, str(number)) for number in known.tolist()], pa.string())
-    return texts.take(pa.array(np.searchsorted(known, numbers), mask=nulls))

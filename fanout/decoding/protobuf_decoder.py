@@ -114,19 +114,16 @@ class Protobuf(Decoder):
         return cursors.take(np.sort(np.concatenate(kept)))
 
     def _problem(self, number: int, schema: str, path: list[int]) -> str:
-        """Return why records are none of our message, by the first of the indexes.
+        """Return why records are none of our message, by the first of its indexes.
 
-        Those of messages in a message are counted in two ways: Confluent's serializer in Python
-        counts the entries of maps, and the one in Java does not.
+        Serializers count the others, of messages in a message, in two ways.
         """
         names = messages_of(schema)
         if not 0 <= path[0] < len(names):
             return f"the schema {number} has no message at {path}"
-        name = names[path[0]]
-        inner = f"{self.message}".removeprefix(name).split(".")[1:]
-        if not f"{self.message}.".startswith(f"{name}.") or len(inner) != len(path) - 1:
-            return f"it is of the message {name}, and not of {self.message}"
-        return ""
+        if f"{self.message}.".startswith(f"{names[path[0]]}."):
+            return ""
+        return f"it is of the message {names[path[0]]}, and not of {self.message}"
 
 
 @lru_cache(maxsize=64)

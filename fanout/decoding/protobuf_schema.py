@@ -10,20 +10,11 @@ import base64
 import os
 import re
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from google.protobuf import (
-    any_pb2,
-    descriptor_pb2,
-    duration_pb2,
-    empty_pb2,
-    field_mask_pb2,
-    struct_pb2,
-    timestamp_pb2,
-    wrappers_pb2,
-)
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
@@ -63,10 +54,8 @@ _TIMES: Final = {
     "google.protobuf.Duration": ("duration", pa.duration("us")),
 }
 # What descriptors of a registry import without having it.
-_KNOWN: Final = (
-    *(any_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2),
-    *(timestamp_pb2, wrappers_pb2),
-)
+_NAMES: Final = ("any", "descriptor", "duration", "empty", "field_mask", "timestamp", "wrappers")
+_KNOWN: Final = [import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR for name in _NAMES]
 _WORDS: Final = re.compile(
     r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|[\w.]+|[^\s\w.]", re.DOTALL
 )
@@ -101,18 +90,17 @@ def descriptor_set(given: object) -> bytes:
 
 def find_message(files: bytes, name: str | None) -> Descriptor:
     """Return a message of a descriptor set; without a name, the only one of its last file."""
-    pool, names, added = DescriptorPool(), list[str](), set[str]()
-    found = {each.DESCRIPTOR.name: _proto(each.DESCRIPTOR) for each in _KNOWN}
+    pool = DescriptorPool()
     try:
         given = FileDescriptorSet.FromString(files).file
-        found |= {each.name: each for each in given}
-        for each in given:
-            _add_to_pool(pool, each.name, found, added)
-            names = [".".join(filter(None, (each.package, m.name))) for m in each.message_type]
-    except (DecodeError, KeyError, TypeError) as error:
-        raise OptionError(
-            Option("descriptor"), " is no descriptor set, or lacks a file that it imports: ", error
-        ) from error
+        there = {each.name for each in given}
+        known = [_proto(each) for each in _KNOWN if each.name not in there]
+        for each in (*known, *given):
+            pool.Add(each)
+    except (DecodeError, TypeError) as error:
+        problem = " is no descriptor set, or lacks a file that it imports: "
+        raise OptionError(Option("descriptor"), problem, error) from error
+    names = [_full(f.package, message.name) for f in given[-1:] for message in f.message_type]
     try:
         return pool.FindMessageTypeByName(names[0] if name is None and len(names) == 1 else name)
     except (KeyError, TypeError) as error:
@@ -139,7 +127,11 @@ def messages_of(schema: str) -> list[str]:
             if word == ";" and words[:1] == ["package"]:
                 package = words[-1]
             depth, words = depth + {"{": 1, "}": -1, ";": 0}[word], []
-    return [f"{package}.{name}" if package else name for name in names]
+    return [_full(package, name) for name in names]
+
+
+def _full(package: str, name: str) -> str:
+    return f"{package}.{name}" if package else name
 
 
 def _from_base64(text: str) -> FileDescriptorProto:
@@ -156,17 +148,6 @@ def _add_file(files: FileDescriptorSet, file: FileDescriptor) -> None:
         _add_file(files, each)
     if file.name not in {each.name for each in files.file}:
         files.file.append(_proto(file))
-
-
-def _add_to_pool(
-    pool: DescriptorPool, name: str, files: dict[str, FileDescriptorProto], added: set[str]
-) -> None:
-    """Add a file behind those that it imports."""
-    if name not in added:
-        added.add(name)
-        for each in files[name].dependency:
-            _add_to_pool(pool, each, files, added)
-        pool.Add(files[name])
 
 
 def plan(
