@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fanout.decoding.avro_cursors import Ints, Mask
 
-    Values: TypeAlias = "Numbers | Bytes | Messages"
+    Values: TypeAlias = "Numbers | ByteStrings | Messages"
 
 _MICROS: Final = 1_000_000
 _NANOS: Final = 1_000_000_000
@@ -34,7 +34,7 @@ class BadMessageError(ValueError):
 
 
 @dataclass(slots=True)
-class Records:
+class MessageRows:
     """The record of each value, -1 for that of a message which is not there, and the bad ones."""
 
     rows: Ints
@@ -48,7 +48,7 @@ class Records:
 
 
 @dataclass(slots=True)
-class _Kind:
+class _ProtoKind:
     """Values of a kind: `raw` is the type that a parser gives, and `type` that of the column.
 
     `sizes` are the fewest bytes of each value without a tag, or those of all, and any where one is
@@ -65,7 +65,7 @@ class _Kind:
 
 
 @dataclass(slots=True)
-class Numbers(_Kind):
+class Numbers(_ProtoKind):
     """Numbers within limits, in as many bytes as `size`, or in the fewest; an enum has names.
 
     A number without a name is its own.
@@ -82,7 +82,7 @@ class Numbers(_Kind):
         numbers = _numbers(values)
         return _varint_sizes((numbers << 1) ^ (numbers >> 63) if self.is_zigzag else numbers)
 
-    def read(self, values: pa.Array, records: Records) -> pa.Array:
+    def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
         numbers = _numbers(values)
         if self.limits is not None and len(numbers):
             least, most = self.limits
@@ -102,14 +102,14 @@ class Numbers(_Kind):
 
 
 @dataclass(slots=True)
-class Bytes(_Kind):
+class ByteStrings(_ProtoKind):
     """Bytes, or text."""
 
     def sizes(self, values: pa.Array) -> Any:
         lengths = np.diff(_offsets(values)).astype(np.int64)
         return lengths + _varint_sizes(lengths)
 
-    def read(self, values: pa.Array, records: Records) -> pa.Array:  # noqa: ARG002 - all are good
+    def read(self, values: pa.Array, records: MessageRows) -> pa.Array:  # noqa: ARG002 - all are good
         return values
 
     def parsed(self, value: Any) -> Any:
@@ -138,7 +138,7 @@ class Field:
         sizes = self.values.sizes(values) + self.tag_size
         return np.where(_nulls(values), 0, sizes) if values.null_count else sizes
 
-    def read(self, values: pa.Array, records: Records) -> pa.Array:
+    def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
         """Return the column, and note which records are bad."""
         array = self.values.read(values, records)
         if not values.null_count:
@@ -169,10 +169,10 @@ class Repeated(Field):
             return sizes
         return np.where(sizes > 0, sizes + _varint_sizes(sizes) + self.tag_size, 0)
 
-    def read(self, values: pa.Array, records: Records) -> pa.Array:
+    def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
         offsets = _offsets(values) - _offsets(values)[0]
         owners = np.repeat(np.arange(len(values)), np.diff(offsets))
-        of_items = Records(records.rows[owners], records.failures)
+        of_items = MessageRows(records.rows[owners], records.failures)
         items = self.values.read(values.flatten(), of_items)
         if not pa.types.is_map(self.type):
             return pa.ListArray.from_arrays(pa.array(offsets), items, type=self.type)
@@ -190,7 +190,7 @@ class Repeated(Field):
 
 
 @dataclass(slots=True)
-class Messages(_Kind):
+class Messages(_ProtoKind):
     """Messages as structs, or as what `form` says: times, values in wrappers, true where empty."""
 
     fields: Sequence[Field]
@@ -215,9 +215,9 @@ class Messages(_Kind):
             total[there > 1] = _NEVER
         return total
 
-    def read(self, values: pa.Array, records: Records) -> pa.Array:
+    def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
         nulls = _nulls(values)
-        inner = Records(np.where(nulls, -1, records.rows), records.failures)
+        inner = MessageRows(np.where(nulls, -1, records.rows), records.failures)
         columns = [each.read(values.field(each.name), inner) for each in self.fields]
         if pa.types.is_struct(self.type):
             mask = pa.array(nulls) if values.null_count else None
@@ -249,7 +249,7 @@ class Messages(_Kind):
 def default_of(values: Values, value: Any) -> pa.Scalar:
     """Return the value of a field that is not there."""
     if isinstance(values, Messages):
-        return values.read(pa.array([{}], values.raw), Records(np.array([-1]), {}))[0]
+        return values.read(pa.array([{}], values.raw), MessageRows(np.array([-1]), {}))[0]
     if isinstance(values, Numbers) and values.names is not None:
         value = values.names[value]
     return pa.scalar(value, values.type)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from fanout.core.sentence import Option
 from fanout.decoding.avro_cursors import Cursors
 from fanout.decoding.decoder import Decoder
-from fanout.decoding.protobuf_columns import Records
+from fanout.decoding.protobuf_columns import MessageRows
 from fanout.decoding.protobuf_parsers import Parsers
 from fanout.decoding.protobuf_schema import descriptor_set, find_message, messages_of, plan
 from fanout.decoding.registry import SchemaRegistry
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _HEAD: Final = 5
 _MOST_INDEXES: Final = 16
+_INDEX: Final = "the index of the message"
 _NO_FRAME: Final = "it does not begin with 0, the id of a schema and the index of a message"
 
 
@@ -89,7 +90,7 @@ class Protobuf(Decoder):
             rows = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
         parsed, problems = parsers.parse(bodies)
         failures |= {int(rows[row]): problem for row, problem in problems.items()}
-        values = columns.read(parsed, Records(rows, failures))
+        values = columns.read(parsed, MessageRows(rows, failures))
         if len(rows) == len(payloads):
             return values, failures
         places = np.full(len(payloads), -1)
@@ -102,28 +103,23 @@ class Protobuf(Decoder):
     def _without_frames(self, cursors: Cursors) -> Cursors:
         """Return the records of our message, behind their frames."""
         assert self.registry is not None, "there are no frames without a registry"
-        kept = [np.empty(0, np.int64)]
-        for number, path, chosen in _frames(cursors):
+        is_ours = np.zeros(len(cursors), bool)
+        for number, index, chosen in _frames(cursors):
             found = self.registry.answer(number, "PROTOBUF")
-            if problem := found.problem or self._problem(number, found.schemas[-1], path):
-                is_bad = np.zeros(len(cursors), bool)
-                is_bad[chosen] = True
-                cursors.fail(is_bad, problem)
-            else:
-                kept.append(chosen)
-        return cursors.take(np.sort(np.concatenate(kept)))
+            problem = found.problem or self._problem(number, found.schemas[-1], index)
+            is_ours[chosen] = not problem
+            for row in cursors.rows[chosen].tolist() if problem else ():
+                cursors.failures[row] = problem
+        return cursors.take(np.flatnonzero(is_ours))
 
-    def _problem(self, number: int, schema: str, path: list[int]) -> str:
-        """Return why records are none of our message, by the first of its indexes.
-
-        Serializers count the others, of messages in a message, in two ways.
-        """
+    def _problem(self, number: int, schema: str, index: int) -> str:
+        """Return why records are none of our message, which may be within that of the index."""
         names = messages_of(schema)
-        if not 0 <= path[0] < len(names):
-            return f"the schema {number} has no message at {path}"
-        if f"{self.message}.".startswith(f"{names[path[0]]}."):
+        if not 0 <= index < len(names):
+            return f"the schema {number} has no message {index}"
+        if f"{self.message}.".startswith(f"{names[index]}."):
             return ""
-        return f"it is of the message {names[path[0]]}, and not of {self.message}"
+        return f"it is of the message {names[index]}, and not of {self.message}"
 
 
 @lru_cache(maxsize=64)
@@ -142,37 +138,24 @@ def _cursors(payloads: pa.BinaryArray, failures: dict[int, str]) -> Cursors:
     return Cursors(whole, bounds[:-1][rows], bounds[1:][rows], rows, failures)
 
 
-def _frames(cursors: Cursors) -> list[tuple[int, list[int], Ints]]:
-    """Go behind the frames; return each schema and message with the records that have them."""
+def _frames(cursors: Cursors) -> list[tuple[int, int, Ints]]:
+    """Go behind the frames; return each schema and first index with the records that have them."""
     heads = cursors.data.take(cursors.positions[:, None] + np.arange(_HEAD), mode="clip")
-    is_whole = cursors.ends - cursors.positions > _HEAD
+    is_framed = (cursors.ends - cursors.positions > _HEAD) & (heads[:, 0] == 0)
     cursors.positions = cursors.positions + _HEAD
-    cursors.fail(~is_whole | (heads[:, 0] != 0), _NO_FRAME)
-    ids = np.ascontiguousarray(heads[:, 1:]).view(">u4").reshape(-1).astype(np.int64)
-    there = np.flatnonzero(cursors.positions < cursors.ends)
-    counts = np.zeros(len(cursors), np.int64)
-    counts[there] = _numbers(cursors, there)
-    bad = (counts < 0) | (counts > _MOST_INDEXES)
-    cursors.fail(bad, _NO_FRAME)
-    counts[bad] = 0
-    keys = np.full((len(cursors), 1 + max(1, counts.max(initial=0))), -1)
-    keys[:, 0] = ids
-    keys[counts == 0, 1] = 0  # the first message is written so
-    for level in range(counts.max(initial=0)):
-        deep = np.flatnonzero(counts > level)
-        keys[deep, 1 + level] = _numbers(cursors, deep)
-    fine = there[~np.isin(cursors.rows[there], list(cursors.failures))]
+    cursors.fail(~is_framed, _NO_FRAME)
+    counts = cursors.varints(_INDEX)
+    cursors.fail((counts < 0) | (counts > _MOST_INDEXES), _NO_FRAME)
+    keys = np.zeros((len(cursors), 2), np.int64)  # no index is that of the first message
+    keys[:, 0] = np.ascontiguousarray(heads[:, 1:]).view(">u4").reshape(-1)
+    for level in range(min(counts.max(initial=0), _MOST_INDEXES)):
+        chosen = np.flatnonzero(counts > level)
+        some = cursors.take(chosen)
+        indexes = some.varints(_INDEX)
+        cursors.positions[chosen] = some.positions
+        if not level:
+            keys[chosen, 1] = indexes
+    fine = np.flatnonzero(~np.isin(cursors.rows, list(cursors.failures)))
     keys, groups = np.unique(keys[fine], axis=0, return_inverse=True)
     groups = groups.reshape(-1)
-    return [
-        (key[0], [index for index in key[1:] if index >= 0] or [-1], fine[groups == group])
-        for group, key in enumerate(keys.tolist())
-    ]
-
-
-def _numbers(cursors: Cursors, chosen: Ints) -> Ints:
-    """Read numbers of some records, and go behind them."""
-    some = cursors.take(chosen)
-    values = some.varints("the index of the message")
-    cursors.positions[chosen] = some.positions
-    return values
+    return [(*key, fine[groups == group]) for group, key in enumerate(keys.tolist())]

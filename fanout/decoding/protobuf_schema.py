@@ -192,7 +192,7 @@ def _field(
     if inner is not None:
         values: columns.Values = plan(inner, path, within, times=times)
     elif field.type in _BYTES:
-        values = columns.Bytes(path, _BYTES[field.type], _BYTES[field.type])
+        values = columns.ByteStrings(path, _BYTES[field.type], _BYTES[field.type])
     else:
         if field.enum_type is not None:
             names = {each.number: each.name for each in reversed(field.enum_type.values)}
