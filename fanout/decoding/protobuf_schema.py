@@ -56,9 +56,8 @@ _TIMES: Final = {
 # What descriptors of a registry import without having it.
 _NAMES: Final = ("any", "descriptor", "duration", "empty", "field_mask", "timestamp", "wrappers")
 _KNOWN: Final = [import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR for name in _NAMES]
-_WORDS: Final = re.compile(
-    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|[\w.]+|[^\s\w.]", re.DOTALL
-)
+# Comments and texts of a .proto file.
+_NOISE: Final = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'", re.DOTALL)
 
 
 def descriptor_set(given: object) -> bytes:
@@ -93,6 +92,8 @@ def find_message(files: bytes, name: str | None) -> Descriptor:
     pool = DescriptorPool()
     try:
         given = FileDescriptorSet.FromString(files).file
+        for each in given:
+            each.name = each.name or "schema.proto"
         there = {each.name for each in given}
         known = [_proto(each) for each in _KNOWN if each.name not in there]
         for each in (*known, *given):
@@ -100,7 +101,7 @@ def find_message(files: bytes, name: str | None) -> Descriptor:
     except (DecodeError, TypeError) as error:
         problem = " is no descriptor set, or lacks a file that it imports: "
         raise OptionError(Option("descriptor"), problem, error) from error
-    names = [_full(f.package, message.name) for f in given[-1:] for message in f.message_type]
+    names = [f"{f.package}.{m.name}".lstrip(".") for f in given[-1:] for m in f.message_type]
     try:
         return pool.FindMessageTypeByName(names[0] if name is None and len(names) == 1 else name)
     except (KeyError, TypeError) as error:
@@ -111,27 +112,16 @@ def find_message(files: bytes, name: str | None) -> Descriptor:
 @lru_cache(maxsize=256)
 def messages_of(schema: str) -> list[str]:
     """Return the full names of the messages in a schema, which is text or a descriptor."""
-    package, names, words, depth = "", list[str](), list[str](), 0
     try:
         file = _from_base64(schema)
         package, names = file.package, [each.name for each in file.message_type]
     except (ValueError, DecodeError):
-        for word in _WORDS.findall(schema):
-            if word[:2] in {"//", "/*"}:
-                continue
-            if word not in {"{", "}", ";"}:
-                words.append(word)
-                continue
-            if word == "{" and not depth and words[-2:-1] == ["message"]:
-                names.append(words[-1])
-            if word == ";" and words[:1] == ["package"]:
-                package = words[-1]
-            depth, words = depth + {"{": 1, "}": -1, ";": 0}[word], []
-    return [_full(package, name) for name in names]
-
-
-def _full(package: str, name: str) -> str:
-    return f"{package}.{name}" if package else name
+        text, left = _NOISE.sub(" ", schema), 1
+        while left:
+            text, left = re.subn(r"\{[^{}]*\}", ";", text)
+        package = "".join(re.findall(r"\bpackage\s+([\w.]+)", text)[:1])
+        names = re.findall(r"\bmessage\s+(\w+)\s*;", text)
+    return [f"{package}.{name}".lstrip(".") for name in names]
 
 
 def _from_base64(text: str) -> FileDescriptorProto:
