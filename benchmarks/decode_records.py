@@ -1,4 +1,4 @@
-"""JSON and Avro to Arrow: fanout's decoders against parsers for each record and `from_pylist`.
+"""JSON, Avro and Protobuf to Arrow: fanout's decoders against a parser and `from_pylist`.
 
 Flat records have seven fields, nested ones an array of structs that grows with the size.
 """
@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks.harness import Report, Row, median_seconds, peak_rss_bytes
-from fanout.decoding import Avro, Json
+from fanout.decoding import Avro, Json, Protobuf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +23,7 @@ __all__ = ("SHAPES", "bodies_of", "contenders", "run")
 
 BATCH: Final = 4000
 SIZES: Final = (200, 1000)
+_PEERS: Final = {"json": "msgspec", "avro": "fastavro", "protobuf": "google"}
 _ITEM: Final = {
     "type": "record",
     "name": "Item",
@@ -62,6 +63,54 @@ SHAPES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         },
     ),
 }
+_PROTO: Final = """name: "records.proto" syntax: "proto3"
+message_type { name: "Flat"
+  field { name: "id" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL }
+  field { name: "name" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "amount" number: 3 type: TYPE_DOUBLE label: LABEL_OPTIONAL }
+  field { name: "at" number: 4 type: TYPE_INT64 label: LABEL_OPTIONAL }
+  field { name: "paid" number: 5 type: TYPE_BOOL label: LABEL_OPTIONAL }
+  field { name: "note" number: 6 type: TYPE_STRING label: LABEL_OPTIONAL
+    proto3_optional: true oneof_index: 0 }
+  field { name: "text" number: 7 type: TYPE_STRING label: LABEL_OPTIONAL }
+  oneof_decl { name: "_note" } }
+message_type { name: "Item"
+  field { name: "sku" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "n" number: 2 type: TYPE_INT32 label: LABEL_OPTIONAL }
+  field { name: "price" number: 3 type: TYPE_DOUBLE label: LABEL_OPTIONAL } }
+message_type { name: "Nested"
+  field { name: "id" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL }
+  field { name: "items" number: 2 type: TYPE_MESSAGE type_name: ".Item" label: LABEL_REPEATED }
+  field { name: "text" number: 3 type: TYPE_STRING label: LABEL_OPTIONAL } }"""
+
+
+def _flat_row(found: Any) -> dict[str, Any]:
+    return {
+        "id": found.id,
+        "name": found.name,
+        "amount": found.amount,
+        "at": found.at,
+        "paid": found.paid,
+        "note": found.note if found.HasField("note") else None,
+        "text": found.text,
+    }
+
+
+def _nested_row(found: Any) -> dict[str, Any]:
+    items = [{"sku": each.sku, "n": each.n, "price": each.price} for each in found.items]
+    return {"id": found.id, "items": items, "text": found.text}
+
+
+def _message_class(shape: str) -> Any:
+    """Return Google's class of the messages of a shape."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415
+    from google.protobuf.descriptor_pool import DescriptorPool  # noqa: PLC0415
+    from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415
+    from google.protobuf.text_format import Parse  # noqa: PLC0415
+
+    pool = DescriptorPool()
+    pool.Add(Parse(_PROTO, FileDescriptorProto()))
+    return GetMessageClass(pool.FindMessageTypeByName(shape.title()))
 
 
 def _rows(shape: str, size: int) -> list[dict[str, Any]]:
@@ -105,7 +154,10 @@ def contenders(shape: str, size: int) -> dict[str, Callable[[], pa.RecordBatch |
     documents = [json.dumps(row).encode() for row in rows]
     parsed = fastavro.parse_schema(json.loads(json.dumps(avsc)))
     bodies = bodies_of(shape, size)
-    as_json, as_avro = Json(ddl), Avro(avsc)
+    message = _message_class(shape)
+    messages = [message(**row).SerializeToString() for row in rows]
+    as_json, as_avro, as_protobuf = Json(ddl), Avro(avsc), Protobuf(message)
+    values = _flat_row if shape == "flat" else _nested_row
     columns = pa.schema(list(as_json.read(pa.array([], pa.binary()))[0].type))
     parse = msgspec.json.Decoder().decode
 
@@ -115,17 +167,22 @@ def contenders(shape: str, size: int) -> dict[str, Callable[[], pa.RecordBatch |
     def read_avro(body: bytes) -> Any:
         return fastavro.schemaless_reader(io.BytesIO(body), parsed, None)
 
-    payloads = pa.array(documents, pa.binary()), pa.array(bodies, pa.binary())
+    def read_protobuf(body: bytes) -> Any:
+        return values(message.FromString(body))
+
+    payloads = [pa.array(each, pa.binary()) for each in (documents, bodies, messages)]
     return {
         "json fanout": lambda: as_json.read(payloads[0])[0],
         "json msgspec": partial(from_rows, parse, documents),
         "avro fanout": lambda: as_avro.read(payloads[1])[0],
         "avro fastavro": partial(from_rows, read_avro, bodies),
+        "protobuf fanout": lambda: as_protobuf.read(payloads[2])[0],
+        "protobuf google": partial(from_rows, read_protobuf, messages),
     }
 
 
 def run(rounds: int, sizes: Sequence[int] = SIZES) -> Report:
-    """Measure both formats with both shapes.
+    """Measure each format with both shapes.
 
     Args:
         rounds: How often each is timed.
@@ -138,7 +195,7 @@ def run(rounds: int, sizes: Sequence[int] = SIZES) -> Report:
             timed = contenders(shape, size)
             seconds = median_seconds(f"decode-records, {shape}, {size} B", timed, rounds)
             rows += [_row(shape, size, name, seconds[name]) for name in timed]
-            for kind, peer in (("json", "msgspec"), ("avro", "fastavro")):
+            for kind, peer in _PEERS.items():
                 ratio = seconds[f"{kind} {peer}"] / seconds[f"{kind} fanout"]
                 ratios[f"decode-records/{shape} {size}/vs_{peer}"] = ratio
     return Report(scenario="decode-records", rows=rows, ratios=ratios)

@@ -28,6 +28,8 @@ _EXTRAS: Final = {
     "confluent_kafka": "kafka,share",
     "cryptography": "spark",
     "flask": "testing",
+    "google": "protobuf",
+    "google.protobuf": "protobuf",
     "h2": "kinesis,http2",
     "moto": "testing",
     "numpy": "kafka",

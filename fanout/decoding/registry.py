@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Schemas: TypeAlias = tuple[str, ...]
-"""The text of a schema, behind those that it refers to."""
+"""The text of a schema, behind those that it refers to; of Protobuf, descriptors as base64."""
 
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
 _NOT_FOUND: Final = 404
@@ -30,12 +30,14 @@ _MOST_REFERENCES: Final = 256
 # An id may reach a copy of the registry a little later than the records that have it.
 _ASKED_AGAIN_AFTER: Final = 30.0
 _MOST_KNOWN: Final = 4096
+_SERIALIZED: Final = "?format=serialized"
 
 
 class _Found(NamedTuple):
     """What a registry has for an id: a schema, or why there is none, and until when that holds."""
 
     schemas: Schemas = ()
+    kind: str = ""
     problem: str = ""
     until: float = float("inf")
 
@@ -92,16 +94,22 @@ class SchemaRegistry:
             OptionError: If there is no such subject.
             RetryLaterError: If the registry does not answer.
         """
-        answer = self._get(f"/subjects/{_quoted(subject)}/versions/latest")
+        path = f"/subjects/{_quoted(subject)}/versions"
+        answer = self._get(f"{path}/latest")
+        if answer is not None and answer.get("schemaType") == "PROTOBUF":
+            answer = self._get(f"{path}/{answer.get('version', 'latest')}{_SERIALIZED}")
         if answer is None:
             raise OptionError(Option("subject", subject), f" is not in the registry {self.url}")
         return self._schemas(answer)
 
-    def answer(self, number: int) -> _Found:
+    def answer(self, number: int, kind: str = "AVRO") -> _Found:
         """Return what the registry has for an id, and ask it if that is not known."""
         if not self._knows(number):
             _KNOWN[self, number] = self._ask(number)
-        return _KNOWN[self, number]
+        found = _KNOWN[self, number]
+        if not found.problem and found.kind != kind:
+            return _Found(problem=f"the schema {number} is {found.kind}, and not {kind}")
+        return found
 
     async def load(self, numbers: Iterable[int]) -> None:
         """Ask for ids that are not known, in a thread; what is answered is kept."""
@@ -120,9 +128,9 @@ class SchemaRegistry:
             until = time.monotonic() + _ASKED_AGAIN_AFTER
             return _Found(problem=f"the registry has no schema {number}", until=until)
         kind = answer.get("schemaType", "AVRO")
-        if kind != "AVRO":
-            return _Found(problem=f"the schema {number} is {kind}, and not AVRO")
-        return _Found(schemas=self._schemas(answer))
+        if kind != "AVRO":  # the names of messages are in the schema itself
+            return _Found((str(answer["schema"]),), kind)
+        return _Found(self._schemas(answer), kind)
 
     def _schemas(self, answer: dict[str, Any]) -> Schemas:
         """Return a schema behind those that it refers to, each once."""
@@ -140,11 +148,14 @@ class SchemaRegistry:
                 continue
             if len(found) >= _MOST_REFERENCES:
                 raise OptionError(f"a schema refers to more than {_MOST_REFERENCES} others")
-            other = self._get(f"/subjects/{_quoted(subject)}/versions/{version}")
+            is_protobuf = answer.get("schemaType") == "PROTOBUF"
+            more = _SERIALIZED if is_protobuf else ""
+            other = self._get(f"/subjects/{_quoted(subject)}/versions/{version}{more}")
             if other is None:
                 raise RetryLaterError(f"the registry has no version {version} of {subject}")
             self._add_references(other, found)
-            found[place] = str(other["schema"])
+            text = str(other["schema"])
+            found[place] = _named(text, str(each.get("name"))) if is_protobuf else text
 
     def _get(self, path: str) -> dict[str, Any] | None:
         """Return an answer; None where there is nothing."""
@@ -189,6 +200,17 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         return None
+
+
+def _named(descriptor: str, name: str) -> str:
+    """Give a descriptor of Protobuf the name that it is imported by; the last name counts."""
+    data, size = name.encode(), len(name.encode())
+    try:
+        file = base64.b64decode(descriptor, validate=True)
+    except ValueError:
+        return descriptor
+    more = b"\n" + bytes([size & 0x7F | 0x80, size >> 7]) + data
+    return base64.b64encode(file + more).decode()
 
 
 def _quoted(subject: str) -> str:

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.decoding import Avro, SchemaRegistry
+from fanout.decoding import Avro, Protobuf, SchemaRegistry
 from tests.decoding.apicurio import serve_apicurio
 from tests.decoding.test_avro import read
+from tests.decoding.test_protobuf import FILES, ORDER_CLASS, ROWS
+from tests.decoding.test_protobuf import ORDERS as MESSAGES
+from tests.decoding.test_protobuf import read as read_messages
+from tests.decoding.test_protobuf_registry import TEXT
 from tests.decoding.test_registry import LATER
 from tests.support.avro_records import ORDER, ORDERS, framed
 
@@ -58,3 +62,26 @@ def test_schemas_that_evolve_and_refer_to_others_are_read_from_apicurio(apicurio
         [{"sum": b"abcd"}],
         {1: "the registry has no schema 4711"},
     )
+
+
+def test_messages_of_protobuf_are_read_with_apicurio(apicurio: str) -> None:
+    confluent = pytest.importorskip("confluent_kafka.schema_registry")
+    protobuf = pytest.importorskip("confluent_kafka.schema_registry.protobuf")
+    from confluent_kafka.serialization import (  # noqa: PLC0415
+        MessageField,
+        SerializationContext,
+    )
+
+    client = confluent.SchemaRegistryClient({"url": apicurio})
+    serialize = protobuf.ProtobufSerializer(ORDER_CLASS, client)
+    context = SerializationContext("messages", MessageField.VALUE)
+    payloads = [serialize(each, context) for each in MESSAGES]
+    registry = SchemaRegistry(apicurio)
+    # It answers as it was asked: what is registered as text stays text.
+    number = client.register_schema("text-value", confluent.Schema(TEXT, "PROTOBUF"))
+    payloads += framed(number, [b"\0\x0a\1x"])
+    for descriptor in (registry.latest("messages-value"), FILES):
+        assert read_messages(Protobuf(descriptor, "shop.Order", registry=registry), *payloads) == (
+            ROWS,
+            {10: "it is of the message shop.Item, and not of shop.Order"},
+        )

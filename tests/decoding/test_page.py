@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.cli.land import land
-from fanout.decoding import Avro, Json, SchemaRegistry
+from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
 from fanout.spark.dataframe.source_options import TYPED
+from tests.decoding.test_protobuf import FILES
 from tests.support.pages import defined_by, page, python_blocks
 
 if TYPE_CHECKING:
     from fanout.testing.kinesis.server import KinesisServer
 
 TEXT = page("typed-records.md")
-EXAMPLE, SCHEMAS, AVRO, _ = python_blocks("typed-records.md")
+EXAMPLE, SCHEMAS, AVRO, PROTOBUF, _ = python_blocks("typed-records.md")
 MAIN = defined_by(EXAMPLE)["main"]
 
 
@@ -48,7 +49,7 @@ def test_the_three_forms_of_a_schema_are_one() -> None:
 
 
 def test_the_page_lists_the_options_and_the_types() -> None:
-    for kind in (Json, Avro, SchemaRegistry):
+    for kind in (Json, Avro, Protobuf, SchemaRegistry):
         for field in fields(kind):
             assert f"`{field.name}`" in TEXT or field.name == "schema"
     rows = re.findall(r"^\| ((?:`[A-Z][^`]*` ?)+)\| ", TEXT, re.MULTILINE)
@@ -72,3 +73,10 @@ def test_the_example_of_avro_names_what_exists(monkeypatch: pytest.MonkeyPatch) 
     names: dict[str, Any] = {}
     exec(AVRO, names)  # noqa: S102 - the page is ours
     assert names["source"].schema.names == ["topic", "partition", "offset", "id"]
+
+
+def test_the_example_of_protobuf_names_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SchemaRegistry, "latest", lambda *_: FILES)
+    names: dict[str, Any] = {}
+    exec(PROTOBUF, names)  # noqa: S102 - the page is ours
+    assert names["source"].schema.names[:5] == ["topic", "partition", "offset", "id", "name"]

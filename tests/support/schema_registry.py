@@ -41,7 +41,14 @@ class EmbeddedRegistry:
         return number
 
     def get(self, path: str) -> dict[str, Any] | None:
-        path = path.partition("?")[0]
+        """Answer; a schema that has a `text` besides is that where it is not asked for as bytes."""
+        path, _, query = path.partition("?")
+        found = self._found(path)
+        if found is None or "text" not in found or query == "format=serialized":
+            return found
+        return found | {"schema": found["text"]}
+
+    def _found(self, path: str) -> dict[str, Any] | None:
         if match := re.fullmatch(r"/schemas/ids/(\d+)", path):
             return self.schemas.get(int(match[1]))
         if match := re.fullmatch(r"/subjects/([^/]+)/versions/(latest|\d+)", path):

@@ -1,0 +1,282 @@
+"""Messages of Protobuf as columns: from what a parser has of each field to what the column has.
+
+A parser gets a descriptor in which all fields are optional, numbers have 64 bits, and maps are
+lists of entries. So it alters none: what is too large for a column is seen here, and bad.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fanout.decoding.avro_cursors import Ints, Mask
+
+    Values: TypeAlias = "Numbers | ByteStrings | Messages"
+
+_MICROS: Final = 1_000_000
+_NANOS: Final = 1_000_000_000
+_MOST_SECONDS: Final = (1 << 63) // _MICROS - 1
+_VARINTS: Final = np.array([1 << 7 * count for count in range(1, 10)], np.uint64)
+# No record has so many bytes.
+_NEVER: Final = 1 << 40
+
+
+class BadMessageError(ValueError):
+    """A message has what a parser skips, or does not look at."""
+
+
+@dataclass(slots=True)
+class MessageRows:
+    """The record of each value, -1 for that of a message which is not there, and the bad ones."""
+
+    rows: Ints
+    failures: dict[int, str]
+
+    def fail(self, bad: Mask, problem: str) -> None:
+        """Make the records of some values bad."""
+        for row in self.rows[bad].tolist():
+            if row >= 0:
+                self.failures.setdefault(row, problem)
+
+
+@dataclass(slots=True)
+class _ProtoKind:
+    """Values of a kind: `raw` is the type that a parser gives, and `type` that of the column.
+
+    `sizes` are the fewest bytes of each value without a tag, or those of all, and any where one is
+    null. `read` makes the column, and notes bad records. `parsed` is what Google's runtime has
+    parsed as `raw` has it.
+    """
+
+    path: str
+    raw: pa.DataType
+    type: pa.DataType
+
+    def parsed(self, value: Any) -> Any:
+        return value
+
+
+@dataclass(slots=True)
+class Numbers(_ProtoKind):
+    """Numbers within limits, in as many bytes as `size`, or in the fewest; an enum has names.
+
+    A number without a name is its own.
+    """
+
+    limits: tuple[int, int] | None
+    size: int | None
+    is_zigzag: bool
+    names: Mapping[int, str] | None
+
+    def sizes(self, values: pa.Array) -> Any:
+        if self.size is not None:
+            return self.size
+        numbers = _numbers(values)
+        return _varint_sizes((numbers << 1) ^ (numbers >> 63) if self.is_zigzag else numbers)
+
+    def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
+        numbers = _numbers(values)
+        if self.limits is not None and len(numbers):
+            least, most = self.limits
+            if numbers.min() < least or numbers.max() > most:
+                bad = (numbers < least) | (numbers > most)
+                records.fail(bad, f"{self.path} is too large for {self.type}")
+                numbers = np.where(bad, 0, numbers)
+                values = pa.array(numbers, mask=_nulls(values))
+        if self.names is None:
+            return values if self.raw == self.type else values.cast(self.type, safe=False)
+        known = np.array(sorted(self.names), np.int64)
+        near = known.take(np.searchsorted(known, numbers), mode="clip")
+        known = np.union1d(known, numbers[near != numbers])
+        names = [self.names.get(number, str(number)) for number in known.tolist()]
+        places = pa.array(np.searchsorted(known, numbers), mask=_nulls(values))
+        return pa.array(names, pa.string()).take(places)
+
+
+@dataclass(slots=True)
+class ByteStrings(_ProtoKind):
+    """Bytes, or text."""
+
+    def sizes(self, values: pa.Array) -> Any:
+        lengths = np.diff(_offsets(values)).astype(np.int64)
+        return lengths + _varint_sizes(lengths)
+
+    def read(self, values: pa.Array, records: MessageRows) -> pa.Array:  # noqa: ARG002 - all are good
+        return values
+
+    def parsed(self, value: Any) -> Any:
+        if isinstance(value, bytes) and self.raw == pa.string():
+            raise BadMessageError(f"{self.path} is not UTF-8")
+        return value
+
+
+@dataclass(slots=True)
+class Field:
+    """A field of a message with one value, or none: that is null, or `default`.
+
+    Its name for the parsers has its number, and so is free of their words.
+    """
+
+    name: str
+    values: Values
+    raw: pa.Field
+    type: pa.DataType
+    tag_size: int
+    default: pa.Scalar | None = None
+    is_required: bool = False
+
+    def sizes(self, values: pa.Array) -> Any:
+        """Return the fewest bytes of the field in each message, or in all."""
+        sizes = self.values.sizes(values) + self.tag_size
+        return np.where(_nulls(values), 0, sizes) if values.null_count else sizes
+
+    def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
+        """Return the column, and note which records are bad."""
+        array = self.values.read(values, records)
+        if not values.null_count:
+            return array
+        if self.is_required:
+            records.fail(_nulls(values), f"{self.values.path} is required, and not there")
+        return array if self.default is None else array.fill_null(self.default)
+
+    def parsed(self, message: Any) -> Any:
+        """Return what Google's runtime has parsed."""
+        there = message.HasField(self.name)
+        return self.values.parsed(getattr(message, self.name)) if there else None
+
+
+@dataclass(slots=True)
+class Repeated(Field):
+    """A field with any number of values; numbers may be packed, which saves their tags."""
+
+    is_packed: bool = False
+
+    def sizes(self, values: pa.Array) -> Any:
+        items, offsets = values.flatten(), _offsets(values)
+        sizes = np.zeros(len(items) + 1, np.int64)
+        sizes[1:] = self.values.sizes(items)
+        sizes[1:] += 0 if self.is_packed else self.tag_size
+        sizes = np.diff(np.cumsum(sizes)[offsets - offsets[0]])
+        if not self.is_packed:
+            return sizes
+        return np.where(sizes > 0, sizes + _varint_sizes(sizes) + self.tag_size, 0)
+
+    def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
+        offsets = _offsets(values) - _offsets(values)[0]
+        owners = np.repeat(np.arange(len(values)), np.diff(offsets))
+        of_items = MessageRows(records.rows[owners], records.failures)
+        items = self.values.read(values.flatten(), of_items)
+        if not pa.types.is_map(self.type):
+            return pa.ListArray.from_arrays(pa.array(offsets), items, type=self.type)
+        # The last entry of a key counts.
+        keys = items.field(0).dictionary_encode()
+        pairs = owners * max(len(keys.dictionary), 1) + keys.indices.to_numpy()
+        last = np.sort(len(pairs) - 1 - np.unique(pairs[::-1], return_index=True)[1])
+        if len(last) < len(pairs):
+            items = items.take(pa.array(last))
+            np.cumsum(np.bincount(owners[last], minlength=len(values)), out=offsets[1:])
+        return pa.MapArray.from_arrays(pa.array(offsets), *items.flatten(), type=self.type)
+
+    def parsed(self, message: Any) -> Any:
+        return [self.values.parsed(each) for each in getattr(message, self.name)]
+
+
+@dataclass(slots=True)
+class Messages(_ProtoKind):
+    """Messages as structs, or as what `form` says: times, values in wrappers, true where empty."""
+
+    fields: Sequence[Field]
+    oneofs: Sequence[Sequence[str]]  # the names of their fields
+    form: str
+
+    def sizes(self, values: pa.Array) -> Any:
+        lengths = self.lengths(values)
+        return lengths + _varint_sizes(lengths)
+
+    def lengths(self, values: pa.Array) -> Ints:
+        """Return the fewest bytes of each message; too many where two fields of a oneof are there.
+
+        A parser that has read as many bytes has skipped and replaced none. Merely of two fields
+        with one number each, which are packed here and not there, it might have skipped two bytes.
+        """
+        total = np.zeros(len(values), np.int64)
+        for each in self.fields:
+            total += each.sizes(values.field(each.name))
+        for names in self.oneofs:
+            there = sum((~_nulls(values.field(name))).astype(int) for name in names)
+            total[there > 1] = _NEVER
+        return total
+
+    def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
+        nulls = _nulls(values)
+        inner = MessageRows(np.where(nulls, -1, records.rows), records.failures)
+        columns = [each.read(values.field(each.name), inner) for each in self.fields]
+        if pa.types.is_struct(self.type):
+            mask = pa.array(nulls) if values.null_count else None
+            return pa.StructArray.from_arrays(columns, fields=list(self.type), mask=mask)
+        if self.form == "empty":
+            return pa.array(np.ones(len(values), bool), mask=nulls)
+        if self.form == "wrapper":
+            return pc.if_else(pa.array(nulls), None, columns[0])
+        whole, rest = map(_numbers, columns)
+        # Both have one sign, and a timestamp counts on from its second.
+        bad = np.sign(whole) * np.sign(rest) < 0 if self.form == "duration" else rest < 0
+        bad |= (rest >= _NANOS) | (rest <= -_NANOS)
+        bad |= (whole > _MOST_SECONDS) | (whole < -_MOST_SECONDS)
+        inner.fail(bad, f"{self.path} is no {self.form}, or a too large one")
+        inner.fail(rest % 1000 != 0, f"{self.path} has nanoseconds, which {self.type} has not")
+        micros = np.where(bad, 0, whole) * _MICROS + rest // 1000
+        return pa.array(micros, mask=nulls).cast(self.type)
+
+    def parsed(self, value: Any) -> Any:
+        unknown = {f"f{each.field_number}" for each in UnknownFieldSet(value)}
+        for each in self.fields:
+            if each.name in unknown:
+                raise BadMessageError(f"{each.values.path} has another type than in the descriptor")
+        if unknown and self.form == "entry":
+            raise BadMessageError(f"{self.path} has more than a key and a value")
+        return {each.name: each.parsed(value) for each in self.fields}
+
+
+def default_of(values: Values, value: Any) -> pa.Scalar:
+    """Return the value of a field that is not there."""
+    if isinstance(values, Messages):
+        return values.read(pa.array([{}], values.raw), MessageRows(np.array([-1]), {}))[0]
+    if isinstance(values, Numbers) and values.names is not None:
+        value = values.names[value]
+    return pa.scalar(value, values.type)
+
+
+def _numbers(values: pa.Array, dtype: Any = None, more: int = 0) -> np.ndarray:
+    """Return the numbers in a column, any number where it is null; or `more` offsets of one."""
+    data = values.buffers()[1] or bytes(4 * more)
+    numbers = np.frombuffer(data, dtype or values.type.to_pandas_dtype())
+    return numbers[values.offset :][: len(values) + more]
+
+
+def _offsets(values: pa.Array) -> np.ndarray:
+    return _numbers(values, np.int32, 1)
+
+
+def _nulls(values: pa.Array) -> Mask:
+    """Return which values are null; pyarrow takes several times as long."""
+    mask = values.buffers()[0]
+    if not values.null_count or mask is None:
+        return np.zeros(len(values), bool)
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+    return np.equal(bits[values.offset :][: len(values)], 0)
+
+
+def _varint_sizes(numbers: np.ndarray) -> Any:
+    unsigned = numbers.view(np.uint64)
+    if not len(numbers) or unsigned.max() < _VARINTS[0]:
+        return 1
+    return np.searchsorted(_VARINTS, unsigned, side="right") + 1

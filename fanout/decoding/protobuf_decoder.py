@@ -1,0 +1,161 @@
+"""`decode=Protobuf(descriptor, "shop.Order")`, also with `registry=SchemaRegistry(url)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from fanout.core.sentence import Option
+from fanout.decoding.avro_cursors import Cursors
+from fanout.decoding.decoder import Decoder
+from fanout.decoding.protobuf_columns import MessageRows
+from fanout.decoding.protobuf_parsers import Parsers
+from fanout.decoding.protobuf_schema import descriptor_set, find_message, messages_of, plan
+from fanout.decoding.registry import SchemaRegistry
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    import os
+
+    from fanout.decoding.avro_cursors import Ints
+    from fanout.decoding.protobuf_columns import Messages
+    from fanout.decoding.registry import Schemas
+
+_HEAD: Final = 5
+_MOST_INDEXES: Final = 16
+_INDEX: Final = "the index of the message"
+_NO_FRAME: Final = "it does not begin with 0, the id of a schema and the index of a message"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Protobuf(Decoder):
+    """Decodes messages of Protobuf, as `decode=Protobuf("orders.desc", "shop.Order")`.
+
+    The columns are the fields of the message. Fields are found by their numbers, whatever the
+    message looked like that the writer had; the types are those of Spark's `from_protobuf`.
+
+    Args:
+        descriptor: What `protoc --include_imports --descriptor_set_out=FILE` writes, as bytes or as
+            the path of the file; a generated class; or what `SchemaRegistry.latest` returns.
+        message: The full name of the message. None for that of the class, or for the only one of
+            the last file.
+        registry: Where the schemas are that records name in Confluent's framing: 0, the id of a
+            schema, and the indexes of a message. One of another message is bad. None where a
+            record is the message alone.
+        times: Whether `Timestamp` and `Duration` become times of microseconds, so that finer ones
+            are bad. False leaves them structs of `seconds` and `nanos`.
+
+    Raises:
+        OptionError: If an option is malformed, or the message has no columns.
+    """
+
+    descriptor: bytes | str | os.PathLike[str] | Schemas | type[Any] = field(repr=False)
+    message: str | None = None
+    registry: SchemaRegistry | None = field(default=None, kw_only=True)
+    times: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        Decoder.__post_init__(self)
+        if self.registry is not None and not isinstance(self.registry, SchemaRegistry):
+            raise OptionError(Option("registry", self.registry), " must be a SchemaRegistry")
+        name = self.message
+        if name is None and isinstance(self.descriptor, type):
+            name = getattr(self.descriptor, "DESCRIPTOR", self.descriptor).full_name
+        files = descriptor_set(self.descriptor)
+        object.__setattr__(self, "descriptor", files)
+        object.__setattr__(self, "message", find_message(files, name).full_name)
+        self._plan()
+
+    async def fetch(self, payloads: pa.BinaryArray) -> None:
+        """Ask the registry for the schemas of records that it was not asked for."""
+        if self.registry is not None:
+            found = _frames(_cursors(payloads, {}))
+            await self.registry.load([number for number, _, _ in found])
+
+    def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
+        """Return a struct for each payload, null for null, and why rows cannot be read."""
+        columns, parsers = self._plan()
+        failures: dict[int, str] = {}
+        bodies, rows = payloads, np.arange(len(payloads))
+        if self.registry is not None:
+            cursors = self._without_frames(_cursors(payloads, failures))
+            bodies, rows = cursors.spans(cursors.positions, cursors.ends), cursors.rows
+        elif payloads.null_count:
+            bodies = payloads.drop_null()
+            rows = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
+        parsed, problems = parsers.parse(bodies)
+        failures |= {int(rows[row]): problem for row, problem in problems.items()}
+        values = columns.read(parsed, MessageRows(rows, failures))
+        if len(rows) == len(payloads):
+            return values, failures
+        places = np.full(len(payloads), -1)
+        places[rows] = np.arange(len(rows))
+        return values.take(pa.array(places, mask=places < 0)), failures
+
+    def _plan(self) -> tuple[Messages, Parsers]:
+        return _plan(self.descriptor, self.message, self.times)  # type: ignore[arg-type]
+
+    def _without_frames(self, cursors: Cursors) -> Cursors:
+        """Return the records of our message, behind their frames."""
+        assert self.registry is not None, "there are no frames without a registry"
+        is_ours = np.zeros(len(cursors), bool)
+        for number, index, chosen in _frames(cursors):
+            found = self.registry.answer(number, "PROTOBUF")
+            problem = found.problem or self._problem(number, found.schemas[-1], index)
+            is_ours[chosen] = not problem
+            for row in cursors.rows[chosen].tolist() if problem else ():
+                cursors.failures[row] = problem
+        return cursors.take(np.flatnonzero(is_ours))
+
+    def _problem(self, number: int, schema: str, index: int) -> str:
+        """Return why records are none of our message, which may be within that of the index."""
+        names = messages_of(schema)
+        if not 0 <= index < len(names):
+            return f"the schema {number} has no message {index}"
+        if f"{self.message}.".startswith(f"{names[index]}."):
+            return ""
+        return f"it is of the message {names[index]}, and not of {self.message}"
+
+
+@lru_cache(maxsize=64)
+def _plan(files: bytes, name: str, times: bool) -> tuple[Messages, Parsers]:  # noqa: FBT001 - a key
+    message = find_message(files, name)
+    columns = plan(message, "", times=times)
+    return columns, Parsers(message, columns)
+
+
+def _cursors(payloads: pa.BinaryArray, failures: dict[int, str]) -> Cursors:
+    """Return cursors for the records that are there."""
+    _, offsets, data = payloads.buffers()
+    rows = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
+    bounds = np.frombuffer(offsets or bytes(4), np.int32)[payloads.offset :].astype(np.int64)
+    whole = np.frombuffer(data or b"\0", np.uint8)
+    return Cursors(whole, bounds[:-1][rows], bounds[1:][rows], rows, failures)
+
+
+def _frames(cursors: Cursors) -> list[tuple[int, int, Ints]]:
+    """Go behind the frames; return each schema and first index with the records that have them."""
+    heads = cursors.data.take(cursors.positions[:, None] + np.arange(_HEAD), mode="clip")
+    is_framed = (cursors.ends - cursors.positions > _HEAD) & (heads[:, 0] == 0)
+    cursors.positions = cursors.positions + _HEAD
+    cursors.fail(~is_framed, _NO_FRAME)
+    counts = cursors.varints(_INDEX)
+    cursors.fail((counts < 0) | (counts > _MOST_INDEXES), _NO_FRAME)
+    keys = np.zeros((len(cursors), 2), np.int64)  # no index is that of the first message
+    keys[:, 0] = np.ascontiguousarray(heads[:, 1:]).view(">u4").reshape(-1)
+    for level in range(min(counts.max(initial=0), _MOST_INDEXES)):
+        chosen = np.flatnonzero(counts > level)
+        some = cursors.take(chosen)
+        indexes = some.varints(_INDEX)
+        cursors.positions[chosen] = some.positions
+        if not level:
+            keys[chosen, 1] = indexes
+    fine = np.flatnonzero(~np.isin(cursors.rows, list(cursors.failures)))
+    keys, groups = np.unique(keys[fine], axis=0, return_inverse=True)
+    groups = groups.reshape(-1)
+    return [(*key, fine[groups == group]) for group, key in enumerate(keys.tolist())]

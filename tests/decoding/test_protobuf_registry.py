@@ -1,0 +1,215 @@
+"""Messages of Protobuf in Confluent's framing, with a registry."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+import fanout
+from fanout.decoding import Avro, Protobuf, SchemaRegistry
+from fanout.decoding.protobuf_schema import messages_of
+from fanout.errors import OptionError
+from tests.decoding.protobuf_schemas import parse, pythonic
+from tests.decoding.test_avro import ORDER as AVRO_ORDER
+from tests.decoding.test_protobuf import (
+    BODIES,
+    FILES,
+    ORDER_CLASS,
+    ORDERS,
+    ROWS,
+    one_of,
+    read,
+)
+from tests.support.kinesis.reading import Stream
+from tests.support.schema_registry import EmbeddedRegistry, embedded_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fanout.testing.kinesis.server import KinesisServer
+
+TEXT = """
+syntax = "proto3";
+package shop; // message Comment {
+import "google/protobuf/timestamp.proto";
+option java_package = "message Text {";
+message Item { string sku = 1; int32 count = 2; }
+/* message Old { */
+enum Size { S = 0; L = 1; }
+message Order {
+  int64 id = 1 [(some.option) = { a: "x" }];
+  map<string, Item> prices = 8;
+  oneof payment { fixed32 card = 10; Item voucher = 11; }
+  message Line { message Deep { } reserved 1, 2; }
+  optional string message = 4;
+  message Last { }
+};
+service Shop { rpc Buy (Order) returns (Order) { option deprecated = true; } }
+message Cart { optional group Part = 1 { } extensions 100 to 199; }
+"""
+
+
+def base64_of(files: bytes, place: int = -1) -> str:
+    file = FileDescriptorSet.FromString(files).file[place]
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+def framed(number: int, index: bytes, *bodies: bytes) -> list[bytes]:
+    return [b"\0" + number.to_bytes(4, "big") + index + body for body in bodies]
+
+
+@pytest.fixture
+def embedded() -> Iterator[EmbeddedRegistry]:
+    with embedded_registry() as found:
+        yield found
+
+
+def test_the_messages_of_a_text_and_of_a_descriptor_are_found() -> None:
+    assert messages_of(TEXT) == ["shop.Item", "shop.Order", "shop.Cart"]
+    assert messages_of(base64_of(FILES)) == ["shop.Item", "shop.Order"]
+    assert messages_of("message A {}") == ["A"]
+    for text in ("", "}}}", "{{{", "message", "group {", '"', "message {", "package"):
+        assert messages_of(text) == []
+
+
+@pytest.mark.parametrize("text", [TEXT, ""])
+def test_records_of_another_message_are_bad(embedded: EmbeddedRegistry, text: str) -> None:
+    number = embedded.register("orders-value", base64_of(FILES), schemaType="PROTOBUF", text=text)
+    avro = embedded.register("avro-value", AVRO_ORDER)
+    registry = SchemaRegistry(embedded.url)
+    decode = Protobuf(registry.latest("orders-value"), "shop.Order", registry=registry)
+    payloads = [
+        *framed(number, b"\2\2", *BODIES),
+        None,
+        *framed(number, b"\0", b"\x0a\1x"),
+        *framed(number, b"\2\0", b"\x0a\1x"),
+        *framed(number, b"\2\x10", b"\x0a\1x"),
+        *framed(77, b"\2\2", b""),
+        *framed(avro, b"\2\2", b""),
+        b"",
+        b"\0\0\0\0",
+        b"\0\0\0\0\1",
+        b"\1\0\0\0\1\2\2",
+        *framed(number, b"\2", b""),
+        *framed(number, b"\2\x80", b""),
+        *framed(number, b"\1\2", b""),
+        *framed(number, b"\2\1", b""),
+        *framed(number, b"\xfe\xff\xff\xff\x0f", b""),
+        *framed(number, b"\2\2", b"", b"\xff"),
+    ]
+    rows, problems = read(decode, *payloads)
+    assert rows[:10] == ROWS
+    assert rows[10] is None
+    assert len(rows) == 12
+    no_frame = "it does not begin with 0, the id of a schema and the index of a message"
+    assert [problems.get(row) for row in range(11, len(payloads))] == [
+        "it is of the message shop.Item, and not of shop.Order",
+        "it is of the message shop.Item, and not of shop.Order",
+        f"the schema {number} has no message 8",
+        "the registry has no schema 77",
+        f"the schema {avro} is AVRO, and not PROTOBUF",
+        no_frame,
+        no_frame,
+        no_frame,
+        no_frame,
+        "the index of the message: the record ends early",
+        "the index of the message: the record ends early",
+        no_frame,
+        f"the schema {number} has no message -1",
+        no_frame,
+        None,
+        "it is no shop.Order",
+    ]
+    calls = len(embedded.calls)
+    read(decode, *payloads)
+    assert len(embedded.calls) == calls
+    body = framed(number, b"", b"\2")
+    problem = f"the schema {number} is PROTOBUF, and not AVRO"
+    assert Avro(AVRO_ORDER, registry=registry).read(_array(body))[1] == {0: problem}
+
+
+def _array(payloads: list[bytes]) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.array(payloads, pa.binary())
+
+
+def test_schemas_import_others_by_the_names_of_their_references(
+    embedded: EmbeddedRegistry,
+) -> None:
+    money = 'name: "other" syntax: "proto3" package: "a" message_type { name: "Money" FIELD }'
+    field = 'field { name: "cents" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL }'
+    cart = """name: "default" syntax: "proto3" dependency: "PATH"
+      message_type { name: "Cart" field { name: "sum" number: 1 type: TYPE_MESSAGE
+        type_name: ".a.Money" label: LABEL_OPTIONAL } }"""
+    name = "a/" * 80 + "money.proto"
+    text = base64_of(parse(money.replace("FIELD", field)))
+    embedded.register("money", text, schemaType="PROTOBUF", text="...")
+    references = [{"name": name, "subject": "money", "version": 1}]
+    text = base64_of(parse(cart.replace("PATH", name)))
+    number = embedded.register("carts", text, schemaType="PROTOBUF", references=references)
+    registry = SchemaRegistry(embedded.url)
+    decode = Protobuf(registry.latest("carts"), registry=registry)
+    assert read(decode, *framed(number, b"\0", b"\x0a\2\x08\7")) == ([{"sum": {"cents": 7}}], {})
+
+
+def test_a_registry_that_has_texts_alone_is_named(embedded: EmbeddedRegistry) -> None:
+    embedded.register("orders-value", TEXT, schemaType="PROTOBUF")
+    with pytest.raises(OptionError, match="has the schema as text alone: pass a descriptor set"):
+        Protobuf(SchemaRegistry(embedded.url).latest("orders-value"), "shop.Order")
+
+
+def test_what_confluents_own_serializer_writes_is_read(embedded: EmbeddedRegistry) -> None:
+    confluent = pytest.importorskip("confluent_kafka.schema_registry.protobuf")
+    from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
+    from confluent_kafka.serialization import (  # noqa: PLC0415
+        MessageField,
+        SerializationContext,
+    )
+
+    client = SchemaRegistryClient({"url": embedded.url})
+    serialize = confluent.ProtobufSerializer(ORDER_CLASS, client)
+    context = SerializationContext("orders", MessageField.VALUE)
+    payloads = [serialize(each, context) for each in ORDERS]
+    registry = SchemaRegistry(embedded.url)
+    for decode in (
+        Protobuf(registry.latest("orders-value"), "shop.Order", registry=registry),
+        Protobuf(ORDER_CLASS, registry=registry),
+    ):
+        assert read(decode, *payloads) == (ROWS, {})
+    item = type(ORDERS[1].voucher)
+    others = confluent.ProtobufSerializer(item, client)
+    payloads.insert(5, others(item(sku="x"), SerializationContext("items", MessageField.VALUE)))
+    assert read(decode, *payloads) == (
+        ROWS,
+        {5: "it is of the message shop.Item, and not of shop.Order"},
+    )
+
+
+async def test_messages_are_landed_as_columns(
+    kinesis_server: KinesisServer, embedded: EmbeddedRegistry, tmp_path: Path
+) -> None:
+    number = embedded.register("orders-value", base64_of(FILES), schemaType="PROTOBUF", text=TEXT)
+    bodies = framed(number, b"\2\2", *BODIES)
+    stream = Stream(kinesis_server)
+    kinesis_server.put_records("orders", [("key", body) for body in bodies])
+    registry = SchemaRegistry(embedded.url)
+    decode = Protobuf(FILES, "shop.Order", registry=registry, into="o")
+    source = stream.source(decode=decode)
+    async with fanout.land(source, str(tmp_path), max_wait=0.0) as landing:
+        rows: list[object] = []
+        while len(rows) < len(ROWS):
+            entry = await anext(landing)
+            for file in entry.files:
+                rows += [pythonic(row) for row in pq.read_table(file).column("o").to_pylist()]
+    assert rows == ROWS
+
+
+def test_an_empty_message_is_true_where_it_is_there() -> None:
+    decode = one_of("TYPE_MESSAGE", field='type_name: ".E"', file='message_type { name: "E" }')
+    assert read(decode, b"\x0a\0", b"") == ([{"f": True}, {"f": None}], {})
