@@ -14,7 +14,7 @@ import pyarrow as pa
 from fanout.core.option_checks import one_of
 from fanout.core.sentence import Option
 from fanout.decoding.avro_columns import Column, read_columns
-from fanout.decoding.avro_plan import UnresolvedError, arrow_type, plan
+from fanout.decoding.avro_plan import UnresolvedError, arrow_type, check_defaults, plan
 from fanout.decoding.avro_schema import PRIMITIVES, AvroField, AvroType, parse_avro
 from fanout.decoding.decoder import Decoder
 from fanout.decoding.registry import SchemaRegistry, Schemas
@@ -79,6 +79,7 @@ class Avro(Decoder):
         object.__setattr__(self, "writers", tuple(_texts(each) for each in self.writers))
         record = _as_record(parse_avro(*self.schema))
         plan(record, record)  # checks that it has columns
+        check_defaults(record)
 
     async def fetch(self, payloads: pa.BinaryArray) -> None:
         """Ask the registry for the schemas of records that it was not asked for."""
