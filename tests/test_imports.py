@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "_kafka_secrets": set(),
     "errors": {"core", "errors"},
     "core": {"core", "errors"},
-    "decoding": {"decoding", "_exports", "core", "errors"},
+    "decoding": {"decoding", "kinesis", "_exports", "core", "errors"},
     "kinesis": {"kinesis", "_exports", "core", "errors"},
     "kafka": {"kafka", "_exports", "core", "errors"},
     "landing": {"landing", "_exports", "core", "errors"},

@@ -7,16 +7,20 @@ import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from fanout.decoding import Avro, Json, SchemaRegistry
+from fanout.decoding import Avro, GlueSchemaRegistry, Json, SchemaRegistry
 from tests.support.pages import defined_by, page, python_blocks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fanout.testing.kinesis.server import KinesisServer
 
 TEXT = page("typed-records.md")
-EXAMPLE, SCHEMAS, AVRO = python_blocks("typed-records.md")
+EXAMPLE, SCHEMAS, AVRO, GLUE, ENCODED, SINKS, REGISTERED = python_blocks("typed-records.md")
+SCHEMA = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
 MAIN = defined_by(EXAMPLE)["main"]
 
 
@@ -45,7 +49,7 @@ def test_the_three_forms_of_a_schema_are_one() -> None:
 
 
 def test_the_page_lists_the_options_and_the_types() -> None:
-    for kind in (Json, Avro, SchemaRegistry):
+    for kind in (Json, Avro, SchemaRegistry, GlueSchemaRegistry):
         for field in fields(kind):
             assert f"`{field.name}`" in TEXT or field.name == "schema"
     rows = re.findall(r"^\| ((?:`[A-Z][^`]*` ?)+)\| ", TEXT, re.MULTILINE)
@@ -56,8 +60,37 @@ def test_the_page_lists_the_options_and_the_types() -> None:
 
 
 def test_the_example_of_avro_names_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
-    monkeypatch.setattr(SchemaRegistry, "latest", lambda *_: (schema,))
+    monkeypatch.setattr(SchemaRegistry, "latest", lambda *_: (SCHEMA,))
     names: dict[str, Any] = {}
     exec(AVRO, names)  # noqa: S102 - the page is ours
     assert names["source"].schema.names == ["topic", "partition", "offset", "id"]
+
+
+def test_the_example_of_glue_names_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GlueSchemaRegistry, "latest", lambda *_: (SCHEMA,))
+    names: dict[str, Any] = {}
+    exec(GLUE, names)  # noqa: S102 - the page is ours
+    assert names["source"].schema.names[-1] == "id"
+
+
+def test_the_example_prints_encoded_records(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(ENCODED, {})  # noqa: S102 - the page is ours
+    rows, names = capsys.readouterr().out.splitlines()
+    for line in (rows[1:].split("}, {")[0] + "}", names):
+        assert f"`{line}`" in " ".join(TEXT.split())
+
+
+def test_the_examples_of_sinks_and_ids_name_what_exists(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(SchemaRegistry, "id_of", lambda *_, **__: 7)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "order.avsc").write_text(SCHEMA)
+    names: dict[str, Any] = {}
+    exec(REGISTERED, names)  # noqa: S102 - the page is ours
+    batch = pa.RecordBatch.from_pydict({"id": [1]})
+    assert names["orders"].encode(batch).to_pylist() == [{"value": b"\0\0\0\0\7\2"}]
+    exec(SINKS, names)  # noqa: S102 - the page is ours
+    rows = pa.RecordBatch.from_pydict({"id": [1], "amount": [0.5], "partitionKey": ["k"]})
+    (found,) = names["encoded"]([rows])
+    assert found.to_pylist() == [{"data": b'{"id":1,"amount":0.5}', "partitionKey": "k"}]
