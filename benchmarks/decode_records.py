@@ -19,7 +19,7 @@ from fanout.decoding import Avro, Json
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ("SHAPES", "contenders", "run")
+__all__ = ("BATCH", "SHAPES", "SIZES", "contenders", "rows_of", "run")
 
 BATCH: Final = 4000
 SIZES: Final = (200, 1000)
@@ -64,7 +64,8 @@ SHAPES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 }
 
 
-def _rows(shape: str, size: int) -> list[dict[str, Any]]:
+def rows_of(shape: str, size: int) -> list[dict[str, Any]]:
+    """Return the records of a shape."""
     if shape == "nested":
         items = [{"sku": f"s{n}", "n": n, "price": n * 1.25} for n in range(size // 100)]
         text = "x" * (size // 3)
@@ -88,7 +89,7 @@ def contenders(shape: str, size: int) -> dict[str, Callable[[], pa.RecordBatch |
     import fastavro  # noqa: PLC0415 - the development environment has it
 
     ddl, avsc = SHAPES[shape]
-    rows = _rows(shape, size)
+    rows = rows_of(shape, size)
     documents = [json.dumps(row).encode() for row in rows]
     parsed = fastavro.parse_schema(json.loads(json.dumps(avsc)))
     bodies = []
