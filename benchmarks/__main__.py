@@ -22,6 +22,7 @@ from benchmarks import (
     consume_typed,
     decode,
     decode_records,
+    encode_records,
     land,
     latency,
     pictures,
@@ -62,6 +63,9 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
     "decode": {"kinesis": Scenario(decode.run, partial(decode.run, 1))},
     "decode-records": {
         "kafka": Scenario(decode_records.run, partial(decode_records.run, 1, (200,)))
+    },
+    "encode-records": {
+        "kafka": Scenario(encode_records.run, partial(encode_records.run, 1, (200,)))
     },
     "consume": {
         "kinesis": Scenario(consume_kinesis.run, partial(consume_kinesis.run, 1, (1024,), (4,))),
@@ -106,6 +110,8 @@ scenarios:
   decode-records
            JSON and Avro to Arrow, flat and nested; the peers are msgspec and fastavro, with
            from_pylist
+  encode-records
+           the other direction, with to_pylist
   consume  SubscribeToShard to Arrow through fanout.open, over real sockets from a server in
            another process, 1, 4 and 64 shards; the peer is an aioboto3 loop
   land     SubscribeToShard to Parquet files on the local disk and on moto's S3, 4 shards; the

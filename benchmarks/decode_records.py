@@ -19,7 +19,7 @@ from fanout.decoding import Avro, Json, Protobuf
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ("SHAPES", "bodies_of", "contenders", "run")
+__all__ = ("BATCH", "SHAPES", "SIZES", "bodies_of", "contenders", "rows_of", "run")
 
 BATCH: Final = 4000
 SIZES: Final = (200, 1000)
@@ -113,7 +113,8 @@ def _message_class(shape: str) -> Any:
     return GetMessageClass(pool.FindMessageTypeByName(shape.title()))
 
 
-def _rows(shape: str, size: int) -> list[dict[str, Any]]:
+def rows_of(shape: str, size: int) -> list[dict[str, Any]]:
+    """Return the records of a shape."""
     if shape == "nested":
         items = [{"sku": f"s{n}", "n": n, "price": n * 1.25} for n in range(size // 100)]
         text = "x" * (size // 3)
@@ -138,7 +139,7 @@ def bodies_of(shape: str, size: int) -> list[bytes]:
 
     parsed = fastavro.parse_schema(json.loads(json.dumps(SHAPES[shape][1])))
     bodies = []
-    for row in _rows(shape, size):
+    for row in rows_of(shape, size):
         body = io.BytesIO()
         fastavro.schemaless_writer(body, parsed, row)
         bodies.append(body.getvalue())
@@ -150,7 +151,7 @@ def contenders(shape: str, size: int) -> dict[str, Callable[[], pa.RecordBatch |
     import fastavro  # noqa: PLC0415 - the development environment has it
 
     ddl, avsc = SHAPES[shape]
-    rows = _rows(shape, size)
+    rows = rows_of(shape, size)
     documents = [json.dumps(row).encode() for row in rows]
     parsed = fastavro.parse_schema(json.loads(json.dumps(avsc)))
     bodies = bodies_of(shape, size)

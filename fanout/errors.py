@@ -218,12 +218,12 @@ class BadRecordError(FanOutError):
 
 
 class BadRowsError(FanOutError, ValueError):
-    """Some rows of a batch cannot be decoded. A `decode` that knows which ones may raise it.
+    """Some rows of a batch cannot be decoded, or encoded.
 
-    `__cause__` is the reason for the first of them.
+    A `decode` that knows which ones may raise it. `__cause__` is the reason for the first of them.
 
     Args:
-        decoded: The other rows, decoded.
+        decoded: The other rows, decoded or encoded.
         errors: The reason for each bad row, by its number in the batch.
     """
 
@@ -232,7 +232,7 @@ class BadRowsError(FanOutError, ValueError):
             raise ValueError("a BadRowsError has one error at least")
         first = min(errors)
         super().__init__(
-            f"{len(errors)} of the rows cannot be decoded; row {first}: ", errors[first]
+            f"{len(errors)} of the rows cannot be converted; row {first}: ", errors[first]
         )
         self.decoded = decoded
         self.errors = dict(errors)

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "_secret_variables": set(),
     "errors": {"core", "errors"},
     "core": {"core", "errors"},
-    "decoding": {"decoding", "_exports", "_secret_variables", "core", "errors"},
+    "decoding": {"decoding", "kinesis", "_exports", "_secret_variables", "core", "errors"},
     "kinesis": {"kinesis", "_exports", "core", "errors"},
     "kafka": {"kafka", "_exports", "core", "errors"},
     "landing": {"landing", "_exports", "core", "errors"},

@@ -142,6 +142,12 @@ class UserDecode:
                 raise DecodeFailedError(
                     f"decode failed for {where}: its BadRowsError names a row that the {rows} lack"
                 ) from None
+            bad = self._numbers(records).take(pa.array(list(error.errors), pa.int64()))
+            if pc.any(pc.is_in(self._numbers(error.decoded), value_set=bad)).as_py():
+                raise DecodeFailedError(
+                    f"decode failed for {where}: its BadRowsError has a bad row among those that "
+                    f"are decoded"
+                ) from None
             raise DecodeFailedError(self.failure_at(records, min(error.errors), split)) from error
         except BaseException as error:
             if is_interrupt(error):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
@@ -14,33 +13,32 @@ import pyarrow as pa
 from fanout.core.option_checks import one_of
 from fanout.core.sentence import Option
 from fanout.decoding.avro_columns import Column, read_columns
-from fanout.decoding.avro_plan import UnresolvedError, arrow_type, plan
+from fanout.decoding.avro_encoding import avro_pieces
+from fanout.decoding.avro_plan import UnresolvedError, arrow_type, check_defaults, plan
 from fanout.decoding.avro_schema import PRIMITIVES, AvroField, AvroType, parse_avro
-from fanout.decoding.decoder import Decoder
-from fanout.decoding.registry import SchemaRegistry, Schemas
+from fanout.decoding.decoder import FRAMES, Decoder, decompressed, frame_of
+from fanout.decoding.pieces import written
+from fanout.decoding.registry import AnyRegistry, Schemas, schema_texts
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fanout.decoding.avro_cursors import Ints
 
-_SIZES: Final = {"none": 0, "confluent": 5, "single-object": 10}
-_MAGIC: Final = {"none": b"", "confluent": b"\0", "single-object": b"\xc3\x01"}
+_IDS: Final = {"confluent": ">u4", "glue": "S16", "single-object": "<u8"}
+_COMPRESSIONS: Final = (0, 5)
 # How a schema begins that is stored.
 _STORED: Final = "avro "
 _EMPTY: Final = 0xC15D213AA4D7A795
-_Framing: TypeAlias = Literal["confluent", "single-object", "none"]
-_NO_FRAME: Final = {
-    "confluent": "it does not begin with 0 and the id of a schema",
-    "single-object": "it does not begin with C3 01 and the fingerprint of a schema",
-}
+_Framing: TypeAlias = Literal["confluent", "glue", "single-object", "none"]
+_OF_REGISTRIES: Final = {"confluent": "SchemaRegistry", "glue": "GlueSchemaRegistry"}
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Avro(Decoder):
-    """Decodes Avro, as `decode=Avro(schema, registry=SchemaRegistry("https://registry:8081"))`.
+    """Decodes Avro, as `decode=Avro(schema, registry=SchemaRegistry(url))`, and encodes it.
 
     The columns are those of `schema`. Records that were written with another one are resolved to it
     by Avro's rules; the types are those of Spark's `from_avro`.
@@ -48,39 +46,49 @@ class Avro(Decoder):
     Args:
         schema: The schema to read with: the text of an .avsc file, what Python has of it, or what
             `SchemaRegistry.latest` returns.
-        registry: Where schemas are that records name by their id; None where all records are
-            written with `schema`, or with one of `writers`.
-        framing: What stands before each record: `"confluent"`, 0 and the id of a schema, the
-            default with a registry; `"single-object"`, Avro's own, with a fingerprint; or `"none"`,
-            the default without one.
+        registry: Where schemas are that records name by their id, a `SchemaRegistry` or a
+            `GlueSchemaRegistry`; None where all records are written with `schema`, or with one of
+            `writers`.
+        framing: What stands before each record: `"confluent"`, 0 and the id of a schema, or
+            `"glue"`, 3 and the id of a version, the defaults with their registries;
+            `"single-object"`, Avro's own, with a fingerprint; or `"none"`, the default without a
+            registry.
         writers: More schemas that records are written with, for `"single-object"`.
+        schema_id: The id of `schema` in the registry, which `encode` writes before each record:
+            what `id_of` of the registry returns.
 
     Raises:
         OptionError: If an option is malformed, or a type has no column.
     """
 
     schema: str | Mapping[str, Any] | Sequence[Any]
-    registry: SchemaRegistry | None = field(default=None, kw_only=True)
+    registry: AnyRegistry | None = field(default=None, kw_only=True)
     framing: _Framing | None = field(default=None, kw_only=True)
     writers: Sequence[str | Mapping[str, Any]] = field(default=(), kw_only=True)
+    schema_id: int | str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         Decoder.__post_init__(self)
-        if self.registry is not None and not isinstance(self.registry, SchemaRegistry):
-            raise OptionError(Option("registry", self.registry), " must be a SchemaRegistry")
+        if self.registry is not None and not isinstance(self.registry, AnyRegistry):
+            names = " or a ".join(_OF_REGISTRIES.values())
+            raise OptionError(Option("registry", self.registry), f" must be a {names}")
+        own = "none" if self.registry is None else self.registry.framing
         if self.framing is None:
-            object.__setattr__(self, "framing", "none" if self.registry is None else "confluent")
-        one_of("framing", self.framing, *_SIZES)
-        if (self.framing == "confluent") != (self.registry is not None):
-            raise OptionError(
-                "a registry is for ", Option("framing", "confluent"), ", which needs it"
-            )
+            object.__setattr__(self, "framing", own)
+        one_of("framing", self.framing, *FRAMES)
+        if self.framing != own and self.framing in _OF_REGISTRIES:
+            name = _OF_REGISTRIES[self.framing]
+            raise OptionError(Option("framing", self.framing), f" needs a registry, a {name}")
+        if own not in {self.framing, "none"}:
+            raise OptionError("a registry is for ", Option("framing", own))
         if self.writers and self.framing != "single-object":
             raise OptionError(Option("writers"), " are for ", Option("framing", "single-object"))
-        object.__setattr__(self, "schema", _texts(self.schema))
-        object.__setattr__(self, "writers", tuple(_texts(each) for each in self.writers))
+        frame_of(str(self.framing), self.schema_id)  # checks it
+        object.__setattr__(self, "schema", schema_texts(self.schema))
+        object.__setattr__(self, "writers", tuple(schema_texts(each) for each in self.writers))
         record = _as_record(parse_avro(*self.schema))
         plan(record, record)  # checks that it has columns
+        check_defaults(record)
 
     @property
     def reader(self) -> str:
@@ -107,8 +115,10 @@ class Avro(Decoder):
         """Return a struct for each payload, null for null, and why rows cannot be read."""
         if not len(payloads):
             return pa.array([], _reader(self.schema)), {}
-        data, (begins, ends), groups = self._frames(payloads)
         problems: dict[int, str] = {}
+        if self.framing == "glue":
+            payloads, problems = decompressed(payloads)
+        data, (begins, ends), groups = self._frames(payloads)
         order = np.full(len(payloads), -1)
         pieces = [pa.array([], _reader(self.schema))]
         there = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
@@ -119,7 +129,7 @@ class Avro(Decoder):
             if isinstance(column, str):
                 problems |= dict.fromkeys(rows.tolist(), column)
                 continue
-            bodies = begins[of_it] + _SIZES[str(self.framing)]
+            bodies = begins[of_it] + FRAMES[str(self.framing)][1]
             values, bad = read_columns(column, data, bodies, ends[of_it])
             problems |= {int(rows[row]): reason for row, reason in bad.items()}
             pieces.append(values)
@@ -128,6 +138,18 @@ class Avro(Decoder):
         if len(pieces[1:]) == 1 and size == len(payloads):
             return pieces[1], problems
         return pa.concat_arrays(pieces).take(pa.array(order, mask=order < 0)), problems
+
+    def write(self, fields: pa.StructArray) -> tuple[pa.BinaryArray, dict[int, str]]:
+        """Return the payload of each struct, null for null, and why rows cannot be encoded."""
+        if self.registry is not None and self.schema_id is None:
+            raise OptionError(
+                "encode needs ", Option("schema_id"), ": id_of of the registry has it"
+            )
+        frame = frame_of(str(self.framing), self.schema_id)
+        if self.framing == "single-object":
+            frame = FRAMES["single-object"][0] + _fingerprint(self.schema).to_bytes(8, "little")
+        kind = _as_record(parse_avro(*self.schema))
+        return written(fields, frame, lambda values, rows: avro_pieces(kind, values, "", rows))
 
     def _frames(self, payloads: pa.BinaryArray) -> Any:
         """Return the bytes, where the records begin and end in them, and the rows of each id."""
@@ -143,7 +165,7 @@ class Avro(Decoder):
     def _column(self, number: int | None) -> Column | str:
         """Return what reads records that name a schema so, or why nothing does."""
         if number is None:
-            return _NO_FRAME[str(self.framing)]
+            return FRAMES[str(self.framing)][2]
         if self.registry is None:
             if self.framing == "none":
                 return _column(self.schema, self.schema)
@@ -153,14 +175,6 @@ class Avro(Decoder):
             return f"the schema with the fingerprint {number:016x} is not among the writers"
         answer = self.registry.answer(number)
         return answer.problem or _column(answer.schemas, self.schema)
-
-
-def _texts(given: object) -> Schemas:
-    if isinstance(given, tuple) and given and all(isinstance(each, str) for each in given):
-        return given
-    if not isinstance(given, str | Mapping | list):
-        raise OptionError(Option("schema", given), " must be the text of a schema of Avro, or JSON")
-    return (given if isinstance(given, str) else json.dumps(given),)
 
 
 @lru_cache(maxsize=256)
@@ -194,16 +208,22 @@ def _frames_of(
     if framing == "none":
         yield 0, np.arange(len(begins))
         return
-    size, magic = _SIZES[framing], _MAGIC[framing]
+    magic, size, _ = FRAMES[framing]
     whole = np.flatnonzero(ends - begins >= size)
     heads = data.take(begins[whole][:, None] + np.arange(size), mode="clip")
     framed = (heads[:, : len(magic)] == np.frombuffer(magic, np.uint8)).all(axis=1)
-    whole, heads = whole[framed], np.ascontiguousarray(heads[framed, len(magic) :])
+    if framing == "glue":
+        framed &= np.isin(heads[:, 1], _COMPRESSIONS)
+    kind = np.dtype(_IDS[framing])
+    whole, heads = whole[framed], np.ascontiguousarray(heads[framed, -kind.itemsize :])
     if len(whole) < len(begins):
         yield None, np.setdiff1d(np.arange(len(begins)), whole)
-    ids = heads.view(">u4" if framing == "confluent" else "<u8").reshape(-1)
-    for number in np.unique(ids):
-        yield int(number), whole[ids == number]
+    ids = heads.view(kind).reshape(-1)
+    for found in np.unique(ids):
+        if framing == "glue":  # numpy leaves zeros at the end out
+            yield int.from_bytes(found.ljust(kind.itemsize, b"\0"), "big"), whole[ids == found]
+        else:
+            yield int(found), whole[ids == found]
 
 
 # https://avro.apache.org/docs/1.12.0/specification/#schema-fingerprints

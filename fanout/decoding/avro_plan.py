@@ -64,7 +64,7 @@ def arrow_type(kind: AvroType, path: str = "") -> pa.DataType:
     if kind.logical is not None:
         return _LOGICAL[kind.logical]
     if kind.kind == "record":
-        return pa.struct([(f.name, arrow_type(f.type, _below(path, f))) for f in kind.fields])
+        return pa.struct([(f.name, arrow_type(f.type, below(path, f))) for f in kind.fields])
     if kind.kind == "union":
         return _union_type(kind, path)
     if kind.items is not None:
@@ -79,6 +79,8 @@ def plan(writer: AvroType, reader: AvroType, path: str = "") -> Column:
         return _from_union(writer, reader, path)
     if reader.kind == "union":
         return _into_union(writer, reader, path)
+    if None not in {writer.unit, reader.unit} and writer.unit != reader.unit:
+        raise UnresolvedError(f"{path or 'it'} is {writer.unit}, not {reader.unit}")
     if writer.kind == reader.kind:
         return _COLUMNS[reader.kind](writer, reader, path)
     if reader.kind not in _PROMOTIONS.get(writer.kind, ()) or reader.logical is not None:
@@ -89,9 +91,7 @@ def plan(writer: AvroType, reader: AvroType, path: str = "") -> Column:
     return columns.Converted(path=path, type=kind, raw=plan(writer, _plain(writer), path))
 
 
-def _number(writer: AvroType, reader: AvroType, path: str) -> Column:
-    if None not in {writer.logical, reader.logical} and writer.logical != reader.logical:
-        raise UnresolvedError(f"{path or 'it'} is {writer.logical}, not {reader.logical}")
+def _number(_: AvroType, reader: AvroType, path: str) -> Column:
     kind, bits = arrow_type(reader, path), 32 if reader.kind in {"int", "float"} else 64
     if reader.kind in {"float", "double"}:
         return columns.Floats(path=path, type=kind, size=bits // 8, least=bits // 8)
@@ -129,13 +129,17 @@ def _bytes(writer: AvroType, reader: AvroType, path: str) -> Column:
 def _record(writer: AvroType, reader: AvroType, path: str) -> Column:
     written: list[tuple[Column, int | None]] = []
     for each in writer.fields:
-        place, where = _place(each, writer, reader), _below(path, each)
+        place, where = _place(each, writer, reader), below(path, each)
         # What is skipped has no logical types: some have no columns.
         pair = (_plain(each.type),) * 2 if place is None else (each.type, reader.fields[place].type)
         written.append((plan(*pair, where), place))
-    found = {place for _, place in written}
+    places = [place for _, place in written if place is not None]
+    found = set(places)
+    if len(places) > len(found):
+        name = next(reader.fields[place].name for place in found if places.count(place) > 1)
+        raise UnresolvedError(f"{path or 'it'} has two fields that are {name} by its aliases")
     absent = [
-        (_default(each, _below(path, each)), place)
+        (_default(each, below(path, each)), place)
         for place, each in enumerate(reader.fields)
         if place not in found
     ]
@@ -149,10 +153,15 @@ def _place(each: AvroField, writer: AvroType, reader: AvroType) -> int | None:
     if each.name in names:
         return names.index(each.name)
     written = {field.name for field in writer.fields}
-    for place, field in enumerate(reader.fields):
-        if each.name in field.aliases and field.name not in written:
-            return place
-    return None
+    places = [
+        place
+        for place, field in enumerate(reader.fields)
+        if each.name in field.aliases and field.name not in written
+    ]
+    if len(places) > 1:
+        one, other, *_ = (names[place] for place in places)
+        raise UnresolvedError(f"{each.name} is an alias of both {one} and {other}")
+    return places[0] if places else None
 
 
 def _plain(kind: AvroType) -> AvroType:
@@ -169,20 +178,24 @@ def _plain(kind: AvroType) -> AvroType:
     )
 
 
+def check_defaults(kind: AvroType, path: str = "") -> None:
+    """Check the defaults of a schema that records are read with."""
+    for each in kind.fields:
+        where = below(path, each)
+        if each.default is not MISSING:
+            _default(each, where)
+        check_defaults(each.type, where)
+    for inner in [*kind.branches, *([] if kind.items is None else [kind.items])]:
+        check_defaults(inner, path)
+
+
 def _default(each: AvroField, path: str) -> Column:
     if each.default is MISSING:
         raise UnresolvedError(f"{path} is not there, and has no default")
     kind = arrow_type(each.type, path)
     try:
         value = pa.array([_value(each.default, each.type)], kind)
-    except (
-        pa.ArrowException,
-        ArithmeticError,
-        AttributeError,
-        TypeError,
-        ValueError,
-        StopIteration,
-    ) as error:
+    except (pa.ArrowException, ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise OptionError(f"{path} has a default of another type") from error
     return columns.Nulls(path=path, type=kind, constant=value)
 
@@ -190,23 +203,36 @@ def _default(each: AvroField, path: str) -> Column:
 def _value(value: Any, kind: AvroType) -> Any:
     """Return a default as Arrow takes it; in JSON bytes are characters."""
     if kind.kind == "union":
-        place = next(
-            n for n, b in enumerate(kind.branches) if (b.kind == "null") == (value is None)
-        )
-        found, member = _value(value, kind.branches[place]), _members(kind)[place]
-        return found if member is None else {f"member{member}": found}
+        return _of_union(value, kind)
+    if type(value) not in _JSON_TYPES[kind.kind] or (kind.symbols and value not in kind.symbols):
+        raise TypeError(kind.kind)
     if kind.kind == "record":
-        return {f.name: _value(value.get(f.name, f.default), f.type) for f in kind.fields}
+        given = {f.name: value.get(f.name, f.default) for f in kind.fields}
+        return {f.name: _value(given[f.name], f.type) for f in kind.fields}
     if kind.items is not None:
         if kind.kind == "array":
             return [_value(each, kind.items) for each in value]
         return [(name, _value(each, kind.items)) for name, each in value.items()]
     if kind.kind in {"bytes", "fixed"}:
         data = value.encode("latin-1")
+        if kind.kind == "fixed" and len(data) != kind.size:
+            raise ValueError(kind.kind)
         number = Decimal(int.from_bytes(data, "big", signed=True))
         return number.scaleb(-kind.scale, _ALL_DIGITS) if kind.logical == "decimal" else data
     value = value * 1000 if (kind.logical or "").endswith("-millis") else value
     return float(value) if kind.kind in {"float", "double"} else value
+
+
+def _of_union(value: Any, kind: AvroType) -> Any:
+    """Return a default of the first type that has it, as Avro 1.12 says."""
+    for branch, member in zip(kind.branches, _members(kind), strict=True):
+        try:
+            found = _value(value, branch)
+            pa.array([found], arrow_type(branch))
+        except (pa.ArrowException, ArithmeticError, KeyError, TypeError, ValueError):
+            continue
+        return found if member is None else {f"member{member}": found}
+    raise TypeError(kind.kind)
 
 
 def _list(writer: AvroType, reader: AvroType, path: str) -> Column:
@@ -249,12 +275,11 @@ def _from_union(writer: AvroType, reader: AvroType, path: str) -> Column:
         member = None
         try:
             if reader.kind == "union":
-                place = _branch(branch, reader, path)
-                member = _members(reader)[place]
-                target = reader.branches[place]
+                place, column = _branch(branch, reader, path)
+                member, target = _members(reader)[place], reader.branches[place]
             else:
-                target = reader
-            branches.append(None if target.kind == "null" else plan(branch, target, path))
+                column, target = plan(branch, reader, path), reader
+            branches.append(None if target.kind == "null" else column)
         except UnresolvedError as error:
             branches.append(str(error))
         members.append(member)
@@ -268,8 +293,8 @@ def _into_union(writer: AvroType, reader: AvroType, path: str) -> Column:
     kind = arrow_type(reader, path)
     if writer.kind == "null":
         return columns.Nulls(path=path, type=kind)
-    place = _branch(writer, reader, path)
-    column, member = plan(writer, reader.branches[place], path), _members(reader)[place]
+    place, column = _branch(writer, reader, path)
+    member = _members(reader)[place]
     if member is None:
         return column
     absent = [(columns.Nulls(path=path, type=f.type), n) for n, f in enumerate(kind) if n != member]
@@ -278,17 +303,16 @@ def _into_union(writer: AvroType, reader: AvroType, path: str) -> Column:
     )
 
 
-def _branch(writer: AvroType, reader: AvroType, path: str) -> int:
-    """Return the place of the branch that a type is read as: the same type, or one that fits."""
+def _branch(writer: AvroType, reader: AvroType, path: str) -> tuple[int, Column]:
+    """Return the branch that a type is read as, the same type or one that fits, and how."""
     for place, branch in enumerate(reader.branches):
         if branch.kind == writer.kind and (not writer.name or _same_name(writer, branch)):
-            return place
+            return place, plan(writer, branch, path)
     for place, branch in enumerate(reader.branches):
         try:
-            plan(writer, branch, path)
+            return place, plan(writer, branch, path)
         except UnresolvedError:
             continue
-        return place
     raise UnresolvedError(f"{path or 'it'} is {writer.kind}, and the schema has no such type")
 
 
@@ -302,10 +326,20 @@ def _check_names(writer: AvroType, reader: AvroType, path: str) -> None:
         raise UnresolvedError(f"{path} is {writer.name}, and the schema has {reader.name}")
 
 
-def _below(path: str, field: AvroField) -> str:
+def below(path: str, field: AvroField) -> str:
+    """Return the path of a field of a record."""
     return f"{path}.{field.name}" if path else field.name
 
 
+_JSON_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    **dict.fromkeys(("int", "long"), (int,)),
+    **dict.fromkeys(("float", "double"), (int, float)),
+    **dict.fromkeys(("bytes", "string", "fixed", "enum"), (str,)),
+    "array": (list,),
+    **dict.fromkeys(("record", "map"), (dict,)),
+}
 _COLUMNS: Final[dict[str, Callable[[AvroType, AvroType, str], Column]]] = {
     "null": lambda _, __, path: columns.Nulls(path=path, type=pa.null()),
     "boolean": lambda _, __, path: columns.Booleans(path=path, type=pa.bool_()),

@@ -15,6 +15,8 @@ PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 )
 _MOST_NESTED: Final = 64
+# Of a schema whose types are written out where they are named.
+_MOST_TYPES: Final = 10_000
 MISSING: Final = object()
 """The default of a field that has none."""
 
@@ -37,6 +39,7 @@ class AvroType:
     name: str = ""  # the full name of a record, an enum or a fixed
     aliases: Sequence[str] = ()
     logical: str | None = None
+    unit: str | None = None  # the logical type of a time, also one that has no column of its own
     precision: int = 0
     scale: int = 0
     size: int = 0
@@ -61,7 +64,18 @@ def parse_avro(*texts: str) -> AvroType:
             found = parser.parse(schema, "", 0)
         except (AttributeError, KeyError, TypeError) as error:
             raise OptionError("the schema of Avro is malformed") from error
+    if _count(found, {}) > _MOST_TYPES:
+        raise OptionError(f"the schema of Avro has more than {_MOST_TYPES} types in one another")
     return found
+
+
+def _count(kind: AvroType, known: dict[int, int]) -> int:
+    """Return how many types a type is, written out; `known` has those that were counted."""
+    if id(kind) not in known:
+        inner = [field.type for field in kind.fields] + kind.branches
+        inner += [] if kind.items is None else [kind.items]
+        known[id(kind)] = 1 + sum(_count(each, known) for each in inner)
+    return known[id(kind)]
 
 
 class _AvroParser:
@@ -143,9 +157,12 @@ def _logical(found: AvroType, schema: Mapping[str, Any]) -> AvroType:
             found.logical, found.precision, found.scale = name, precision, scale
     elif (name, found.kind) in _LOGICAL:
         found.logical = name
+    if found.kind in {"int", "long"} and isinstance(name, str) and name.startswith(_TIMES):
+        found.unit = name
     return found
 
 
+_TIMES: Final = ("date", "time-", "timestamp-", "local-timestamp-")
 _LOGICAL: Final = {
     ("date", "int"),
     ("timestamp-millis", "long"),

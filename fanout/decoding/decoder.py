@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fanout.core.sentence import Option
 from fanout.core.user_decode import RecordDecoder
@@ -24,6 +27,19 @@ _PLACES: Final = (
 )
 # The columns of bytes, in Kafka and in Kinesis.
 _PAYLOADS: Final = ("value", "data")
+
+FRAMES: Final = {
+    "none": (b"", 0, ""),
+    "confluent": (b"\0", 5, "it does not begin with 0 and the id of a schema"),
+    "glue": (b"\3", 18, "it does not begin with 3 and the id of a version of a schema"),
+    "single-object": (b"\xc3\x01", 10, "it does not begin with C3 01 and a fingerprint"),
+}
+"""What each frame begins with, how long it is, and what is said of records without it."""
+# Behind the 3 of AWS Glue stands 0, or 5 where zlib has compressed what is behind the frame.
+_COMPRESSED: Final = b"\3\5"
+# The largest record that Kinesis takes; and what all records of a batch may have together.
+_LARGEST: Final = 10 * 1024 * 1024
+_MOST_OF_BATCH: Final = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +87,35 @@ class Decoder(RecordDecoder, ABC):
             for row, problem in problems.items():
                 errors.setdefault(row, ValueError(f"{name}: {problem}"))
             _add(columns, decoder, decoded)
-        whole = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
-        if errors:
-            good = [row for row in range(whole.num_rows) if row not in errors]
-            first = min(errors)
-            raise BadRowsError(
-                whole.take(pa.array(good, pa.int64())),
-                {row: errors[row] for row in sorted(errors)},
-            ) from errors[first]
-        return whole
+        return _without_bad(columns, errors)
+
+    def encode(self, records: pa.RecordBatch, column: str = "value") -> pa.RecordBatch:
+        """Return records to write, each with its fields as bytes.
+
+        Args:
+            records: The columns that decoding makes, of which `columns` stay as they are.
+            column: The name of the column of bytes: `"value"` for Kafka, `"data"` for Kinesis.
+
+        Raises:
+            BadRowsError: If rows cannot be encoded; it has the others, encoded.
+            OptionError: If the records lack a column, or one has a type that does not fit.
+        """
+        columns: dict[str, pa.Array] = {}
+        errors: dict[int, Exception] = {}
+        parts = [(self, column)] if self.key is None else [(self, column), (self.key, "key")]
+        for encoder, name in parts:
+            whole = records.to_struct_array()
+            fields = whole if encoder.into is None else _column(records, encoder.into)
+            columns[name], problems = encoder.write(fields)
+            for row, problem in problems.items():
+                errors.setdefault(row, ValueError(f"{name}: {problem}"))
+        columns = {name: _column(records, name) for name in self.columns} | columns
+        return _without_bad(columns, errors)
+
+    def write(self, fields: pa.StructArray) -> tuple[pa.BinaryArray, Mapping[int, str]]:
+        """Return the payload of each struct, null for null, and why rows cannot be encoded."""
+        del fields
+        raise OptionError(f"{type(self).__name__} decodes only")
 
     async def prepare(self, records: pa.RecordBatch) -> None:
         """Fetch the schemas that a batch needs, without blocking the event loop."""
@@ -113,6 +149,24 @@ class Decoder(RecordDecoder, ABC):
         return [name for name in given.names if name in places or name in self.columns]
 
 
+def _without_bad(columns: dict[str, pa.Array], errors: dict[int, Exception]) -> pa.RecordBatch:
+    """Return columns as a batch; raise BadRowsError with the others where rows are bad."""
+    whole = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    if errors:
+        good = [row for row in range(whole.num_rows) if row not in errors]
+        raise BadRowsError(
+            whole.take(pa.array(good, pa.int64())), {row: errors[row] for row in sorted(errors)}
+        ) from errors[min(errors)]
+    return whole
+
+
+def _column(records: pa.RecordBatch, name: str) -> pa.Array:
+    if records.schema.names.count(name) != 1:
+        names = ", ".join(records.schema.names)
+        raise OptionError(f"the records need one column {name!r}, and have {names}")
+    return records.column(name)
+
+
 def _payload(given: pa.Schema) -> str:
     for name in _PAYLOADS:
         if name in given.names and pa.types.is_binary(given.field(name).type):
@@ -137,3 +191,42 @@ def _add(columns: dict[str, pa.Array], decoder: Decoder, decoded: pa.StructArray
                 Option("into", "record"),
             )
         columns[name] = column
+
+
+def decompressed(payloads: pa.BinaryArray) -> tuple[pa.BinaryArray, dict[int, str]]:
+    """Return payloads of AWS Glue as they were before zlib, and why others are null."""
+    compressed = pc.fill_null(pc.starts_with(payloads, _COMPRESSED), False)  # noqa: FBT003 - Arrow's
+    rows = pc.indices_nonzero(compressed).to_pylist()
+    if not rows:
+        return payloads, {}
+    found, problems, left = payloads.to_pylist(), {}, _MOST_OF_BATCH
+    size = FRAMES["glue"][1]
+    for row in rows:
+        inflater, most = zlib.decompressobj(), min(_LARGEST, left)
+        head, body = found[row][:size], found[row][size:]
+        try:
+            whole = inflater.decompress(body, most + 1)
+        except zlib.error:
+            whole = b""
+        if len(whole) > most:
+            problems[row] = f"it has more than {most} bytes behind its compression"
+        elif not inflater.eof or inflater.unused_data:
+            problems[row] = "it is not what zlib has compressed"
+        left -= min(len(whole), most)
+        found[row] = None if row in problems else b"\3\0" + head[2:] + whole
+    return pa.array(found, pa.binary()), problems
+
+
+def frame_of(framing: str, schema_id: object) -> bytes:
+    """Return what stands before a payload with the id of a schema; nothing for None."""
+    try:
+        if framing == "glue" and isinstance(schema_id, str):
+            return b"\3\0" + UUID(schema_id).bytes
+        if framing == "confluent" and isinstance(schema_id, int):
+            return b"\0" + schema_id.to_bytes(4, "big")
+    except (ValueError, OverflowError):
+        pass
+    if schema_id is None:
+        return b""
+    kinds = "a number for framing='confluent', and a UUID for framing='glue'"
+    raise OptionError(Option("schema_id", schema_id), f" must be {kinds}")

@@ -122,6 +122,8 @@ def _finished(column: pa.Array, wanted: pa.DataType, is_null: pa.Array | None = 
         return pa.StructArray.from_arrays(children, fields=list(_nullable(wanted)), mask=is_null)
     if pa.types.is_list(wanted):
         items = _finished(column.values, wanted.value_type)
+        if not wanted.value_field.nullable and column.flatten().null_count:
+            raise MismatchError("an item is NOT NULL")
         return pa.ListArray.from_arrays(column.offsets, items, type=_nullable(wanted), mask=is_null)
     if pa.types.is_floating(wanted):
         if pc.all(pc.is_finite(column)).as_py() is False:

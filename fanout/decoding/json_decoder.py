@@ -5,17 +5,21 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from fanout.core.option_checks import one_of
 from fanout.core.sentence import Option
 from fanout.decoding.ddl import parse_ddl
-from fanout.decoding.decoder import Decoder
+from fanout.decoding.decoder import FRAMES, Decoder, decompressed, frame_of
 from fanout.decoding.json_columns import JsonColumns
+from fanout.decoding.json_encoding import json_pieces
 from fanout.decoding.json_schema import parse_json_schema
+from fanout.decoding.pieces import written
 from fanout.errors import OptionError
 
 # How a schema begins that is stored.
@@ -33,7 +37,7 @@ _ATOMS: Final = (
 @final
 @dataclass(frozen=True, slots=True)
 class Json(Decoder):
-    """Decodes records that are JSON objects, as `decode=Json("id BIGINT, name STRING")`.
+    """Decodes JSON objects, as `decode=Json("id BIGINT, name STRING")`, and encodes them.
 
     A field is found by its name. Fields that the schema does not have are ignored, and one that is
     missing is null. A value is equal to that of the document, or the record is bad: a number with a
@@ -42,16 +46,24 @@ class Json(Decoder):
     Args:
         schema: The fields, as text like Spark's, a `pyarrow.Schema`, or a JSON Schema as text or
             mapping.
+        framing: What stands before each document: `"none"`; `"confluent"`, 0 and the id of a
+            schema; or `"glue"`, 3 and the id of a version. It is read over: the registry is not
+            asked.
+        schema_id: The id that `encode` writes before each document, a number or a UUID.
 
     Raises:
         OptionError: If an option is malformed, or JSON has no form for a type.
     """
 
     schema: pa.Schema | str | Mapping[str, Any]
+    framing: Literal["none", "confluent", "glue"] = field(default="none", kw_only=True)
+    schema_id: int | str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         Decoder.__post_init__(self)
         object.__setattr__(self, "schema", _parse(self.schema))
+        one_of("framing", self.framing, "none", "confluent", "glue")
+        frame_of(self.framing, self.schema_id)  # checks it
 
     @property
     def reader(self) -> str:
@@ -68,7 +80,27 @@ class Json(Decoder):
 
     def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         """Return a struct for each payload, null for null, and why rows cannot be read."""
-        return _columns(self.schema).read(payloads)
+        problems: dict[int, str] = {}
+        if self.framing == "glue":
+            payloads, problems = decompressed(payloads)
+        if self.framing != "none":
+            begin, size, missing = FRAMES[self.framing]
+            framed = pc.and_(
+                pc.starts_with(payloads, begin), pc.greater_equal(pc.binary_length(payloads), size)
+            )
+            bad = pc.indices_nonzero(pc.invert(framed)).to_pylist()
+            problems |= dict.fromkeys(bad, missing)
+            payloads = pc.if_else(framed, pc.binary_slice(payloads, size), None)
+        found, others = _columns(self.schema).read(payloads)
+        return found, {**others, **problems}
+
+    def write(self, fields: pa.StructArray) -> tuple[pa.BinaryArray, dict[int, str]]:
+        """Return the document of each struct, null for null, and why rows cannot be encoded."""
+        if self.framing != "none" and self.schema_id is None:
+            raise OptionError("encode needs ", Option("schema_id"), f" with {self.framing!r}")
+        frame = frame_of(self.framing, self.schema_id)
+        whole = pa.field("", pa.struct(list(self.schema)))
+        return written(fields, frame, lambda values, rows: json_pieces(whole, values, "", rows))
 
 
 @lru_cache(maxsize=128)
@@ -95,8 +127,8 @@ def _parse(given: object) -> pa.Schema:
     schema = schema.remove_metadata()
     if len(set(schema.names)) < len(schema.names):
         raise OptionError(Option("schema"), " names a field twice")
-    for field in schema:
-        _check(field.type, field.name)
+    for column in schema:
+        _check(column.type, column.name)
     return schema
 
 

@@ -67,11 +67,17 @@ def _value(value: Any, kind: pa.DataType, path: str) -> Any:
     if pa.types.is_struct(kind):
         return _struct(value, kind, path)
     if pa.types.is_map(kind):
-        fields = _object(value, path)
-        return [(name, _value(each, kind.item_type, f"{path}[]")) for name, each in fields.items()]
+        names = _object(value, path)
+        return [(name, _item(each, kind.item_field, path)) for name, each in names.items()]
     if pa.types.is_list(kind):
-        return [_value(each, kind.value_type, f"{path}[]") for each in value]
+        return [_item(each, kind.value_field, path) for each in value]
     return value if pa.types.is_boolean(kind) else _scalar(str(value), kind, path)
+
+
+def _item(value: Any, field: pa.Field, path: str) -> Any:
+    if value is None and not field.nullable:
+        raise MismatchError(f"{path}[] is NOT NULL, and is null")
+    return _value(value, field.type, f"{path}[]")
 
 
 def _struct(value: _Fields, kind: pa.StructType, path: str) -> dict[str, Any]:

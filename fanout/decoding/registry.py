@@ -1,4 +1,4 @@
-"""A schema registry that speaks Confluent's API, as Apicurio, Karapace and Redpanda do, too."""
+"""Schemas by their ids, and a registry that speaks Confluent's API, as Apicurio does, too."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, final
 
 from fanout.core.option_checks import check_seconds
 from fanout.core.sentence import Option, Sentence
@@ -26,6 +28,8 @@ Schemas: TypeAlias = tuple[str, ...]
 
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
 _NOT_FOUND: Final = 404
+# The schema does not go with others of its subject, or is none.
+_REFUSED: Final = frozenset({409, 422})
 _MOST_REFERENCES: Final = 256
 # An id may reach a copy of the registry a little later than the records that have it.
 _ASKED_AGAIN_AFTER: Final = 30.0
@@ -33,18 +37,105 @@ _MOST_KNOWN: Final = 4096
 _SERIALIZED: Final = "?format=serialized"
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """What a registry has for an id: a schema, or why there is none, and until when that holds."""
 
     schemas: Schemas = ()
-    kind: str = ""
+    kind: str = "AVRO"
     problem: str = ""
     until: float = float("inf")
+
+    @classmethod
+    def nothing(cls, problem: str) -> Found:
+        """Return that there is no schema of an id, for now."""
+        return cls(problem=problem, until=time.monotonic() + _ASKED_AGAIN_AFTER)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyRegistry(ABC):
+    """What has schemas by their id. Its answers are kept in this process."""
+
+    framing: ClassVar[str]
+    """What stands before records that name their schema by such an id."""
+
+    def answer(self, number: int, kind: str = "AVRO") -> Found:
+        """Return what the registry has for an id, and ask it if that is not known.
+
+        On an event loop it is not asked: `load` has done that.
+        """
+        if not (_on_event_loop() or self._knows(number)):
+            _KNOWN[self, number] = self._ask(number)
+        found = _KNOWN.get((self, number))
+        if found is None:
+            raise RetryLaterError(
+                "the schema of a record is not known yet: on an event loop, await prepare(records) "
+                "of the decoder before it decodes them"
+            )
+        if not found.problem and found.kind != kind:
+            return Found(problem=f"the schema {number} is {found.kind}, and not {kind}")
+        return found
+
+    async def load(self, numbers: Iterable[int]) -> None:
+        """Ask for ids that are not known, in a thread; what is answered is kept."""
+        for oldest in list(_KNOWN)[:-_MOST_KNOWN]:
+            _KNOWN.pop(oldest, None)
+        if missing := [number for number in numbers if not self._knows(number)]:
+            await asyncio.to_thread(lambda: [self.answer(number) for number in missing])
+
+    def _knows(self, number: int) -> bool:
+        found = _KNOWN.get((self, number))
+        return found is not None and found.until > time.monotonic()
+
+    def latest(self, subject: str) -> Schemas:
+        """Return the newest schema of a subject, such as `"orders-value"`; this asks the registry.
+
+        Raises:
+            OptionError: If there is no such subject.
+            RetryLaterError: If the registry does not answer.
+        """
+        found = self._latest(subject)
+        if found is None:
+            raise OptionError(Option("subject", subject), f" is not in the registry {self}")
+        return found
+
+    def id_of(self, subject: str, schema: object, *, register: bool = False) -> int | str:
+        """Return the id of a schema, for `Avro(..., schema_id=...)`; this asks the registry.
+
+        Args:
+            subject: Where the schema is, such as `"orders-value"`; in Glue the name of a schema.
+            schema: Its text, what Python has of it, or what `latest` returns.
+            register: Whether to add it where the subject does not have it.
+
+        Raises:
+            OptionError: If the subject does not have the schema, or does not take it.
+            RetryLaterError: If the registry does not answer.
+        """
+        *others, text = schema_texts(schema)
+        if others:
+            raise OptionError("the schema refers to others: ask for its id with another tool")
+        found = self._find(subject, text, register=register)
+        if found is None:
+            raise OptionError(
+                Option("subject", subject), f" does not have the schema in the registry {self}"
+            )
+        return found
+
+    @abstractmethod
+    def _ask(self, number: int) -> Found:
+        """Ask for an id."""
+
+    @abstractmethod
+    def _latest(self, subject: str) -> Schemas | None:
+        """Ask for the newest schema of a subject."""
+
+    @abstractmethod
+    def _find(self, subject: str, text: str, *, register: bool) -> int | str | None:
+        """Ask for the id of a schema of a subject, and add it if `register`."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class SchemaRegistry:
+class SchemaRegistry(AnyRegistry):
     """Where a schema registry is, and how to connect to it.
 
     Args:
@@ -61,6 +152,8 @@ class SchemaRegistry:
     Raises:
         OptionError: If an option is malformed, or a secret would be sent over plain http.
     """
+
+    framing: ClassVar[str] = "confluent"
 
     url: str
     username: str | None = field(default=None, kw_only=True)
@@ -87,50 +180,29 @@ class SchemaRegistry:
             raise OptionError("a password or a token needs https")
         check_seconds("timeout", self.timeout)
 
-    def latest(self, subject: str) -> Schemas:
-        """Return the newest schema of a subject, such as `"orders-value"`; this asks the registry.
+    def __str__(self) -> str:
+        return self.url
 
-        Raises:
-            OptionError: If there is no such subject.
-            RetryLaterError: If the registry does not answer.
-        """
+    def _latest(self, subject: str) -> Schemas | None:
         path = f"/subjects/{_quoted(subject)}/versions"
         answer = self._get(f"{path}/latest")
         if answer is not None and answer.get("schemaType") == "PROTOBUF":
             answer = self._get(f"{path}/{answer.get('version', 'latest')}{_SERIALIZED}")
-        if answer is None:
-            raise OptionError(Option("subject", subject), f" is not in the registry {self.url}")
-        return self._schemas(answer)
+        return None if answer is None else self._schemas(answer)
 
-    def answer(self, number: int, kind: str = "AVRO") -> _Found:
-        """Return what the registry has for an id, and ask it if that is not known."""
-        if not self._knows(number):
-            _KNOWN[self, number] = self._ask(number)
-        found = _KNOWN[self, number]
-        if not found.problem and found.kind != kind:
-            return _Found(problem=f"the schema {number} is {found.kind}, and not {kind}")
-        return found
+    def _find(self, subject: str, text: str, *, register: bool) -> int | None:
+        path = f"/subjects/{_quoted(subject)}" + "/versions" * register
+        answer = self._get(path, "id", {"schema": text})
+        return None if answer is None else int(answer["id"])
 
-    async def load(self, numbers: Iterable[int]) -> None:
-        """Ask for ids that are not known, in a thread; what is answered is kept."""
-        for oldest in list(_KNOWN)[:-_MOST_KNOWN]:
-            _KNOWN.pop(oldest, None)
-        if missing := [number for number in numbers if not self._knows(number)]:
-            await asyncio.to_thread(lambda: [self.answer(number) for number in missing])
-
-    def _knows(self, number: int) -> bool:
-        found = _KNOWN.get((self, number))
-        return found is not None and found.until > time.monotonic()
-
-    def _ask(self, number: int) -> _Found:
+    def _ask(self, number: int) -> Found:
         answer = self._get(f"/schemas/ids/{number}")
         if answer is None:
-            until = time.monotonic() + _ASKED_AGAIN_AFTER
-            return _Found(problem=f"the registry has no schema {number}", until=until)
+            return Found.nothing(f"the registry has no schema {number}")
         kind = answer.get("schemaType", "AVRO")
         if kind != "AVRO":  # the names of messages are in the schema itself
-            return _Found((str(answer["schema"]),), kind)
-        return _Found(self._schemas(answer), kind)
+            return Found((str(answer["schema"]),), kind)
+        return Found(self._schemas(answer), kind)
 
     def _schemas(self, answer: dict[str, Any]) -> Schemas:
         """Return a schema behind those that it refers to, each once."""
@@ -139,7 +211,8 @@ class SchemaRegistry:
         return (*found.values(), str(answer["schema"]))
 
     def _add_references(self, answer: dict[str, Any], found: dict[tuple[str, int], str]) -> None:
-        for each in answer.get("references") or ():
+        references = answer.get("references") or []
+        for each in references if isinstance(references, list) else [references]:
             try:
                 subject, version = place = str(each["subject"]), int(each["version"])
             except (KeyError, TypeError, ValueError) as error:
@@ -157,16 +230,19 @@ class SchemaRegistry:
             text = str(other["schema"])
             found[place] = _named(text, str(each.get("name"))) if is_protobuf else text
 
-    def _get(self, path: str) -> dict[str, Any] | None:
-        """Return an answer; None where there is nothing."""
+    def _get(self, path: str, wanted: str = "schema", body: Any = None) -> dict[str, Any] | None:
+        """Return an answer, which has what is wanted; None where there is nothing."""
         headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         elif self.username is not None:
             pair = base64.b64encode(f"{self.username}:{self.password}".encode())
             headers["Authorization"] = f"Basic {pair.decode()}"
+        if body is not None:
+            headers["Content-Type"] = "application/vnd.schemaregistry.v1+json"
+        data = None if body is None else json.dumps(body).encode()
         # The scheme is http or https.
-        request = urllib.request.Request(self.url.rstrip("/") + path, headers=headers)  # noqa: S310
+        request = urllib.request.Request(self.url.rstrip("/") + path, data, headers)  # noqa: S310
         try:
             opener = self._opener()
         except OSError as error:
@@ -179,11 +255,14 @@ class SchemaRegistry:
         except urllib.error.HTTPError as error:
             if error.code == _NOT_FOUND:
                 return None
+            if body is not None and error.code in _REFUSED:
+                raise OptionError(f"the registry refuses the schema: {error.code}") from error
             raise RetryLaterError(f"the schema registry answers {error.code}") from error
         except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise RetryLaterError("the schema registry does not answer") from error
-        if not isinstance(answer, dict) or "schema" not in answer:
-            raise RetryLaterError("the schema registry answers without a schema")
+        kind = str if wanted == "schema" else int
+        if not isinstance(answer, dict) or not isinstance(answer.get(wanted), kind):
+            raise RetryLaterError(f"the schema registry answers without a {wanted}")
         return answer
 
     def _opener(self) -> urllib.request.OpenerDirector:
@@ -193,6 +272,15 @@ class SchemaRegistry:
         return urllib.request.build_opener(
             urllib.request.HTTPSHandler(context=context), _NoRedirects()
         )
+
+
+def schema_texts(given: object) -> Schemas:
+    """Return a schema of Avro as its text, whatever a user passes."""
+    if isinstance(given, tuple) and given and all(isinstance(each, str) for each in given):
+        return given
+    if not isinstance(given, str | Mapping | list):
+        raise OptionError(Option("schema", given), " must be the text of a schema of Avro, or JSON")
+    return (given if isinstance(given, str) else json.dumps(given),)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -217,4 +305,12 @@ def _quoted(subject: str) -> str:
     return urllib.parse.quote(subject, safe="")
 
 
-_KNOWN: Final[dict[tuple[SchemaRegistry, int], _Found]] = {}
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+_KNOWN: Final[dict[tuple[AnyRegistry, int], Found]] = {}

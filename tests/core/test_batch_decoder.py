@@ -485,13 +485,44 @@ async def test_the_first_bad_row_is_named_by_its_place() -> None:
         await read(source(Knowing(3, 9)))
     cause = got.value.__cause__
     assert isinstance(cause, DecodeFailedError)
-    assert str(cause.__cause__) == "2 of the rows cannot be decoded; row 2: row 2"
+    assert str(cause.__cause__) == "2 of the rows cannot be converted; row 2: row 2"
 
 
 @in_virtual_time
 async def test_what_is_decoded_beside_bad_rows_is_checked_as_well() -> None:
     with pytest.raises(SplitFailedError, match="instead of split: string, sequence: int64, double"):
         await read(source(Knowing(3, -1), "gap"))
+
+
+class Wrong(Numbers):
+    """Name rows as bad that it decodes, or that nobody has given to it."""
+
+    def __init__(self, *rows: int) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        decoded = Numbers()(records)
+        if records.num_rows:
+            raise BadRowsError(decoded, {row: ValueError("bad") for row in self._rows})
+        return decoded
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ((10,), "its BadRowsError names a row that the 10 rows lack"),
+        ((-1,), "its BadRowsError names a row that the 10 rows lack"),
+        ((3,), "its BadRowsError has a bad row among those that are decoded"),
+    ],
+)
+@in_virtual_time
+async def test_a_function_names_bad_rows_that_it_was_given_and_has_not_decoded(
+    rows: tuple[int, ...], words: str
+) -> None:
+    for on_bad in ("gap", "fail"):
+        with pytest.raises(SplitFailedError, match=words):
+            await read(source(Wrong(*rows), on_bad))
 
 
 class Fetching(RecordDecoder):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from fanout.decoding import Avro, Protobuf, SchemaRegistry
+from fanout.errors import OptionError
 from tests.decoding.apicurio import serve_apicurio
 from tests.decoding.test_avro import read
 from tests.decoding.test_protobuf import FILES, ORDER_CLASS, ROWS
@@ -85,3 +87,30 @@ def test_messages_of_protobuf_are_read_with_apicurio(apicurio: str) -> None:
             ROWS,
             {10: "it is of the message shop.Item, and not of shop.Order"},
         )
+
+
+def test_schemas_are_registered_and_found_at_apicurio(apicurio: str) -> None:
+    confluent = pytest.importorskip("confluent_kafka.schema_registry")
+    avro = pytest.importorskip("confluent_kafka.schema_registry.avro")
+    from confluent_kafka.serialization import (  # noqa: PLC0415
+        MessageField,
+        SerializationContext,
+    )
+
+    registry = SchemaRegistry(apicurio)
+    with pytest.raises(OptionError, match="subject='sent-value' does not have the schema"):
+        registry.id_of("sent-value", ORDER)
+    number = registry.id_of("sent-value", ORDER, register=True)
+    assert registry.id_of("sent-value", json.dumps(ORDER)) == number
+    assert registry.id_of("sent-value", ORDER, register=True) == number
+    with pytest.raises(OptionError, match="subject='sent-value' does not have the schema"):
+        registry.id_of("sent-value", LATER)
+    with pytest.raises(OptionError, match="the registry refuses the schema"):
+        registry.id_of("sent-value", {"type": "records"}, register=True)
+    orders = Avro(ORDER, registry=registry, schema_id=number)
+    columns = pa.array(ORDERS, orders.read(pa.array([], pa.binary()))[0].type)
+    encoded = orders.encode(pa.RecordBatch.from_struct_array(columns))["value"].to_pylist()
+    deserialize = avro.AvroDeserializer(confluent.SchemaRegistryClient({"url": apicurio}))
+    context = SerializationContext("sent", MessageField.VALUE)
+    assert [deserialize(each, context) for each in encoded] == ORDERS
+    assert read(orders, *encoded) == (ORDERS, {})

@@ -6,6 +6,8 @@ import io
 import json
 import pickle  # noqa: TID251 - our own value, as landers get it
 import random
+import time
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -15,7 +17,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 
-from fanout.decoding import Avro, Json
+from fanout.decoding import Avro, Json, SchemaRegistry
 from fanout.decoding.avro_columns import Bytes
 from fanout.decoding.avro_plan import UnresolvedError, plan
 from fanout.decoding.avro_schema import parse_avro
@@ -297,7 +299,7 @@ def test_frames_that_are_none_are_bad() -> None:
         decode, single_object(ORDER) + body, body, b"", b"\xc3\x01" + bytes(8) + body
     )
     assert found == ORDERS[:1]
-    no_frame = "it does not begin with C3 01 and the fingerprint of a schema"
+    no_frame = "it does not begin with C3 01 and a fingerprint"
     unknown = "the schema with the fingerprint 0000000000000000 is not among the writers"
     assert problems == {1: no_frame, 2: no_frame, 3: unknown}
 
@@ -332,8 +334,13 @@ def test_frames_that_are_none_are_bad() -> None:
             "value has more than 38 digits",
         ),
         ({"registry": "http://registry"}, "registry='http://registry' must be a SchemaRegistry"),
-        ({"framing": "glue"}, "framing='glue' is not understood"),
-        ({"framing": "confluent"}, "a registry is for framing='confluent', which needs it"),
+        ({"framing": "xml"}, "framing='xml' is not understood"),
+        ({"framing": "glue"}, "framing='glue' needs a registry, a GlueSchemaRegistry"),
+        ({"framing": "confluent"}, "framing='confluent' needs a registry, a SchemaRegistry"),
+        (
+            {"registry": SchemaRegistry("https://r"), "framing": "none"},
+            "a registry is for framing='confluent'",
+        ),
         ({"writers": [ORDER]}, "writers are for framing='single-object'"),
     ],
 )
@@ -369,3 +376,155 @@ def test_a_map_of_nulls_keeps_its_keys() -> None:
     schema = {"type": "map", "values": "null"}
     body = written(schema, [{"a": None, "b": None}])
     assert read(Avro(schema), *body) == ([{"value": [("a", None), ("b", None)]}], {})
+
+
+def order_of(*fields: Any) -> Any:
+    return {"type": "record", "name": "Order", "fields": list(fields)}
+
+
+DECIMAL = {"logicalType": "decimal", "precision": 4, "scale": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("long", 1.5),
+        ("long", 1.0),
+        ("long", "1"),
+        ("long", True),
+        ("long", 2**63),
+        ("int", 2**31),
+        ("int", None),
+        ("double", "1"),
+        ("boolean", 0),
+        ("string", 5),
+        ("bytes", "\u0100"),
+        ({"type": "fixed", "name": "F", "size": 2}, "abc"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B"),
+        ({"type": "bytes"} | DECIMAL, "\x7f\xff"),
+        ({"type": "array", "items": "int"}, {"a": 1}),
+        ({"type": "array", "items": "int"}, [1, 1.5]),
+        ({"type": "map", "values": "int"}, [1]),
+        (["null", "long"], 1.5),
+        (["null", "long"], "x"),
+        (order_of({"name": "x", "type": "int"}) | {"name": "R"}, {}),
+        (order_of({"name": "x", "type": "int"}) | {"name": "R"}, {"x": 1.5}),
+    ],
+)
+def test_a_default_of_another_type_is_an_error_at_once(kind: Any, default: Any) -> None:
+    inner = order_of({"name": "more", "type": kind, "default": default}) | {"name": "Inner"}
+    for schema in (
+        order_of({"name": "a", "type": "int"}, {"name": "more", "type": kind, "default": default}),
+        order_of({"name": "a", "type": ["null", {"type": "array", "items": inner}]}),
+    ):
+        with pytest.raises(OptionError, match="more has a default of another type"):
+            Avro(schema)
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        (["null", "long", "string"], 5, {"member0": 5, "member1": None}),
+        (["null", "long", "string"], "x", {"member0": None, "member1": "x"}),
+        (["int", "long"], 2**31, {"member0": None, "member1": 2**31}),
+        ("double", 5, 5.0),
+        ({"type": "bytes"} | DECIMAL, "\x02", Decimal("0.2")),
+        (
+            order_of({"name": "x", "type": "int", "default": 7}) | {"name": "R"},
+            {},
+            {"x": 7},
+        ),
+    ],
+)
+def test_a_default_is_of_the_first_type_that_has_it(kind: Any, default: Any, value: Any) -> None:
+    later = order_of({"name": "more", "type": kind, "default": default})
+    decode = Avro(later, framing="single-object", writers=[ORDER])
+    payloads = [single_object(ORDER) + body for body in written(ORDER, ORDERS[:2])]
+    assert read(decode, *payloads) == ([{"more": value}] * 2, {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (
+            [
+                {"name": "a", "type": "long", "aliases": ["id"]},
+                {"name": "b", "type": "long", "aliases": ["id"], "default": 0},
+            ],
+            "id is an alias of both a and b",
+        ),
+        (
+            [{"name": "a", "type": ["long", "string"], "aliases": ["id", "name"]}],
+            "it has two fields that are a by its aliases",
+        ),
+    ],
+)
+def test_an_alias_of_two_fields_is_refused(fields: list[Any], reason: str) -> None:
+    decode = Avro(order_of(*fields), framing="single-object", writers=[ORDER])
+    payloads = [single_object(ORDER) + body for body in written(ORDER, ORDERS[:2])]
+    found, problems = read(decode, *payloads)
+    assert found == []
+    assert problems == dict.fromkeys(range(2), f"it was written with another schema: {reason}")
+
+
+def test_an_alias_that_is_not_needed_is_none() -> None:
+    fields = [{"name": "id", "type": "long", "aliases": ["name"]}]
+    decode = Avro(order_of(*fields), framing="single-object", writers=[ORDER])
+    payloads = [single_object(ORDER) + body for body in written(ORDER, ORDERS[:2])]
+    assert read(decode, *payloads) == ([{"id": row["id"]} for row in ORDERS[:2]], {})
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"),
+    [
+        (("int", "time-millis"), ("int", "date")),
+        (("int", "date"), ("int", "time-millis")),
+        (("int", "time-millis"), ("long", "time-micros")),
+        (("int", "time-millis"), ("long", "timestamp-micros")),
+        (("long", "time-micros"), ("long", "timestamp-micros")),
+        (("long", "timestamp-nanos"), ("long", "timestamp-micros")),
+        (("long", "timestamp-micros"), ("long", "local-timestamp-micros")),
+        (("int", "date"), ("long", "timestamp-millis")),
+    ],
+)
+def test_a_time_of_another_unit_is_bad(writer: tuple[str, str], reader: tuple[str, str]) -> None:
+    one, other = (
+        order_of({"name": "at", "type": {"type": kind, "logicalType": logical}})
+        for kind, logical in (writer, reader)
+    )
+    reason = f"at is {writer[1]}, not {reader[1]}"
+    with pytest.raises(UnresolvedError, match=reason):
+        plan(parse_avro(json.dumps(one)), parse_avro(json.dumps(other)))
+    for union in (["null", {"type": reader[0], "logicalType": reader[1]}],):
+        optional = order_of({"name": "at", "type": union})
+        with pytest.raises(UnresolvedError):
+            plan(parse_avro(json.dumps(one)), parse_avro(json.dumps(optional)))
+
+
+def test_a_schema_that_grows_by_its_names_is_refused_at_once() -> None:
+    kind: Any = "int"
+    for number in range(30):
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": f"R{number - 1}"}]
+        kind = {"type": "record", "name": f"R{number}", "fields": fields[: 1 + (number > 0)]}
+    begin = time.process_time()
+    many = "the schema of Avro has more than 10000 types in one another"
+    with pytest.raises(OptionError, match=many):
+        Avro(kind)
+    decode = Avro("long", framing="single-object", writers=[kind])
+    with pytest.raises(OptionError, match=many):
+        read(decode, b"\xc3\x01" + bytes(8))
+    assert time.process_time() - begin < 1
+
+
+def test_unions_in_unions_are_resolved_at_once() -> None:
+    def nested(name: str) -> Any:
+        kind: Any = "int"
+        for number in range(20):
+            fields = [{"name": "x", "type": ["null", kind]}]
+            kind = {"type": "record", "name": f"{name}{number}", "fields": fields}
+        return kind
+
+    begin = time.process_time()
+    one, other = (order_of({"name": "x", "type": nested(name)}) for name in "AB")
+    plan(parse_avro(json.dumps(one)), parse_avro(json.dumps(other)))
+    assert time.process_time() - begin < 2

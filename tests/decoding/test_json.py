@@ -195,7 +195,8 @@ def test_the_reason_is_that_of_the_row_and_the_rest_is_decoded() -> None:
     with pytest.raises(BadRowsError) as caught:
         Json("id BIGINT")(records)
     assert str(caught.value) == (
-        "2 of the rows cannot be decoded; row 1: value: id is BIGINT, and the document has a string"
+        "2 of the rows cannot be converted; row 1: value: id is BIGINT, and the document has a "
+        "string"
     )
     assert CANARY not in repr(caught.value.errors)
     assert caught.value.errors.keys() == {1, 3}
@@ -435,3 +436,18 @@ def test_what_only_one_of_two_readers_takes_is_good_beside_bad_ones() -> None:
     deep = f'{{"b": {"[" * DEEP}{"]" * DEEP}, "a": 1}}'
     assert read("a INT", *ignored, deep) == [1, 1, 1, 1]
     assert read("a INT", "no", *ignored, deep)[1:] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("beside", [[], [("m", pa.map_(pa.string(), pa.int64()))]])
+def test_an_item_that_is_not_null_is_bad_where_it_is_null(beside: list[Any]) -> None:
+    whole = pa.field("item", pa.int64(), nullable=False)
+    schema = pa.schema([("a", pa.list_(whole)), *beside])
+    documents = ['{"a": [1]}', '{"a": [1, null]}', '{"a": null}', None, '{"a": []}', "{}"]
+    assert read(schema, *documents) == [
+        [1],
+        "a[] is NOT NULL, and is null",
+        *[None, None, [], None],
+    ]
+    values = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
+    found = read(pa.schema([("a", values), *beside]), '{"a": {"x": 1}}', '{"a": {"x": null}}')
+    assert found == [[("x", 1)], "a[] is NOT NULL, and is null"]

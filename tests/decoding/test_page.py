@@ -8,19 +8,25 @@ from dataclasses import fields
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from fanout.cli.land import land
-from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
+from fanout.decoding import Avro, GlueSchemaRegistry, Json, Protobuf, SchemaRegistry
 from fanout.spark.dataframe.source_options import TYPED
 from tests.decoding.test_protobuf import FILES
 from tests.support.pages import defined_by, page, python_blocks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fanout.testing.kinesis.server import KinesisServer
 
 TEXT = page("typed-records.md")
-EXAMPLE, SCHEMAS, AVRO, PROTOBUF, _ = python_blocks("typed-records.md")
+EXAMPLE, SCHEMAS, AVRO, PROTOBUF, _, GLUE, ENCODED, SINKS, REGISTERED = python_blocks(
+    "typed-records.md"
+)
+SCHEMA = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
 MAIN = defined_by(EXAMPLE)["main"]
 
 
@@ -49,7 +55,7 @@ def test_the_three_forms_of_a_schema_are_one() -> None:
 
 
 def test_the_page_lists_the_options_and_the_types() -> None:
-    for kind in (Json, Avro, Protobuf, SchemaRegistry):
+    for kind in (Json, Avro, Protobuf, SchemaRegistry, GlueSchemaRegistry):
         for field in fields(kind):
             assert f"`{field.name}`" in TEXT or field.name == "schema"
     rows = re.findall(r"^\| ((?:`[A-Z][^`]*` ?)+)\| ", TEXT, re.MULTILINE)
@@ -68,8 +74,7 @@ def test_the_page_lists_the_options_of_commands_and_of_spark() -> None:
 
 
 def test_the_example_of_avro_names_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
-    monkeypatch.setattr(SchemaRegistry, "latest", lambda *_: (schema,))
+    monkeypatch.setattr(SchemaRegistry, "latest", lambda *_: (SCHEMA,))
     names: dict[str, Any] = {}
     exec(AVRO, names)  # noqa: S102 - the page is ours
     assert names["source"].schema.names == ["topic", "partition", "offset", "id"]
@@ -80,3 +85,33 @@ def test_the_example_of_protobuf_names_what_exists(monkeypatch: pytest.MonkeyPat
     names: dict[str, Any] = {}
     exec(PROTOBUF, names)  # noqa: S102 - the page is ours
     assert names["source"].schema.names[:5] == ["topic", "partition", "offset", "id", "name"]
+
+
+def test_the_example_of_glue_names_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GlueSchemaRegistry, "latest", lambda *_: (SCHEMA,))
+    names: dict[str, Any] = {}
+    exec(GLUE, names)  # noqa: S102 - the page is ours
+    assert names["source"].schema.names[-1] == "id"
+
+
+def test_the_example_prints_encoded_records(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(ENCODED, {})  # noqa: S102 - the page is ours
+    rows, names = capsys.readouterr().out.splitlines()
+    for line in (rows[1:].split("}, {")[0] + "}", names):
+        assert f"`{line}`" in " ".join(TEXT.split())
+
+
+def test_the_examples_of_sinks_and_ids_name_what_exists(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(SchemaRegistry, "id_of", lambda *_, **__: 7)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "order.avsc").write_text(SCHEMA)
+    names: dict[str, Any] = {}
+    exec(REGISTERED, names)  # noqa: S102 - the page is ours
+    batch = pa.RecordBatch.from_pydict({"id": [1]})
+    assert names["orders"].encode(batch).to_pylist() == [{"value": b"\0\0\0\0\7\2"}]
+    exec(SINKS, names)  # noqa: S102 - the page is ours
+    rows = pa.RecordBatch.from_pydict({"id": [1], "amount": [0.5], "partitionKey": ["k"]})
+    (found,) = names["encoded"]([rows])
+    assert found.to_pylist() == [{"data": b'{"id":1,"amount":0.5}', "partitionKey": "k"}]

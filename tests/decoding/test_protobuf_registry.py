@@ -14,7 +14,6 @@ from fanout.decoding import Avro, Protobuf, SchemaRegistry
 from fanout.decoding.protobuf_schema import messages_of
 from fanout.errors import OptionError
 from tests.decoding.protobuf_schemas import parse, pythonic
-from tests.decoding.test_avro import ORDER as AVRO_ORDER
 from tests.decoding.test_protobuf import (
     BODIES,
     FILES,
@@ -24,6 +23,7 @@ from tests.decoding.test_protobuf import (
     one_of,
     read,
 )
+from tests.support.avro_records import ORDER as AVRO_ORDER
 from tests.support.kinesis.reading import Stream
 from tests.support.schema_registry import EmbeddedRegistry, embedded_registry
 

@@ -159,6 +159,71 @@ def test_a_registry_that_does_not_answer_makes_no_record_bad(
         SchemaRegistry(embedded.url).latest("unknown")
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"{", "the schema registry does not answer"),
+        (b"\xff\xfe", "the schema registry does not answer"),
+        (b"[" * 100_000, "the schema registry does not answer"),
+        (b"null", "the schema registry answers without a schema"),
+        (b'{"id": 1}', "the schema registry answers without a schema"),
+        (
+            b'{"schema": "{}", "references": [{}]}',
+            "the schema registry answers with a bad reference",
+        ),
+        (
+            b'{"schema": "{}", "references": [5]}',
+            "the schema registry answers with a bad reference",
+        ),
+        (b'{"schema": "{}", "references": 5}', "the schema registry answers with a bad reference"),
+        (
+            b'{"schema": "{}", "references": [{"subject": "s", "version": "x"}]}',
+            "the schema registry answers with a bad reference",
+        ),
+        (b'{"schema": {"type": "long"}}', "the schema registry answers without a schema"),
+    ],
+)
+def test_a_broken_answer_makes_no_record_bad(
+    embedded: EmbeddedRegistry, answer: bytes, words: str
+) -> None:
+    number = embedded.register("orders-value", ORDER)
+    payloads = framed(number, written(ORDER, ORDERS))
+    decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+    embedded.answer = answer
+    with pytest.raises(RetryLaterError, match=words):
+        decode(records(*payloads))
+    embedded.answer = None
+    assert decode(records(*payloads)).num_rows == 10
+
+
+def test_a_reference_that_is_not_there_makes_no_record_bad(embedded: EmbeddedRegistry) -> None:
+    missing = [{"name": "n", "subject": "none", "version": 1}]
+    number = embedded.register("orders-value", ORDER, references=missing)
+    decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+    with pytest.raises(RetryLaterError, match="the registry has no version 1 of none"):
+        decode(records(*framed(number, written(ORDER, ORDERS))))
+
+
+async def test_an_id_that_expires_is_not_asked_for_on_the_loop(
+    embedded: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+    batch = records(*framed(77, written(ORDER, ORDERS[:1])))
+    await decode.prepare(batch)
+    assert embedded.calls == ["/schemas/ids/77"]
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 31)
+    with pytest.raises(BadRowsError, match="the registry has no schema 77"):
+        decode(batch)
+    assert len(embedded.calls) == 1
+    await decode.prepare(batch)
+    assert len(embedded.calls) == 2
+    other = records(*framed(78, written(ORDER, ORDERS[:1])))
+    with pytest.raises(RetryLaterError, match=r"on an event loop, await prepare\(records\)"):
+        decode(other)
+    assert len(embedded.calls) == 2
+
+
 def test_credentials_are_sent_and_not_shown(embedded: EmbeddedRegistry) -> None:
     embedded.register("s", ORDER)
     basic = SchemaRegistry(embedded.url, username="key", password="canary")

@@ -65,6 +65,10 @@ class EmbeddedRegistry:
         if match is None:
             return None
         more = {name: body.get(name) for name in ("schemaType", "references")}
+        document = {"schema": body["schema"]} | {name: each for name, each in more.items() if each}
+        known = [self.schemas[number] for number in self.subjects.get(match[1], [])]
+        if match[2] is None and document not in known:
+            return None
         number = self.register(match[1], body["schema"], **more)
         version = self.subjects[match[1]].index(number) + 1
         return {"id": number, "subject": match[1], "version": version} | body

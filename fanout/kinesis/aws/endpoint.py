@@ -19,7 +19,7 @@ HTTP_VERSIONS: Final = (1.1, HTTP_2)
 """The values of `http_version`, the default first."""
 
 
-def check_endpoint(url: str, *, insecure: bool) -> None:
+def check_endpoint(url: str, *, insecure: bool, service: str = "Kinesis") -> None:
     """Accept https, plain http on this machine or if `insecure`, and no user or password."""
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
@@ -35,7 +35,7 @@ def check_endpoint(url: str, *, insecure: bool) -> None:
             return
         case "http":
             raise OptionError(
-                f"the Kinesis endpoint on {parts.hostname} would be used without TLS: use https",
+                f"the {service} endpoint on {parts.hostname} would be used without TLS: use https",
                 _OR_PASS,
             )
         case _:

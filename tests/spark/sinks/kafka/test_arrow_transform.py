@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from fanout.decoding import Json
 from fanout.errors import BatchFailedError, OptionError, UnwritableRecordError
 from fanout.kafka import Cluster
 from fanout.spark import KafkaSink
@@ -102,6 +103,29 @@ def test_tasks_read_the_batch_and_write_it_as_dataframes_are_written(
         for number, records in found.items()
     }
     assert seven == others
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("way")
+def test_columns_are_encoded_as_they_are_written(
+    spark: SparkSession, output: Output, tmp_path: Path
+) -> None:
+    path = tmp_path / "typed.parquet"
+    ids = pa.array(range(ROWS))
+    pq.write_table(pa.table({"id": ids, "note": pa.array(["a", None] * (ROWS // 2))}), path)
+    orders = Json("id BIGINT, note STRING", key=Json("id BIGINT", into="key"))
+
+    def encoded(records: pa.RecordBatch) -> pa.RecordBatch:
+        return orders.encode(records.append_column("key", records.select(["id"]).to_struct_array()))
+
+    with run(spark, tmp_path) as here:
+        write(here, output.sink(transform_arrow=encoded), spark.read.parquet(str(path)), str(path))
+    records = [record for each in output.read().values() for record in each]
+    found, problems = orders.read(pa.array([record.value for record in records], pa.binary()))
+    assert problems == {}
+    rows = sorted(found.to_pylist(), key=lambda row: row["id"])
+    assert rows == [{"id": n, "note": None if n % 2 else "a"} for n in range(ROWS)]
+    assert {record.key for record in records} == {b'{"id":%d}' % n for n in range(ROWS)}
 
 
 @pytest.mark.long
