@@ -83,6 +83,7 @@ ROWS_OF_ROOM = {
         {"claims"},
         {"log"},
         {"spark_log", "retention"},
+        {"projections"},
         {"lander"},
     ),
     "spark": (
@@ -103,11 +104,13 @@ HEAVY = [
     "aiobotocore",
     "aiokafka",
     "cryptography",
+    "deltalake",
     "pyarrow.parquet",
     "moto",
     "numpy",
     "obstore",
     "opentelemetry",
+    "pyiceberg",
     "websockets",
 ]
 

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fanout.core.source import Source
+    from fanout.core.statistics import TableStatistics
     from fanout.landing.lander import Landing
     from fanout.landing.log.followed import LandedEntry
+    from fanout.landing.projections.delta import DeltaTable
+    from fanout.landing.projections.iceberg import IcebergTable
 
 # An option would show in the list of processes.
 _SECRET: Final = re.compile(
@@ -69,6 +72,16 @@ def land(
             metavar="COLUMN",
             help="Put files into segments/date=2026-11-22/ and so on, by a column with times: "
             "approximateArrivalTimestamp of Kinesis, timestamp of Kafka. The date is that of UTC.",
+            show_default=False,
+        ),
+    ] = None,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            metavar="TABLE",
+            help="A table that names the files: delta, in LOCATION/segments, or "
+            "iceberg:CATALOG/DB.TABLE, in a catalog that pyiceberg loads; can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -134,7 +147,7 @@ def land(
     `fanout land kafka://orders ./orders --bootstrap-servers broker:9092 --available-now`
 
     Each file is one line of output, with `--json` as an object. The exit code is 0 when it was told
-    to end, or has landed what was there. A second signal ends it at once: with 143 for SIGTERM, and
+    to end, or has landed what was there, and 1 if a table does not have all of it. A second signal ends it at once: with 143 for SIGTERM, and
     130 for Ctrl-C.
     """
     service, name = parse_source(source, kinesis={"consumer": consumer}, kafka={"group": group})
@@ -146,6 +159,7 @@ def land(
     options = {
         "compression": compression,
         "partition_by_date": partition_by_date,
+        "tables": [_table(table) for table in tables or ()],
         "keep": keep,
         "keep_for_readers": keep_for_readers,
         "storage_options": _pairs(storage_options or ()),
@@ -156,9 +170,15 @@ def land(
     }
     with served_metrics(metrics_port) as watch:
         try:
-            asyncio.run(_land(reading, location, _Report(as_json=json), watch, **options))
+            landing = _land(reading, location, _Report(as_json=json), watch, **options)
+            behind = asyncio.run(landing)
         except asyncio.CancelledError:  # by a signal, before it had begun
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+    for table in behind:
+        entries = f"{table.entries_behind:,} entries behind"
+        typer.echo(f"fanout land: {table.table} is {entries}: {table.failure}", err=True)
+    if behind:
+        raise typer.Exit(ExitCode.FOUND)
 
 
 @final
@@ -206,7 +226,8 @@ async def _land(
     report: _Report,
     watch: Callable[[Landing], None],
     **options: Any,
-) -> None:
+) -> list[TableStatistics]:
+    """Land a source; return the tables that lack something in the end."""
     from fanout.landing.lander import land as open_landing  # noqa: PLC0415 - for help
 
     opening = asyncio.current_task()
@@ -218,6 +239,7 @@ async def _land(
         async for entry in landing:
             report.landed(entry, landing)
     report.ended()
+    return [table for table in landing.statistics().tables if table.entries_behind or table.failure]
 
 
 def _on_signal(stop: Callable[[], object]) -> None:
@@ -270,6 +292,19 @@ def _start(text: str | None, oldest: str, *others: str) -> datetime | str:
         Option("start", text),
         f" must be {words}, or a time with its zone, such as 2026-11-22T08:00:00+00:00",
     )
+
+
+def _table(text: str) -> DeltaTable | IcebergTable:
+    from fanout.landing.projections.delta import DeltaTable  # noqa: PLC0415 - for help
+    from fanout.landing.projections.iceberg import IcebergTable  # noqa: PLC0415 - the same
+
+    kind, _, rest = text.partition(":")
+    catalog, _, table = rest.partition("/")
+    if text == "delta":
+        return DeltaTable()
+    if kind == "iceberg" and catalog and "." in table.strip("."):
+        return IcebergTable(catalog, table)
+    raise OptionError(Option("tables", text), " must be delta, or iceberg:CATALOG/DB.TABLE")
 
 
 def _pairs(options: Sequence[str]) -> Mapping[str, str]:

@@ -1,0 +1,217 @@
+"""A Delta table of the files of a landing, in its own directory; deltalake commits to its log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fanout._exports import naming_extras
+from fanout.errors import OptionError
+from fanout.landing.projections.delta_statistics import delta_statistics
+from fanout.landing.projections.table_projection import ConflictError
+from fanout.landing.retention import Retention
+from fanout.landing.segments.segments import SEGMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from fanout.landing.projections.table_projection import NamedFiles
+    from fanout.landing.segments.segments import SegmentFile
+
+_DATE: Final = "date"
+# Until a request is given up, as those of the landing's own storage are.
+_PATIENCE: Final = {"timeout": "30s", "connect_timeout": "5s", "retry_timeout": "12s"}
+# What a table may have been altered to, so that its columns or its log are others than they seem.
+_REFUSED: Final = {
+    "delta.setTransactionRetentionDuration": "forgets which entries it has",
+    "delta.columnMapping.mode": "knows its columns by other names than its files do",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DeltaTable:
+    """A Delta table of what is landed, in its directory `segments`, for `fanout.land`.
+
+    A table that does not exist is made. The files stay where they are, and each entry that has some
+    is one commit.
+
+    Args:
+        storage_options: Options of deltalake, where those of the landing do not fit.
+    """
+
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def open(self, files: NamedFiles) -> _Delta:
+        """Return the table of a landing; nothing is asked of its storage yet."""
+        with naming_extras("a Delta table"):
+            import deltalake  # noqa: F401, PLC0415 - deltalake is optional
+        return _Delta(self, files)
+
+
+@final
+class _Delta:
+    """The table; see `Table`."""
+
+    def __init__(self, option: DeltaTable, files: NamedFiles) -> None:
+        self._uri = f"{files.root}/{SEGMENTS}"
+        self.name = f"the Delta table {self._uri}"
+        given = files.storage_options if option.storage_options is None else option.storage_options
+        self._options = {**_PATIENCE, **given}
+        if given.get("endpoint", "").startswith("http://"):
+            self._options.setdefault("allow_http", "true")
+        self._files = files
+        self._app = f"fanout-{files.landing}"
+        self._partitions = [_DATE] if files.columns.by_date else []
+        self._table: Any = None
+
+    def newest(self) -> int:
+        """Look at the table; make it in the first call, if there is none."""
+        from deltalake import DeltaTable as Reader  # noqa: PLC0415 - deltalake is optional
+        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415 - the same
+
+        try:
+            # A table that is brought up to date does not see that it was dropped, or replaced.
+            found = Reader(self._uri, storage_options=self._options)
+        except TableNotFoundError:
+            if self._table is not None:
+                raise OptionError("it was dropped") from None
+            found = Reader.create(
+                self._uri,
+                self._schema(),
+                mode="ignore",  # another run may be faster
+                partition_by=self._partitions,
+                storage_options=self._options,
+            )
+        if self._table is not None and found.metadata().id != self._table.metadata().id:
+            raise OptionError("it was replaced by another table")
+        self._check(found)
+        self._table = found
+        version = found.transaction_version(self._app)
+        return -1 if version is None else int(version)
+
+    def add(self, files: Sequence[SegmentFile], entry: int) -> None:
+        """Add files by one commit; the number of the entry is that of its transaction."""
+        from deltalake import Transaction  # noqa: PLC0415 - deltalake is optional
+
+        now = Retention.now()
+        actions = [self._action(file, now) for file in files]
+        self._commit(actions, Transaction(self._app, entry, now))
+
+    def remove(self, names: Collection[str]) -> None:
+        """Remove files by one commit, those that the table names."""
+        from deltalake.transaction import RemoveAction  # noqa: PLC0415 - deltalake is optional
+
+        if self._table.metadata().configuration.get("delta.enableDeletionVectors") == "true":
+            raise OptionError("it has deletion vectors, with which its files cannot be removed")
+        gone, now = {name.removeprefix(f"{SEGMENTS}/") for name in names}, Retention.now()
+        rows = pa.table(self._table.get_add_actions()).to_pylist()
+        removed = [
+            RemoveAction(
+                row["path"],
+                data_change=True,
+                deletion_timestamp=now,
+                size=row["size_bytes"],
+                partition_values=_partition(row["path"]) if self._partitions else {},
+            )
+            for row in rows
+            if row["path"] in gone
+        ]
+        if removed:
+            self._commit(removed)
+
+    def _commit(self, actions: Sequence[Any], *transactions: Any) -> None:
+        from deltalake import CommitProperties  # noqa: PLC0415 - deltalake is optional
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415 - the same
+
+        try:
+            self._table.create_write_transaction(
+                [*actions],
+                mode="append",
+                schema=self._table.schema(),
+                partition_by=self._partitions,
+                commit_properties=CommitProperties(app_transactions=[*transactions]),
+            )
+        except CommitFailedError as error:
+            raise ConflictError from error
+
+    def _action(self, file: SegmentFile, now: int) -> Any:
+        from deltalake.transaction import AddAction  # noqa: PLC0415 - deltalake is optional
+
+        path = file.name.removeprefix(f"{SEGMENTS}/")
+        with pq.ParquetFile(self._files.storage.open(file.name)) as parquet:
+            statistics = delta_statistics(parquet.metadata)
+        partition = _partition(path) if self._partitions else {}
+        return AddAction(path, file.size, partition, now, data_change=True, stats=statistics)
+
+    def _check(self, table: Any) -> None:
+        """Check that the table takes the files of the landing; add columns that it lacks."""
+        metadata = table.metadata()
+        for name, value in metadata.configuration.items():
+            if name in _REFUSED and value != "none":
+                raise OptionError(f"its property {name} is set, so that it {_REFUSED[name]}")
+            if name.startswith("delta.constraints."):
+                raise OptionError(f"it has the constraint {name}, which files would pass unchecked")
+        if [*metadata.partition_columns] != self._partitions:
+            raise OptionError(
+                f"it is partitioned by {', '.join(metadata.partition_columns) or 'nothing'}, and "
+                f"the landing by {', '.join(self._partitions) or 'nothing'}"
+            )
+        there = {one.name: one.type for one in table.schema().fields}
+        added = []
+        for one in self._schema().fields:
+            if one.name not in there:
+                added.append(one)
+            elif one.type != there[one.name]:
+                raise OptionError(
+                    f"its column {one.name} is {there[one.name]}, and that of the landing {one.type}"
+                )
+        if added:
+            table.alter.add_columns(added)
+
+    def _schema(self) -> Any:
+        """Return the columns, each of which may be null in files of others."""
+        from deltalake import Schema  # noqa: PLC0415 - deltalake is optional
+
+        fields = [
+            pa.field(one.name, _type(one.name, one.type)) for one in self._files.columns.schema
+        ]
+        fields += [pa.field(name, pa.date32()) for name in self._partitions]
+        return Schema.from_arrow(pa.schema(fields))
+
+
+def _partition(path: str) -> dict[str, str]:
+    return {_DATE: path.partition("/")[0].removeprefix(f"{_DATE}=")}
+
+
+def _type(name: str, kind: pa.DataType) -> pa.DataType:
+    """Return the type in which Delta reads a column of a file, with the same values."""
+    if pa.types.is_timestamp(kind) and kind.unit in {"ms", "us"}:
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([one.with_type(_type(name, one.type)) for one in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type(name, kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_type(name, kind.key_type), _type(name, kind.item_type))
+    if any(test(kind) for test in _KEPT):
+        return kind
+    raise OptionError(
+        f"the column {name} has {kind}, which Delta does not have: let decode cast it to another "
+        f"type"
+    )
+
+
+_KEPT: Final = (
+    pa.types.is_signed_integer,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_boolean,
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_date32,
+    pa.types.is_decimal128,
+)

@@ -1,0 +1,243 @@
+"""Tables that name the files of a landing have its rows, each once, whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fanout.landing.lander import land
+from fanout.landing.log.entries import BATCHES
+from fanout.landing.retention import Retention
+from fanout.landing.storage.local_storage import LocalStorage
+from tests.landing.projections.tables import Delta, Iceberg, Kind, numbers, row
+from tests.support.manual_source import ManualSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fanout.core.statistics import TableStatistics
+
+
+class KilledError(BaseException):
+    """The process is killed."""
+
+
+class Lab:
+    """A landing, and one table that names its files."""
+
+    def __init__(self, location: str, kind: Kind, options: dict[str, str] | None) -> None:
+        self.location = location
+        self.kind = kind
+        self.source = ManualSource()
+        self.count = 0
+        self.options = options
+
+    async def land(self, entries: int = 0, **options: Any) -> TableStatistics:
+        """Run once, and land as many entries with a record each; tell of the table."""
+        chosen: dict[str, Any] = {"max_wait": 0.0, "tables": [self.kind.option()]}
+        async with land(
+            self.source, self.location, storage_options=self.options, **chosen | options
+        ) as landing:
+            for _ in range(entries):
+                self.source.put(b"%d" % self.count)
+                self.count += 1
+                async with asyncio.timeout(60):
+                    await anext(landing)
+        told = landing.statistics().tables
+        return told[0] if told else None  # type: ignore[return-value]
+
+    async def check(self, *others: int) -> None:
+        """Check that the table has each record of the landing once, and those of others."""
+        assert await asyncio.to_thread(numbers, self.kind) == sorted([*range(self.count), *others])
+
+
+def catalog(tmp_path: Path, **more: str) -> dict[str, str]:
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+        **more,
+    }
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Lab:
+    location = str(tmp_path / "landing")
+    if request.param == "delta":
+        return Lab(location, Delta(location, None), None)
+    (tmp_path / "warehouse").mkdir()
+    return Lab(location, Iceberg(catalog(tmp_path)), None)
+
+
+async def test_a_table_has_each_entry_when_it_is_yielded(lab: Lab) -> None:
+    async with land(lab.source, lab.location, max_wait=0.0, tables=[lab.kind.option()]) as landing:
+        for _ in range(3):
+            lab.source.put(b"%d" % lab.count, b"%d" % (lab.count + 1))
+            lab.count += 2
+            await anext(landing)
+            await lab.check()
+            (told,) = landing.statistics().tables
+            assert (told.entries_behind, told.failure, told.stopped) == (0, "", False)
+
+
+async def test_a_later_run_goes_on(lab: Lab) -> None:
+    for _ in range(3):
+        await lab.land(2)
+        await lab.check()
+
+
+async def test_a_landing_that_has_entries_gets_a_table(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.landing.projections.table_projection._ENTRIES", 3)
+    await lab.land(8, tables=[])
+    await lab.land()
+    await lab.check()
+
+
+def _killed(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool) -> None:
+    method = getattr(owner, name)
+
+    def killed(*arguments: Any, **named: Any) -> Any:
+        if after:
+            method(*arguments, **named)
+        raise KilledError
+
+    monkeypatch.setattr(owner, name, killed)
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_kill_before_or_after_the_commit_of_the_table_twice(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, *, after: bool
+) -> None:
+    await lab.land(1)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            _killed(patch, lab.kind.commits, "add", after=after)
+            with pytest.raises(KilledError):
+                await lab.land(1)
+    await lab.land(1)
+    await lab.check()
+
+
+async def test_a_commit_whose_answer_was_lost_is_found(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, lost = lab.kind.commits.add, list[Any]()
+
+    def losing(table: Any, *arguments: Any) -> None:
+        add(table, *arguments)
+        if len(lost) < 2:
+            lost.append(arguments)
+            raise ConnectionResetError
+
+    monkeypatch.setattr(lab.kind.commits, "add", losing)
+    monkeypatch.setattr("fanout.landing.projections.table_projection._RETRY_SECONDS", 0.0)
+    told = await lab.land(4)
+    assert len(lost) == 2
+    assert told.entries_behind == 0
+    await lab.check()
+
+
+async def test_of_two_runs_that_add_one_entry_the_slower_adds_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have looked at the table, and only then they commit."""
+    await lab.land(1)
+    add = lab.kind.commits.add
+    others: list[Any] = []
+
+    def late(table: Any, *arguments: Any) -> None:
+        if not others:  # a copy of the run that has looked as well
+            others.append(type(table).__new__(type(table)))
+            others[0].__dict__.update(table.__dict__)
+            others[0].newest()
+            add(others[0], *arguments)
+        add(table, *arguments)
+
+    monkeypatch.setattr(lab.kind.commits, "add", late)
+    told = await lab.land(2)
+    assert others
+    assert (told.entries_behind, told.failure) == (0, "")
+    await lab.check()
+
+
+async def test_other_writers_are_no_hindrance(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lab.land(1)
+    add = lab.kind.commits.add
+    written: list[int] = []
+
+    def overtaken(table: Any, *arguments: Any) -> None:
+        if len(written) < 3:
+            written.append(1000 + len(written))
+            lab.kind.append(row(written[-1]))
+        add(table, *arguments)
+
+    monkeypatch.setattr(lab.kind.commits, "add", overtaken)
+    told = await lab.land(2)
+    assert (told.entries_behind, told.failure) == (0, "")
+    await lab.check(*written)
+
+
+async def test_files_that_an_engine_has_compacted_are_not_added_again(lab: Lab) -> None:
+    await lab.land(3)
+    await asyncio.to_thread(lab.kind.compact)
+    await lab.land(2)
+    await lab.check()
+
+
+async def test_a_table_that_cannot_be_reached_is_completed_later(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await lab.land(1)
+    newest = lab.kind.commits.newest
+    with monkeypatch.context() as patch:
+
+        def refused(_: Any) -> int:
+            raise OSError("the catalog is gone\nand more")
+
+        patch.setattr(lab.kind.commits, "newest", refused)
+        told = await lab.land(3)
+    assert told.failure == "the catalog is gone"
+    assert (told.entries_behind, told.stopped) == (6, False)
+    assert sum("the catalog is gone" in record.message for record in caplog.records) == 1
+    assert newest is lab.kind.commits.newest
+    await lab.land()
+    await lab.check()
+
+
+async def test_files_leave_the_table_before_they_are_deleted(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Retention.now()
+    monkeypatch.setattr(Retention, "now", staticmethod(lambda: clock))
+    delete, deleted = LocalStorage.delete, list[str]()
+
+    def checked(storage: LocalStorage, name: str) -> None:
+        if name.startswith(BATCHES):
+            numbers(lab.kind)
+        delete(storage, name)
+        if name.endswith(".parquet"):
+            deleted.append(name)
+            numbers(lab.kind)  # it would miss the file
+
+    monkeypatch.setattr(LocalStorage, "delete", checked)
+    keep = timedelta(minutes=5)
+    async with land(
+        lab.source,
+        lab.location,
+        max_wait=0.0,
+        keep=keep,
+        spark_log=False,
+        tables=[lab.kind.option()],
+    ) as landing:
+        for number in range(20):
+            clock += 60_000
+            lab.source.put(b"%d" % number)
+            await anext(landing)
+    assert deleted
+    left = await asyncio.to_thread(numbers, lab.kind)
+    assert left == [*range(len(deleted), 20)]
