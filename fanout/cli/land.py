@@ -147,8 +147,8 @@ def land(
     `fanout land kafka://orders ./orders --bootstrap-servers broker:9092 --available-now`
 
     Each file is one line of output, with `--json` as an object. The exit code is 0 when it was told
-    to end, or has landed what was there, and 1 if a table does not have all of it. A second signal ends it at once: with 143 for SIGTERM, and
-    130 for Ctrl-C.
+    to end, or has landed what was there; it is 1 if a table does not have all of that. A second
+    signal ends it at once: with 143 for SIGTERM, and 130 for Ctrl-C.
     """
     service, name = parse_source(source, kinesis={"consumer": consumer}, kafka={"group": group})
     reading = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 
 import pyarrow as pa
@@ -10,7 +11,8 @@ import pyarrow.parquet as pq
 
 from fanout._exports import naming_extras
 from fanout.errors import OptionError
-from fanout.landing.projections.delta_statistics import delta_statistics
+from fanout.landing.projections.delta_statistics import delta_statistics, has_statistics
+from fanout.landing.projections.table_columns import table_schema
 from fanout.landing.projections.table_projection import ConflictError
 from fanout.landing.retention import Retention
 from fanout.landing.segments.segments import SEGMENTS
@@ -68,6 +70,10 @@ class _Delta:
         self._partitions = [_DATE] if files.columns.by_date else []
         self._table: Any = None
 
+    @cached_property
+    def _columns(self) -> pa.Schema:
+        return table_schema(self._files.columns.schema, "Delta")
+
     def newest(self) -> int:
         """Look at the table; make it in the first call, if there is none."""
         from deltalake import DeltaTable as Reader  # noqa: PLC0415 - deltalake is optional
@@ -84,6 +90,7 @@ class _Delta:
                 self._schema(),
                 mode="ignore",  # another run may be faster
                 partition_by=self._partitions,
+                configuration=self._configuration(),
                 storage_options=self._options,
             )
         if self._table is not None and found.metadata().id != self._table.metadata().id:
@@ -166,52 +173,22 @@ class _Delta:
             if one.name not in there:
                 added.append(one)
             elif one.type != there[one.name]:
-                raise OptionError(
-                    f"its column {one.name} is {there[one.name]}, and that of the landing {one.type}"
-                )
+                kinds = f"{there[one.name]}, and that of the landing {one.type}"
+                raise OptionError(f"its column {one.name} is {kinds}")
         if added:
             table.alter.add_columns(added)
 
+    def _configuration(self) -> dict[str, str]:
+        """Say which columns have statistics: deltalake skips files that have none of a column."""
+        names = [field.name for field in self._columns if has_statistics(field.type)]
+        return {"delta.dataSkippingStatsColumns": ",".join(names)} if names else {}
+
     def _schema(self) -> Any:
-        """Return the columns, each of which may be null in files of others."""
         from deltalake import Schema  # noqa: PLC0415 - deltalake is optional
 
-        fields = [
-            pa.field(one.name, _type(one.name, one.type)) for one in self._files.columns.schema
-        ]
-        fields += [pa.field(name, pa.date32()) for name in self._partitions]
-        return Schema.from_arrow(pa.schema(fields))
+        partitions = [pa.field(name, pa.date32()) for name in self._partitions]
+        return Schema.from_arrow(pa.schema([*self._columns, *partitions]))
 
 
 def _partition(path: str) -> dict[str, str]:
     return {_DATE: path.partition("/")[0].removeprefix(f"{_DATE}=")}
-
-
-def _type(name: str, kind: pa.DataType) -> pa.DataType:
-    """Return the type in which Delta reads a column of a file, with the same values."""
-    if pa.types.is_timestamp(kind) and kind.unit in {"ms", "us"}:
-        return pa.timestamp("us", None if kind.tz is None else "UTC")
-    if pa.types.is_struct(kind):
-        return pa.struct([one.with_type(_type(name, one.type)) for one in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_type(name, kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(_type(name, kind.key_type), _type(name, kind.item_type))
-    if any(test(kind) for test in _KEPT):
-        return kind
-    raise OptionError(
-        f"the column {name} has {kind}, which Delta does not have: let decode cast it to another "
-        f"type"
-    )
-
-
-_KEPT: Final = (
-    pa.types.is_signed_integer,
-    pa.types.is_float32,
-    pa.types.is_float64,
-    pa.types.is_boolean,
-    pa.types.is_string,
-    pa.types.is_binary,
-    pa.types.is_date32,
-    pa.types.is_decimal128,
-)

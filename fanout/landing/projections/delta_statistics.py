@@ -17,17 +17,28 @@ _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - Arrow counts it in UTC
 # Spark keeps as many letters of a text.
 _MAX_LETTERS: Final = 32
 _MICROS: Final = {"ms": 1_000, "us": 1}
-_ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
+_ORDERED: Final = (
+    pa.types.is_signed_integer,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+)
+
+
+def has_statistics(kind: pa.DataType) -> bool:
+    """Say whether columns of a type have them: those that Parquet orders as Delta does.
+
+    Numbers that can be NaN have none, as Parquet leaves NaN out; nor have decimals, which engines
+    read from JSON as numbers that have no such digits.
+    """
+    return any(is_ordered(kind) for is_ordered in _ORDERED)
 
 
 def delta_statistics(metadata: pq.FileMetaData) -> str:
-    """Return the statistics of a file in JSON, from its footer.
-
-    Columns with parts have none. Others have minimum and maximum where Parquet orders them as Delta
-    does: numbers that can be NaN have none, as Parquet leaves NaN out.
-    """
+    """Return the statistics of a file in JSON, from its footer."""
     schema = metadata.schema.to_arrow_schema()
-    types = {field.name: field.type for field in schema if not pa.types.is_nested(field.type)}
+    types = {field.name: field.type for field in schema if has_statistics(field.type)}
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -45,7 +56,7 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
             low, high = _limits(types[name], filled)
             lowest |= {} if low is None else {name: low}
             highest |= {} if high is None else {name: high}
-    return _ENCODER.encode(
+    return msgspec.json.encode(
         {
             "numRecords": metadata.num_rows,
             "minValues": lowest,
@@ -60,9 +71,7 @@ def _limits(kind: pa.DataType, found: Sequence[pq.Statistics]) -> tuple[Any, Any
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         high = max(one.max for one in found)
         low = min(one.min for one in found)[:_MAX_LETTERS]
-        return low, high if len(high) <= _MAX_LETTERS else None
-    if pa.types.is_decimal(kind):
-        return min(one.min for one in found), max(one.max for one in found)
+        return low, high if len(high) <= _MAX_LETTERS else high[:_MAX_LETTERS] + chr(0x10FFFF)
     low, high = min(one.min_raw for one in found), max(one.max_raw for one in found)
     if pa.types.is_integer(kind):
         return low, high

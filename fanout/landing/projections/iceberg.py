@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import pyarrow as pa
@@ -11,7 +12,9 @@ import pyarrow as pa
 from fanout._exports import naming_extras
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError
+from fanout.landing.projections.table_columns import table_schema
 from fanout.landing.projections.table_projection import ConflictError
+from fanout.landing.segments.segments import write_options
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -75,6 +78,10 @@ class _Iceberg:
         self._key = f"fanout.{files.landing}.entry"
         self._catalog: Any = None
         self._table: Any = None
+
+    @cached_property
+    def _columns(self) -> pa.Schema:
+        return table_schema(self._files.columns.schema, "Iceberg", pa.types.is_time64)
 
     def newest(self) -> int:
         """Look at the table; make it in the first call, if there is none."""
@@ -167,10 +174,20 @@ class _Iceberg:
         self._catalog.create_namespace_if_not_exists(namespace)
         try:
             return self._catalog.create_table_if_not_exists(
-                self._option.table, schema=self._schema(), properties=_PROPERTIES
+                self._option.table, schema=self._columns, properties=self._properties()
             )
         except (ValueError, TypeError) as error:
             raise OptionError(f"it cannot be made: {text_of(error)}") from error
+
+    def _properties(self) -> dict[str, str]:
+        """Say which columns have statistics in the files: pyiceberg warns of others in each."""
+        described = write_options(self._files.columns.schema, "zstd")["write_statistics"]
+        metrics = "write.metadata.metrics"
+        return {
+            **_PROPERTIES,
+            f"{metrics}.default": "none",
+            **{f"{metrics}.column.{name}": "truncate(16)" for name in described},
+        }
 
     def _with_columns(self, table: Any) -> Any:
         """Add the columns that the landing has, and the table has not; it may know them renamed."""
@@ -178,16 +195,11 @@ class _Iceberg:
         known = {*table.schema().column_names}
         if mapping is not None:
             known.update(name for one in mapping.root for name in one.names)
-        schema = self._schema()
-        added = pa.schema([field for field in schema if field.name not in known])
+        added = pa.schema([field for field in self._columns if field.name not in known])
         if len(added):
             with table.update_schema() as update:
                 update.union_by_name(added)
         return table
-
-    def _schema(self) -> pa.Schema:
-        """Return the columns, each of which may be null in files of others."""
-        return pa.schema([field.with_nullable(True) for field in self._files.columns.schema])
 
     def _uri(self, name: str) -> str:
         return f"{self._files.root}/{name}"

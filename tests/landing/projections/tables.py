@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import deltalake
+import duckdb
+import duckdb_extension_avro
+import duckdb_extension_delta
+import duckdb_extension_iceberg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyiceberg.catalog
+from pyiceberg.expressions import EqualTo
+from pyiceberg.types import StringType
 
 from fanout.landing.projections import delta, iceberg
 from tests.support.manual_source import SCHEMA
@@ -31,6 +40,36 @@ class Kind(Protocol):
     def compact(self) -> None: ...
 
     def drop(self) -> None: ...
+
+    def make(self) -> None: ...
+
+    def where(self, column: str, value: Any) -> list[int]: ...
+
+    def add_column(self, name: str) -> None: ...
+
+    def change_column(self) -> None: ...
+
+    def in_duckdb(self) -> pa.Table: ...
+
+
+def duckdb_table(statement: str) -> pa.Table:
+    """Return what DuckDB answers."""
+    with duckdb.connect() as connection:
+        for extension in (duckdb_extension_avro, duckdb_extension_delta, duckdb_extension_iceberg):
+            (file,) = Path(extension.__file__).parent.rglob("*.duckdb_extension")
+            connection.execute(f"LOAD '{file}'")
+        return connection.sql(statement).to_arrow_table()
+
+
+def iceberg_catalog(directory: Path, **more: str) -> dict[str, str]:
+    """Return the properties of a catalog in a directory."""
+    (directory / "warehouse").mkdir(exist_ok=True)
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{directory}/catalog.db",
+        "warehouse": f"file://{directory}/warehouse",
+        **more,
+    }
 
 
 def numbers(kind: Kind) -> list[int]:
@@ -65,8 +104,29 @@ class Delta:
     def compact(self) -> None:
         self.open().optimize.compact()
 
+    def make(self) -> None:
+        deltalake.DeltaTable.create(f"{self.root}/segments", SCHEMA)
+
     def drop(self) -> None:
-        raise NotImplementedError
+        shutil.rmtree(f"{self.root}/segments/_delta_log")
+
+    def where(self, column: str, value: Any) -> list[int]:
+        data = self.open().to_pyarrow_dataset()
+        found = data.to_table(
+            filter=pc.field(column) == pa.scalar(value, data.schema.field(column).type)
+        )
+        return sorted(found.column("sequence").to_pylist())
+
+    def in_duckdb(self) -> pa.Table:
+        return duckdb_table(f"SELECT * FROM delta_scan('{self.root}/segments')")
+
+    def change_column(self) -> None:
+        rows = self.read().cast(SCHEMA.set(1, pa.field("sequence", pa.string())))
+        deltalake.write_deltalake(self.open(), rows, mode="overwrite", schema_mode="overwrite")
+
+    def add_column(self, name: str) -> None:
+        fields = [deltalake.Field(name, deltalake.schema.PrimitiveType("string"))]
+        self.open().alter.add_columns(fields)
 
 
 @dataclass
@@ -89,6 +149,25 @@ class Iceberg:
     def compact(self) -> None:
         table = self.open()
         table.overwrite(table.scan().to_arrow())
+
+    def where(self, column: str, value: Any) -> list[int]:
+        found = self.open().scan(row_filter=EqualTo(column, value)).to_arrow()
+        return sorted(found.column("sequence").to_pylist())
+
+    def in_duckdb(self) -> pa.Table:
+        return duckdb_table(f"SELECT * FROM iceberg_scan('{self.open().metadata_location[7:]}')")
+
+    def change_column(self) -> None:
+        with self.open().update_schema() as update:
+            update.delete_column("sequence")
+
+    def add_column(self, name: str) -> None:
+        with self.open().update_schema() as update:
+            update.add_column(name, StringType())
+
+    def make(self) -> None:
+        catalog = pyiceberg.catalog.load_catalog("lab", **self.properties)
+        catalog.create_table("db.orders", SCHEMA)
 
     def drop(self) -> None:
         pyiceberg.catalog.load_catalog("lab", **self.properties).drop_table("db.orders")

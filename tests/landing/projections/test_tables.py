@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 
+from fanout.errors import OptionError
 from fanout.landing.lander import land
 from fanout.landing.log.entries import BATCHES
 from fanout.landing.retention import Retention
 from fanout.landing.storage.local_storage import LocalStorage
-from tests.landing.projections.tables import Delta, Iceberg, Kind, numbers, row
+from tests.landing.projections.tables import Delta, Iceberg, Kind, iceberg_catalog, numbers, row
 from tests.support.manual_source import ManualSource
 
 if TYPE_CHECKING:
@@ -54,22 +58,12 @@ class Lab:
         assert await asyncio.to_thread(numbers, self.kind) == sorted([*range(self.count), *others])
 
 
-def catalog(tmp_path: Path, **more: str) -> dict[str, str]:
-    return {
-        "type": "sql",
-        "uri": f"sqlite:///{tmp_path}/catalog.db",
-        "warehouse": f"file://{tmp_path}/warehouse",
-        **more,
-    }
-
-
 @pytest.fixture(params=["delta", "iceberg"])
 def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Lab:
     location = str(tmp_path / "landing")
     if request.param == "delta":
         return Lab(location, Delta(location, None), None)
-    (tmp_path / "warehouse").mkdir()
-    return Lab(location, Iceberg(catalog(tmp_path)), None)
+    return Lab(location, Iceberg(iceberg_catalog(tmp_path)), None)
 
 
 async def test_a_table_has_each_entry_when_it_is_yielded(lab: Lab) -> None:
@@ -241,3 +235,112 @@ async def test_files_leave_the_table_before_they_are_deleted(
     assert deleted
     left = await asyncio.to_thread(numbers, lab.kind)
     assert left == [*range(len(deleted), 20)]
+
+
+async def test_files_stay_while_the_table_may_name_them(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Retention.now()
+    monkeypatch.setattr(Retention, "now", staticmethod(lambda: clock))
+
+    def refused(*_: Any) -> None:
+        raise OptionError("its files cannot be removed")
+
+    monkeypatch.setattr(lab.kind.commits, "remove", refused)
+    async with land(
+        lab.source,
+        lab.location,
+        max_wait=0.0,
+        keep=timedelta(minutes=5),
+        spark_log=False,
+        tables=[lab.kind.option()],
+    ) as landing:
+        for number in range(25):
+            clock += 60_000
+            lab.source.put(b"%d" % number)
+            await anext(landing)
+        (told,) = landing.statistics().tables
+    assert (told.stopped, told.failure) == (True, "its files cannot be removed")
+    found = await asyncio.to_thread(numbers, lab.kind)
+    assert found == [*range(len(found))]
+    assert 10 < len(found) < 25
+    await lab.land(tables=[])  # without the table it deletes what is too old
+    lab.count = 25
+
+
+async def test_a_table_that_was_dropped_stops_and_the_next_run_makes_it_anew(lab: Lab) -> None:
+    async with land(lab.source, lab.location, max_wait=0.0, tables=[lab.kind.option()]) as landing:
+        for _ in range(3):
+            lab.source.put(b"%d" % lab.count)
+            lab.count += 1
+            await anext(landing)
+            if lab.count == 2:
+                await asyncio.to_thread(lab.kind.drop)
+        (told,) = landing.statistics().tables
+    assert (told.entries_behind, told.failure, told.stopped) == (1, "it was dropped", True)
+    await lab.land(1)
+    await lab.check()
+
+
+async def test_a_table_that_was_replaced_stops_and_the_next_run_adds_all(lab: Lab) -> None:
+    async with land(lab.source, lab.location, max_wait=0.0, tables=[lab.kind.option()]) as landing:
+        for _ in range(3):
+            lab.source.put(b"%d" % lab.count)
+            lab.count += 1
+            await anext(landing)
+            if lab.count == 2:
+                await asyncio.to_thread(lab.kind.drop)
+                await asyncio.to_thread(lab.kind.make)
+        (told,) = landing.statistics().tables
+    assert told.stopped
+    assert told.failure.startswith("it was replaced by another table")
+    await lab.land(1)
+    await lab.check()
+
+
+async def test_a_column_that_was_changed_stops_the_table(lab: Lab) -> None:
+    await lab.land(1)
+    await asyncio.to_thread(lab.kind.change_column)
+    told = await lab.land(2)
+    assert told.stopped
+    assert "sequence" in told.failure
+
+
+async def test_a_landing_of_which_an_older_state_was_restored_adds_nothing(
+    lab: Lab, tmp_path: Path
+) -> None:
+    await lab.land(1)
+    await asyncio.to_thread(shutil.copytree, f"{lab.location}/batches", tmp_path / "batches")
+    await lab.land(5)
+    before = await asyncio.to_thread(numbers, lab.kind)
+    await asyncio.to_thread(shutil.rmtree, f"{lab.location}/batches")
+    await asyncio.to_thread(shutil.copytree, tmp_path / "batches", f"{lab.location}/batches")
+    lab.source.put(*[b"%d" % number for number in range(100, 110)])
+    told = await lab.land()
+    assert told.stopped
+    assert "an older state of the landing was restored" in told.failure
+    assert await asyncio.to_thread(numbers, lab.kind) == before
+
+
+@pytest.mark.parametrize("landed", [False, True])
+async def test_a_conflict_in_iceberg_of_which_it_is_unknown_whether_it_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, landed: bool
+) -> None:
+    """A client of a catalog may repeat a request whose answer was lost, and meet its own commit."""
+    lab = Lab(str(tmp_path / "landing"), Iceberg(iceberg_catalog(tmp_path)), None)
+    await lab.land(1)
+    commit, failed = SqlCatalog.commit_table, list[bool]()
+
+    def repeated(catalog: SqlCatalog, *arguments: Any) -> Any:
+        if len(failed) < 2:
+            if landed:
+                commit(catalog, *arguments)
+            failed.append(True)
+            raise CommitFailedException
+        return commit(catalog, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", repeated)
+    told = await lab.land(3)
+    assert len(failed) == 2
+    assert (told.entries_behind, told.failure) == (0, "")
+    await lab.check()
