@@ -95,7 +95,7 @@ class TableProjection:
 
     It is no reason to end the landing. What fails is tried again at an entry that is written a
     minute later, and when the landing ends. A table that does not fit stops until the next run.
-    Meanwhile no file is deleted, as the table may name it.
+    Meanwhile no file is deleted, as the table may name it; nor are files that it does not let go.
     """
 
     def __init__(self, table: Table, log: EntryLog, ownership: Ownership) -> None:
@@ -104,7 +104,8 @@ class TableProjection:
         self._ownership = ownership
         self._added = -1  # the newest entry with files that it has
         self._complete = -1  # up to which entry it has all
-        self._failure = ""
+        self._failure = ""  # why it is behind
+        self._keeps = ""  # why files cannot leave it
         self._stopped = False
         self._again_at = -math.inf
 
@@ -117,17 +118,15 @@ class TableProjection:
         """Add the files of an entry, and what is missing; say whether `expired` files have left."""
         del entry, written_at  # it reads the log
 
-        def advance_and_remove() -> None:
-            self._advance()
-            if expired:
-                self._attempt(lambda: self._remove(expired))
-
-        return self._is_done(advance_and_remove)
+        done = self._is_done(self._advance)
+        return self._is_removed(expired) if done and expired else done
 
     def statistics(self) -> TableStatistics:
         """Return what is known of the table."""
         behind = self._log.next_number - 1 - self._complete
-        return TableStatistics(self._table.name, behind, self._failure, self._stopped)
+        return TableStatistics(
+            self._table.name, behind, self._failure or self._keeps, self._stopped
+        )
 
     def _is_done(self, step: Callable[[], None]) -> bool:
         """Take a step, unless it is too early after a failure; say whether it succeeded."""
@@ -144,7 +143,7 @@ class TableProjection:
     def _fail(self, error: Exception) -> None:
         self._stopped = isinstance(error, OptionError)
         self._again_at = time.monotonic() + _RETRY_SECONDS
-        reason = text_of(error).partition("\n")[0][:_MAX_REASON]
+        reason = _reason(error)
         if reason == self._failure:
             return
         self._failure = reason
@@ -156,6 +155,18 @@ class TableProjection:
             "stops there" if self._stopped else "is tried again at an entry in a minute",
             reason,
         )
+
+    def _is_removed(self, expired: Collection[str]) -> bool:
+        """Remove files; say whether it succeeded. Otherwise entries are added as before."""
+        try:
+            self._attempt(lambda: self._remove(expired))
+        except Exception as error:  # noqa: BLE001 - the libraries raise what they like
+            if (reason := _reason(error)) != self._keeps:
+                _LOG.warning("%s does not let go of files: %s", self._table.name, reason)
+            self._keeps = reason
+            return False
+        self._keeps = ""
+        return True
 
     def _advance(self) -> None:
         """Add what is missing, a hundred entries in a commit at most."""
@@ -207,3 +218,8 @@ class TableProjection:
             )
         self._added = newest
         return newest
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says: some libraries add what was answered, or a backtrace."""
+    return text_of(error).partition("\n")[0][:_MAX_REASON]
