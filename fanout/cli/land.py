@@ -15,6 +15,7 @@ from fanout.cli.command import ExitCode, fanout_command
 from fanout.cli.common import Json, SourceName, age, aware_time, parse_source, print_json
 from fanout.cli.metrics_port import MetricsPort, served_metrics
 from fanout.cli.service_options import AwsOptions, ClusterOptions
+from fanout.cli.table_option import table_option
 from fanout.core.sentence import Option
 from fanout.errors import OptionError
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from fanout.core.statistics import TableStatistics
     from fanout.landing.lander import Landing
     from fanout.landing.log.followed import LandedEntry
-    from fanout.landing.projections.delta import DeltaTable
-    from fanout.landing.projections.iceberg import IcebergTable
 
 # An option would show in the list of processes.
 _SECRET: Final = re.compile(
@@ -159,7 +158,7 @@ def land(
     options = {
         "compression": compression,
         "partition_by_date": partition_by_date,
-        "tables": [_table(table) for table in tables or ()],
+        "tables": [table_option(table) for table in tables or ()],
         "keep": keep,
         "keep_for_readers": keep_for_readers,
         "storage_options": _pairs(storage_options or ()),
@@ -292,19 +291,6 @@ def _start(text: str | None, oldest: str, *others: str) -> datetime | str:
         Option("start", text),
         f" must be {words}, or a time with its zone, such as 2026-11-22T08:00:00+00:00",
     )
-
-
-def _table(text: str) -> DeltaTable | IcebergTable:
-    from fanout.landing.projections.delta import DeltaTable  # noqa: PLC0415 - for help
-    from fanout.landing.projections.iceberg import IcebergTable  # noqa: PLC0415 - the same
-
-    kind, _, rest = text.partition(":")
-    catalog, _, table = rest.partition("/")
-    if text == "delta":
-        return DeltaTable()
-    if kind == "iceberg" and catalog and "." in table.strip("."):
-        return IcebergTable(catalog, table)
-    raise OptionError(Option("tables", text), " must be delta, or iceberg:CATALOG/DB.TABLE")
 
 
 def _pairs(options: Sequence[str]) -> Mapping[str, str]:

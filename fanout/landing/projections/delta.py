@@ -74,17 +74,19 @@ class _Delta:
     def _columns(self) -> pa.Schema:
         return table_schema(self._files.columns.schema, "Delta")
 
+    def stored(self) -> int | None:
+        """Return the newest entry that the table has, as it is now; None if it has none."""
+        table = self._load()
+        return None if table is None else table.transaction_version(self._app)
+
     def newest(self) -> int:
         """Look at the table; make it in the first call, if there is none."""
         from deltalake import DeltaTable as Reader  # noqa: PLC0415 - deltalake is optional
-        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415 - the same
 
-        try:
-            # A table that is brought up to date does not see that it was dropped, or replaced.
-            found = Reader(self._uri, storage_options=self._options)
-        except TableNotFoundError:
+        found = self._load()
+        if found is None:
             if self._table is not None:
-                raise OptionError("it was dropped") from None
+                raise OptionError("it was dropped")
             found = Reader.create(
                 self._uri,
                 self._schema(),
@@ -99,6 +101,16 @@ class _Delta:
         self._table = found
         version = found.transaction_version(self._app)
         return -1 if version is None else int(version)
+
+    def _load(self) -> Any:
+        from deltalake import DeltaTable as Reader  # noqa: PLC0415 - deltalake is optional
+        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415 - the same
+
+        try:
+            # A table that is brought up to date does not see that it was dropped, or replaced.
+            return Reader(self._uri, storage_options=self._options)
+        except TableNotFoundError:
+            return None
 
     def add(self, files: Sequence[SegmentFile], entry: int) -> None:
         """Add files by one commit; the number of the entry is that of its transaction."""

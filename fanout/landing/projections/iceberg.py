@@ -83,15 +83,18 @@ class _Iceberg:
     def _columns(self) -> pa.Schema:
         return table_schema(self._files.columns.schema, "Iceberg", pa.types.is_time64)
 
+    def stored(self) -> int | None:
+        """Return the newest entry that the table has, as it is now; None if it has none."""
+        table = self._load()
+        entry = None if table is None else table.properties.get(self._key)
+        return None if entry is None else int(entry)
+
     def newest(self) -> int:
         """Look at the table; make it in the first call, if there is none."""
-        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - pyiceberg is optional
-
-        try:
-            found = self._connected().load_table(self._option.table)
-        except NoSuchTableError:
+        found = self._load()
+        if found is None:
             if self._table is not None:
-                raise OptionError("it was dropped") from None
+                raise OptionError("it was dropped")
             found = self._create()
         if self._table is None:
             found = self._with_columns(found)
@@ -157,8 +160,9 @@ class _Iceberg:
         except (ValueError, TypeError) as error:
             raise OptionError(f"it takes no files of the landing: {text_of(error)}") from error
 
-    def _connected(self) -> Any:
+    def _load(self) -> Any:
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - pyiceberg is optional
+        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - the same
 
         if self._catalog is None:
             options = self._files.storage_options
@@ -166,7 +170,10 @@ class _Iceberg:
             self._catalog = load_catalog(
                 self._option.catalog, **{**found, **self._option.properties}
             )
-        return self._catalog
+        try:
+            return self._catalog.load_table(self._option.table)
+        except NoSuchTableError:
+            return None
 
     def _create(self) -> Any:
         """Make the table; if another run is faster, it is that one."""

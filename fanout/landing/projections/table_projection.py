@@ -9,19 +9,23 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, final
 
+import pyarrow as pa
+
 from fanout.core.error_text import text_of
 from fanout.core.statistics import TableStatistics
 from fanout.errors import OptionError
+from fanout.landing.log.columns import LandedColumns, read_identity
+from fanout.landing.log.entries import BATCHES, batch_ids, read_entry
 from fanout.landing.storage.object_location import is_object_location
+from fanout.landing.storage.opening import open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from fanout.landing.claims import Ownership
-    from fanout.landing.log.columns import LandedColumns
     from fanout.landing.log.entries import BatchEntry, EntryLog
     from fanout.landing.segments.segments import SegmentFile
-    from fanout.landing.storage.storage import LandingStorage
+    from fanout.landing.storage.storage import ReadableFiles
 
 _LOG: Final = logging.getLogger(__name__)
 # The most entries in a commit, so that a table which is far behind comes nearer with each.
@@ -42,7 +46,7 @@ class ConflictError(Exception):
 class NamedFiles:
     """The files of a landing, for a table that is to name them."""
 
-    storage: LandingStorage
+    storage: ReadableFiles
     storage_options: Mapping[str, str]  # as the user gave them for the landing
     landing: str  # its identity
     columns: LandedColumns
@@ -65,6 +69,9 @@ class Table(Protocol):
     @property
     def name(self) -> str:
         """What the table is called in messages: without secrets."""
+
+    def stored(self) -> int | None:
+        """Return the newest entry that the table has, as it is now; None if it has none."""
 
     def newest(self) -> int:
         """Look at the table as it is now; return the newest entry that it has, -1 before the first.
@@ -218,6 +225,22 @@ class TableProjection:
             )
         self._added = newest
         return newest
+
+
+def read_table(location: str, option: TableOption) -> TableStatistics:
+    """Return how far a table of a landing is, as it is now; nothing is written. It blocks."""
+    files = open_files(location, None)
+    table = option.open(
+        NamedFiles(files, {}, read_identity(files).id, LandedColumns(pa.schema([])))
+    )
+    try:
+        entry = table.stored()
+    except Exception as error:  # noqa: BLE001 - the libraries raise what they like
+        return TableStatistics(table.name, failure=_reason(error))
+    numbers = batch_ids(file.name for file in files.list(BATCHES))
+    later = (read_entry(files, number) for number in numbers if entry is None or number > entry)
+    behind = sum(one is not None and bool(one.segments) for one in later)
+    return TableStatistics(table.name, behind)
 
 
 def _reason(error: Exception) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,10 +19,12 @@ import pyiceberg.catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.types import StringType
 
+from fanout.landing.lander import land
 from fanout.landing.projections import delta, iceberg
-from tests.support.manual_source import SCHEMA
+from tests.support.manual_source import SCHEMA, ManualSource
 
 if TYPE_CHECKING:
+    from fanout.core.statistics import TableStatistics
     from fanout.landing.projections.delta import DeltaTable
     from fanout.landing.projections.iceberg import IcebergTable
 
@@ -50,6 +53,8 @@ class Kind(Protocol):
     def change_column(self) -> None: ...
 
     def in_duckdb(self) -> pa.Table: ...
+
+    def through(self, endpoint: str) -> None: ...
 
 
 def duckdb_table(statement: str) -> pa.Table:
@@ -88,6 +93,10 @@ class Delta:
     options: dict[str, str] | None
     commits: Any = delta._Delta
 
+    def through(self, endpoint: str) -> None:
+        assert self.options is not None
+        self.options["endpoint"] = endpoint
+
     def option(self) -> DeltaTable:
         return delta.DeltaTable()
 
@@ -118,7 +127,7 @@ class Delta:
         return sorted(found.column("sequence").to_pylist())
 
     def in_duckdb(self) -> pa.Table:
-        return duckdb_table(f"SELECT * FROM delta_scan('{self.root}/segments')")
+        return duckdb_table(f"FROM delta_scan('{self.root}/segments')")
 
     def change_column(self) -> None:
         rows = self.read().cast(SCHEMA.set(1, pa.field("sequence", pa.string())))
@@ -131,11 +140,19 @@ class Delta:
 
 @dataclass
 class Iceberg:
-    properties: dict[str, str]
+    catalog: dict[str, str]
+    io: dict[str, str] = field(default_factory=dict)  # of others: the landing has its own options
     commits: Any = iceberg._Iceberg
 
+    @property
+    def properties(self) -> dict[str, str]:
+        return self.catalog | self.io
+
+    def through(self, endpoint: str) -> None:
+        self.io["s3.endpoint"] = endpoint
+
     def option(self) -> IcebergTable:
-        return iceberg.IcebergTable("lab", "db.orders", self.properties)
+        return iceberg.IcebergTable("lab", "db.orders", self.catalog)
 
     def open(self) -> Any:
         return pyiceberg.catalog.load_catalog("lab", **self.properties).load_table("db.orders")
@@ -155,7 +172,7 @@ class Iceberg:
         return sorted(found.column("sequence").to_pylist())
 
     def in_duckdb(self) -> pa.Table:
-        return duckdb_table(f"SELECT * FROM iceberg_scan('{self.open().metadata_location[7:]}')")
+        return duckdb_table(f"FROM iceberg_scan('{self.open().metadata_location[7:]}')")
 
     def change_column(self) -> None:
         with self.open().update_schema() as update:
@@ -171,3 +188,32 @@ class Iceberg:
 
     def drop(self) -> None:
         pyiceberg.catalog.load_catalog("lab", **self.properties).drop_table("db.orders")
+
+
+class Lab:
+    """A landing, and one table that names its files."""
+
+    def __init__(self, location: str, kind: Kind, options: dict[str, str] | None) -> None:
+        self.location = location
+        self.kind = kind
+        self.source = ManualSource()
+        self.count = 0
+        self.options = options
+
+    async def land(self, entries: int = 0, **options: Any) -> TableStatistics:
+        """Run once, and land as many entries with a record each; tell of the table."""
+        chosen: dict[str, Any] = {"max_wait": 0.0, "tables": [self.kind.option()]}
+        async with land(
+            self.source, self.location, storage_options=self.options, **chosen | options
+        ) as landing:
+            for _ in range(entries):
+                self.source.put(b"%d" % self.count)
+                self.count += 1
+                async with asyncio.timeout(60):
+                    await anext(landing)
+        told = landing.statistics().tables
+        return told[0] if told else None  # type: ignore[return-value]
+
+    async def check(self, *others: int) -> None:
+        """Check that the table has each record of the landing once, and those of others."""
+        assert await asyncio.to_thread(numbers, self.kind) == sorted([*range(self.count), *others])

@@ -16,46 +16,14 @@ from fanout.landing.lander import land
 from fanout.landing.log.entries import BATCHES
 from fanout.landing.retention import Retention
 from fanout.landing.storage.local_storage import LocalStorage
-from tests.landing.projections.tables import Delta, Iceberg, Kind, iceberg_catalog, numbers, row
-from tests.support.manual_source import ManualSource
+from tests.landing.projections.tables import Delta, Iceberg, Lab, iceberg_catalog, numbers, row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fanout.core.statistics import TableStatistics
-
 
 class KilledError(BaseException):
     """The process is killed."""
-
-
-class Lab:
-    """A landing, and one table that names its files."""
-
-    def __init__(self, location: str, kind: Kind, options: dict[str, str] | None) -> None:
-        self.location = location
-        self.kind = kind
-        self.source = ManualSource()
-        self.count = 0
-        self.options = options
-
-    async def land(self, entries: int = 0, **options: Any) -> TableStatistics:
-        """Run once, and land as many entries with a record each; tell of the table."""
-        chosen: dict[str, Any] = {"max_wait": 0.0, "tables": [self.kind.option()]}
-        async with land(
-            self.source, self.location, storage_options=self.options, **chosen | options
-        ) as landing:
-            for _ in range(entries):
-                self.source.put(b"%d" % self.count)
-                self.count += 1
-                async with asyncio.timeout(60):
-                    await anext(landing)
-        told = landing.statistics().tables
-        return told[0] if told else None  # type: ignore[return-value]
-
-    async def check(self, *others: int) -> None:
-        """Check that the table has each record of the landing once, and those of others."""
-        assert await asyncio.to_thread(numbers, self.kind) == sorted([*range(self.count), *others])
 
 
 @pytest.fixture(params=["delta", "iceberg"])
