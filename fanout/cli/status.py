@@ -74,10 +74,11 @@ def status(
     fanout nor a landing, or it is damaged, or a newer version wrote it.
     """
     from fanout.landing.log.checkpoint_status import read_status  # noqa: PLC0415 - for help
+    from fanout.landing.projections.table_projection import read_table  # noqa: PLC0415 - the same
 
     with checkpoint_files(checkpoint) as files:
         found = read_status(files)
-    told = [_table(checkpoint, table) for table in tables or ()]
+    told = [read_table(checkpoint, table_option(table)) for table in tables or ()]
     # The next run continues after the pending segments.
     positions = found.pending.positions or found.positions
     lags: dict[str, Backlog] = {}
@@ -97,12 +98,6 @@ def status(
             typer.echo(f"{table.table}: {table.failure or behind}")
     if failure or any(table.failure or table.entries_behind for table in told):
         raise typer.Exit(ExitCode.FOUND)
-
-
-def _table(location: str, text: str) -> TableStatistics:
-    from fanout.landing.projections.table_projection import read_table  # noqa: PLC0415 - for help
-
-    return read_table(location, table_option(text))
 
 
 def _plain_table(table: TableStatistics) -> dict[str, Any]:

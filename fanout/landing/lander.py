@@ -23,7 +23,6 @@ from fanout.landing.log.columns import continued, give_identity, keep_columns, r
 from fanout.landing.log.entries import BatchEntry, EntryLog
 from fanout.landing.log.followed import LandedEntry
 from fanout.landing.log.reading import LandingPlace
-from fanout.landing.projections.projection import write_all
 from fanout.landing.projections.table_projection import NamedFiles, TableProjection
 from fanout.landing.retention import (
     Retention,
@@ -47,8 +46,7 @@ if TYPE_CHECKING:
     from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landing.claims import Ownership
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
-    from fanout.landing.projections.projection import Projection
-    from fanout.landing.projections.table_projection import TableOption
+    from fanout.landing.projections.table_projection import Projection, TableOption
     from fanout.landing.storage.storage import Storage
 
 _LOG: Final = logging.getLogger(__name__)
@@ -231,8 +229,11 @@ class Landing:
     def _after(self, entry: BatchEntry) -> None:
         """Show others an entry that was written, and delete what is too old."""
         expired = self._retention.expire(entry.batch_id)
-        due = self._spark_log is not None or self._retention.is_due
-        if write_all(self._projections, entry, expired if due else (), Retention.now()) and due:
+        gone, now = self._spark_log is not None or self._retention.is_due, Retention.now()
+        for projection in self._projections:
+            # What one of them keeps leaves the later ones with it, many files at once.
+            gone = projection.write(entry, expired if gone else (), now) and gone
+        if gone:
             self._retention.delete()
 
     def _discard_unnamed(self, entry: BatchEntry) -> None:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
 
-from fanout._exports import naming_extras
-from fanout.errors import OptionError
+from fanout.errors import CheckpointError, OptionError
 from fanout.landing.projections.delta_statistics import delta_statistics, has_statistics
 from fanout.landing.projections.table_columns import table_schema
 from fanout.landing.projections.table_projection import ConflictError
@@ -49,8 +51,6 @@ class DeltaTable:
 
     def open(self, files: NamedFiles) -> _Delta:
         """Return the table of a landing; nothing is asked of its storage yet."""
-        with naming_extras("a Delta table"):
-            import deltalake  # noqa: F401, PLC0415 - deltalake is optional
         return _Delta(self, files)
 
 
@@ -74,20 +74,13 @@ class _Delta:
     def _columns(self) -> pa.Schema:
         return table_schema(self._files.columns.schema, "Delta")
 
-    def stored(self) -> int | None:
-        """Return the newest entry that the table has, as it is now; None if it has none."""
-        table = self._load()
-        return None if table is None else table.transaction_version(self._app)
-
-    def newest(self) -> int:
-        """Look at the table; make it in the first call, if there is none."""
-        from deltalake import DeltaTable as Reader  # noqa: PLC0415 - deltalake is optional
-
+    def newest(self, *, make: bool = True) -> int:
+        """Look at the table; make it in the first call, and bring its columns up to date."""
         found = self._load()
-        if found is None:
-            if self._table is not None:
-                raise OptionError("it was dropped")
-            found = Reader.create(
+        if found is None and self._table is not None:
+            raise OptionError("it was dropped")
+        if found is None and make:
+            found = deltalake.DeltaTable.create(
                 self._uri,
                 self._schema(),
                 mode="ignore",  # another run may be faster
@@ -97,35 +90,29 @@ class _Delta:
             )
         if self._table is not None and found.metadata().id != self._table.metadata().id:
             raise OptionError("it was replaced by another table")
-        self._check(found)
+        if make:
+            self._check(found)
         self._table = found
-        version = found.transaction_version(self._app)
+        version = None if found is None else found.transaction_version(self._app)
         return -1 if version is None else int(version)
 
     def _load(self) -> Any:
-        from deltalake import DeltaTable as Reader  # noqa: PLC0415 - deltalake is optional
-        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415 - the same
-
         try:
             # A table that is brought up to date does not see that it was dropped, or replaced.
-            return Reader(self._uri, storage_options=self._options)
+            return deltalake.DeltaTable(self._uri, storage_options=self._options)
         except TableNotFoundError:
             return None
 
     def add(self, files: Sequence[SegmentFile], entry: int) -> None:
         """Add files by one commit; the number of the entry is that of its transaction."""
-        from deltalake import Transaction  # noqa: PLC0415 - deltalake is optional
-
         now = Retention.now()
         actions = [self._action(file, now) for file in files]
-        self._commit(actions, Transaction(self._app, entry, now))
+        self._commit(actions, deltalake.Transaction(self._app, entry, now))
 
     def remove(self, names: Collection[str]) -> None:
         """Remove files by one commit, those that the table names."""
-        from deltalake.transaction import RemoveAction  # noqa: PLC0415 - deltalake is optional
-
         if self._table.metadata().configuration.get("delta.enableDeletionVectors") == "true":
-            raise OptionError("it has deletion vectors, with which its files cannot be removed")
+            raise CheckpointError("it has deletion vectors, so that it does not let go of files")
         gone, now = {name.removeprefix(f"{SEGMENTS}/") for name in names}, Retention.now()
         rows = pa.table(self._table.get_add_actions()).to_pylist()
         removed = [
@@ -143,23 +130,19 @@ class _Delta:
             self._commit(removed)
 
     def _commit(self, actions: Sequence[Any], *transactions: Any) -> None:
-        from deltalake import CommitProperties  # noqa: PLC0415 - deltalake is optional
-        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415 - the same
-
+        known = deltalake.CommitProperties(app_transactions=[*transactions])
         try:
             self._table.create_write_transaction(
                 [*actions],
                 mode="append",
                 schema=self._table.schema(),
                 partition_by=self._partitions,
-                commit_properties=CommitProperties(app_transactions=[*transactions]),
+                commit_properties=known,
             )
         except CommitFailedError as error:
             raise ConflictError from error
 
     def _action(self, file: SegmentFile, now: int) -> Any:
-        from deltalake.transaction import AddAction  # noqa: PLC0415 - deltalake is optional
-
         path = file.name.removeprefix(f"{SEGMENTS}/")
         with pq.ParquetFile(self._files.storage.open(file.name)) as parquet:
             statistics = delta_statistics(parquet.metadata)
@@ -175,10 +158,7 @@ class _Delta:
             if name.startswith("delta.constraints."):
                 raise OptionError(f"it has the constraint {name}, which files would pass unchecked")
         if [*metadata.partition_columns] != self._partitions:
-            raise OptionError(
-                f"it is partitioned by {', '.join(metadata.partition_columns) or 'nothing'}, and "
-                f"the landing by {', '.join(self._partitions) or 'nothing'}"
-            )
+            raise OptionError(f"it must be partitioned by {self._partitions or 'nothing'}")
         there = {one.name: one.type for one in table.schema().fields}
         added = []
         for one in self._schema().fields:
@@ -196,10 +176,8 @@ class _Delta:
         return {"delta.dataSkippingStatsColumns": ",".join(names)} if names else {}
 
     def _schema(self) -> Any:
-        from deltalake import Schema  # noqa: PLC0415 - deltalake is optional
-
         partitions = [pa.field(name, pa.date32()) for name in self._partitions]
-        return Schema.from_arrow(pa.schema([*self._columns, *partitions]))
+        return deltalake.Schema.from_arrow(pa.schema([*self._columns, *partitions]))
 
 
 def _partition(path: str) -> dict[str, str]:

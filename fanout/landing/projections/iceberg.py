@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
-from fanout._exports import naming_extras
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError
 from fanout.landing.projections.table_columns import table_schema
@@ -22,23 +23,15 @@ if TYPE_CHECKING:
     from fanout.landing.projections.table_projection import NamedFiles
     from fanout.landing.segments.segments import SegmentFile
 
-# Of a table that is made here: a commit writes its metadata anew, and reads all of its manifests'
-# names.
+# Of a table that is made here: each commit writes its metadata anew.
 _PROPERTIES: Final = {
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
 }
-# What pyiceberg calls the options of obstore.
-_S3: Final = {
-    "endpoint": "s3.endpoint",
-    "region": "s3.region",
-    "access_key_id": "s3.access-key-id",
-    "secret_access_key": "s3.secret-access-key",
-    "session_token": "s3.session-token",
-}
+# The options of obstore that pyiceberg has, with `s3.` before them.
+_S3: Final = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
 # In a commit that is made again, pyiceberg first looks at the table anew.
 _STOPPED: Final = {"commit.retry.num-retries": "1", "commit.retry.min-wait-ms": "0"}
-_ENTRY: Final = "fanout.entry"
 
 
 @final
@@ -62,8 +55,6 @@ class IcebergTable:
 
     def open(self, files: NamedFiles) -> _Iceberg:
         """Return the table of a landing; nothing is asked of the catalog yet."""
-        with naming_extras("an Iceberg table"):
-            import pyiceberg.catalog  # noqa: F401, PLC0415 - pyiceberg is optional
         return _Iceberg(self, files)
 
 
@@ -75,6 +66,7 @@ class _Iceberg:
         self.name = f"the Iceberg table {option.table} of {option.catalog}"
         self._option = option
         self._files = files
+        self._described = {"fanout.landing": files.landing}
         self._key = f"fanout.{files.landing}.entry"
         self._catalog: Any = None
         self._table: Any = None
@@ -83,25 +75,18 @@ class _Iceberg:
     def _columns(self) -> pa.Schema:
         return table_schema(self._files.columns.schema, "Iceberg", pa.types.is_time64)
 
-    def stored(self) -> int | None:
-        """Return the newest entry that the table has, as it is now; None if it has none."""
-        table = self._load()
-        entry = None if table is None else table.properties.get(self._key)
-        return None if entry is None else int(entry)
-
-    def newest(self) -> int:
-        """Look at the table; make it in the first call, if there is none."""
+    def newest(self, *, make: bool = True) -> int:
+        """Look at the table; make it in the first call, and bring its columns up to date."""
         found = self._load()
-        if found is None:
-            if self._table is not None:
-                raise OptionError("it was dropped")
-            found = self._create()
-        if self._table is None:
-            found = self._with_columns(found)
-        elif found.metadata.table_uuid != self._table.metadata.table_uuid:
+        if found is None and self._table is not None:
+            raise OptionError("it was dropped")
+        if self._table is None and make:
+            found = self._with_columns(found or self._create())
+        before = found if self._table is None else self._table
+        if found is not None and found.metadata.table_uuid != before.metadata.table_uuid:
             raise OptionError("it was replaced by another table of its name")
         self._table = found
-        return int(found.properties.get(self._key, -1))
+        return -1 if found is None else int(found.properties.get(self._key, -1))
 
     def add(self, files: Sequence[SegmentFile], entry: int) -> None:
         """Add files by one snapshot; the number of the entry is in a property of the table."""
@@ -110,7 +95,7 @@ class _Iceberg:
             transaction.set_properties({self._key: str(entry)})
             transaction.add_files(
                 [self._uri(file.name) for file in files],
-                snapshot_properties={"fanout.landing": self._files.landing, _ENTRY: str(entry)},
+                snapshot_properties={**self._described, "fanout.entry": str(entry)},
                 check_duplicate_files=False,  # it reads all manifests
             )
 
@@ -125,13 +110,11 @@ class _Iceberg:
             if entry.data_file.file_path in gone
         ]
         if found:
-            described = {"fanout.landing": self._files.landing}
-            with (
-                self._transaction() as transaction,
-                transaction.update_snapshot(described).overwrite() as overwrite,
-            ):
-                for file in found:
-                    overwrite.delete_data_file(file)
+            with self._transaction() as transaction:
+                update = transaction.update_snapshot(self._described)
+                with update.overwrite() as overwrite:
+                    for file in found:
+                        overwrite.delete_data_file(file)
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
@@ -142,7 +125,6 @@ class _Iceberg:
         its commit fails in another way, it takes it for certain that nothing was written, and
         deletes files that a commit whose answer was lost needs.
         """
-        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 - it is optional
 
         def refresh() -> NoReturn:
             raise ConflictError
@@ -152,24 +134,24 @@ class _Iceberg:
         table.metadata = table.metadata.model_copy(
             update={"properties": {**table.metadata.properties, **_STOPPED}}
         )
+        transaction = table.transaction()
         try:
-            with table.transaction() as transaction:
-                yield transaction
+            yield transaction
+        except (ValueError, TypeError) as error:
+            if type(error) in {ValueError, TypeError}:  # and none of Arrow's, of a bad read
+                raise OptionError(f"it takes no file of the landing: {text_of(error)}") from error
+            raise
+        try:
+            transaction.commit_transaction()
         except CommitFailedException as error:
             raise ConflictError from error
-        except (ValueError, TypeError) as error:
-            raise OptionError(f"it takes no files of the landing: {text_of(error)}") from error
 
     def _load(self) -> Any:
-        from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - pyiceberg is optional
-        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - the same
-
         if self._catalog is None:
             options = self._files.storage_options
-            found = {_S3[name]: value for name, value in options.items() if name in _S3}
-            self._catalog = load_catalog(
-                self._option.catalog, **{**found, **self._option.properties}
-            )
+            found = {f"s3.{one.replace('_', '-')}": options[one] for one in _S3 if one in options}
+            found.update(self._option.properties)
+            self._catalog = load_catalog(self._option.catalog, **found)
         try:
             return self._catalog.load_table(self._option.table)
         except NoSuchTableError:
@@ -179,12 +161,9 @@ class _Iceberg:
         """Make the table; if another run is faster, it is that one."""
         namespace = self._option.table.rpartition(".")[0]
         self._catalog.create_namespace_if_not_exists(namespace)
-        try:
-            return self._catalog.create_table_if_not_exists(
-                self._option.table, schema=self._columns, properties=self._properties()
-            )
-        except (ValueError, TypeError) as error:
-            raise OptionError(f"it cannot be made: {text_of(error)}") from error
+        return self._catalog.create_table_if_not_exists(
+            self._option.table, schema=self._columns, properties=self._properties()
+        )
 
     def _properties(self) -> dict[str, str]:
         """Say which columns have statistics in the files: pyiceberg warns of others in each."""

@@ -40,14 +40,10 @@ def table_schema(columns: pa.Schema, form: str, *more: Callable[[pa.DataType], b
             return kind
         parts = [kind.field(index) for index in range(kind.num_fields)]
         types = [kept(part.type) for part in parts]
-        if None in types or not parts:
+        if None in types or not (pa.types.is_struct(kind) or pa.types.is_list(kind)):
             return None
         parts = [part.with_type(type_) for part, type_ in zip(parts, types, strict=True)]
-        if pa.types.is_struct(kind):
-            return pa.struct(parts)
-        if pa.types.is_list(kind):
-            return pa.list_(*parts)
-        return kind if pa.types.is_map(kind) else None
+        return pa.struct(parts) if pa.types.is_struct(kind) else pa.list_(*parts)
 
     fields = []
     for column in columns:

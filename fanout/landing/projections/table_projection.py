@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 import time
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 import pyarrow as pa
@@ -34,6 +37,8 @@ _ENTRIES: Final = 100
 _ATTEMPTS: Final = 5
 # How long a table is left alone after a failure: a request to a service that is gone takes long.
 _RETRY_SECONDS: Final = 60.0
+# The most for a commit, in which the footers of many files may be read.
+_COMMIT_SECONDS: Final = 300.0
 _MAX_REASON: Final = 300
 
 
@@ -60,6 +65,21 @@ class NamedFiles:
         return f"file://{os.path.abspath(location)}"  # noqa: PTH100 - it keeps links
 
 
+class Projection(Protocol):
+    """A log by which others read a landing, derived from its entries. Every call blocks.
+
+    It has the files of all entries up to one of them, each once, and no file that no entry names.
+    What a run that was killed has left out is added when the next run begins.
+    """
+
+    def write(self, entry: BatchEntry, expired: Collection[str], written_at: int, /) -> bool:
+        """Add the files of an entry, and what is missing before them.
+
+        Say whether `expired` files have left, and may be deleted. The time is in milliseconds since
+        the Unix epoch. An error ends the landing.
+        """
+
+
 class Table(Protocol):
     """A table that names files of a landing. Every call blocks, and raises what its library does.
 
@@ -70,13 +90,10 @@ class Table(Protocol):
     def name(self) -> str:
         """What the table is called in messages: without secrets."""
 
-    def stored(self) -> int | None:
-        """Return the newest entry that the table has, as it is now; None if it has none."""
-
-    def newest(self) -> int:
+    def newest(self, *, make: bool = True) -> int:
         """Look at the table as it is now; return the newest entry that it has, -1 before the first.
 
-        A table that does not exist is made, in the first call.
+        The first call makes the table, or the columns that it lacks, unless not to `make` them.
         """
 
     def add(self, files: Sequence[SegmentFile], entry: int, /) -> None:
@@ -93,7 +110,7 @@ class TableOption(Protocol):
     """What a user gives for a table."""
 
     def open(self, files: NamedFiles, /) -> Table:
-        """Return the table; nothing is asked of a service yet. A missing library: SetupError."""
+        """Return the table; nothing is asked of a service yet."""
 
 
 @final
@@ -111,8 +128,8 @@ class TableProjection:
         self._ownership = ownership
         self._added = -1  # the newest entry with files that it has
         self._complete = -1  # up to which entry it has all
-        self._failure = ""  # why it is behind
-        self._keeps = ""  # why files cannot leave it
+        self._failure = ""  # why it is behind, or keeps files
+        self._warned = ""
         self._stopped = False
         self._again_at = -math.inf
 
@@ -124,56 +141,43 @@ class TableProjection:
     def write(self, entry: BatchEntry, expired: Collection[str], written_at: int) -> bool:
         """Add the files of an entry, and what is missing; say whether `expired` files have left."""
         del entry, written_at  # it reads the log
-
         done = self._is_done(self._advance)
-        return self._is_removed(expired) if done and expired else done
+        remove = partial(self._attempt, partial(self._remove, expired))
+        return self._is_done(remove, pausing=False) if done and expired else done
 
     def statistics(self) -> TableStatistics:
         """Return what is known of the table."""
         behind = self._log.next_number - 1 - self._complete
-        return TableStatistics(
-            self._table.name, behind, self._failure or self._keeps, self._stopped
-        )
+        return TableStatistics(self._table.name, behind, self._failure, self._stopped)
 
-    def _is_done(self, step: Callable[[], None]) -> bool:
-        """Take a step, unless it is too early after a failure; say whether it succeeded."""
+    def _is_done(self, step: Callable[[], None], *, pausing: bool = True) -> bool:
+        """Take a step, and say whether it succeeded; none in a pause after a failure."""
         if self._stopped or time.monotonic() < self._again_at:
             return False
         try:
             step()
         except Exception as error:  # noqa: BLE001 - the libraries raise what they like
-            self._fail(error)
+            self._stopped = isinstance(error, OptionError)
+            self._again_at = time.monotonic() + _RETRY_SECONDS * pausing
+            self._failure = _reason(error)
+            self._warn()
             return False
         self._failure = ""
         return True
 
-    def _fail(self, error: Exception) -> None:
-        self._stopped = isinstance(error, OptionError)
-        self._again_at = time.monotonic() + _RETRY_SECONDS
-        reason = _reason(error)
-        if reason == self._failure:
+    def _warn(self) -> None:
+        """Log a failure, once."""
+        if self._failure == self._warned:
             return
-        self._failure = reason
+        self._warned = self._failure
         _LOG.warning(
             "%s has the entries up to %d of %s, and %s: %s; the landing goes on, and keeps files",
             self._table.name,
             self._complete,
             self._ownership.storage.location,
-            "stops there" if self._stopped else "is tried again at an entry in a minute",
-            reason,
+            "stops" if self._stopped else "is tried again",
+            self._failure,
         )
-
-    def _is_removed(self, expired: Collection[str]) -> bool:
-        """Remove files; say whether it succeeded. Otherwise entries are added as before."""
-        try:
-            self._attempt(lambda: self._remove(expired))
-        except Exception as error:  # noqa: BLE001 - the libraries raise what they like
-            if (reason := _reason(error)) != self._keeps:
-                _LOG.warning("%s does not let go of files: %s", self._table.name, reason)
-            self._keeps = reason
-            return False
-        self._keeps = ""
-        return True
 
     def _advance(self) -> None:
         """Add what is missing, a hundred entries in a commit at most."""
@@ -184,10 +188,10 @@ class TableProjection:
         """Commit, and again where other writers are faster."""
         for _ in range(_ATTEMPTS - 1):
             try:
-                return commit()
+                return _in_time(commit)
             except ConflictError:
                 continue
-        return commit()
+        return _in_time(commit)
 
     def _commit(self) -> None:
         """Look at the table, and add the entries that follow its newest one."""
@@ -214,17 +218,33 @@ class TableProjection:
         newest = self._table.newest()
         if newest < self._added:
             raise OptionError(
-                f"it had the entries up to {self._added}, and has those up to {newest} now: it was "
-                f"replaced; start the landing again, which adds the rest"
+                f"it had the entries up to {self._added}, and has those up to {newest} now"
             )
         if newest >= self._log.next_number:
             raise OptionError(
-                f"it has the entries up to {newest}, and the landing has those before "
-                f"{self._log.next_number} alone: a newer run writes there, or an older state of "
-                f"the landing was restored; land to another location, with another table"
+                f"it has the entries up to {newest}, and the landing those before "
+                f"{self._log.next_number}: a newer run writes there, or an older state of the "
+                f"landing was restored"
             )
         self._added = newest
         return newest
+
+
+def _in_time(commit: Callable[[], None]) -> None:
+    """Commit in a thread that nothing waits for in the end: some clients wait without a limit."""
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            commit()
+            ended.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - it is raised again
+            ended.set_exception(error)
+
+    threading.Thread(target=run, name="fanout-table", daemon=True).start()
+    if not wait([ended], _COMMIT_SECONDS).done:
+        raise OptionError(f"it does not answer for {_COMMIT_SECONDS:.0f} s")
+    ended.result()
 
 
 def read_table(location: str, option: TableOption) -> TableStatistics:
@@ -234,11 +254,11 @@ def read_table(location: str, option: TableOption) -> TableStatistics:
         NamedFiles(files, {}, read_identity(files).id, LandedColumns(pa.schema([])))
     )
     try:
-        entry = table.stored()
+        entry = table.newest(make=False)
     except Exception as error:  # noqa: BLE001 - the libraries raise what they like
         return TableStatistics(table.name, failure=_reason(error))
     numbers = batch_ids(file.name for file in files.list(BATCHES))
-    later = (read_entry(files, number) for number in numbers if entry is None or number > entry)
+    later = (read_entry(files, number) for number in numbers if number > entry)
     behind = sum(one is not None and bool(one.segments) for one in later)
     return TableStatistics(table.name, behind)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import shutil
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
-from fanout.errors import OptionError
+from fanout.errors import CheckpointError
 from fanout.landing.lander import land
 from fanout.landing.log.entries import BATCHES
 from fanout.landing.retention import Retention
@@ -114,8 +116,7 @@ async def test_of_two_runs_that_add_one_entry_the_slower_adds_nothing(
 
     def late(table: Any, *arguments: Any) -> None:
         if not others:  # a copy of the run that has looked as well
-            others.append(type(table).__new__(type(table)))
-            others[0].__dict__.update(table.__dict__)
+            others.append(copy.copy(table))
             others[0].newest()
             add(others[0], *arguments)
         add(table, *arguments)
@@ -212,7 +213,7 @@ async def test_files_stay_while_the_table_may_name_them(
     monkeypatch.setattr(Retention, "now", staticmethod(lambda: clock))
 
     def refused(*_: Any) -> None:
-        raise OptionError("its files cannot be removed")
+        raise CheckpointError("its files cannot be removed")
 
     monkeypatch.setattr(lab.kind.commits, "remove", refused)
     async with land(
@@ -307,4 +308,17 @@ async def test_a_conflict_in_iceberg_of_which_it_is_unknown_whether_it_is_one(
     told = await lab.land(3)
     assert len(failed) == 2
     assert (told.entries_behind, told.failure) == (0, "")
+    await lab.check()
+
+
+async def test_a_table_that_never_answers_stops(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lab.land(1)
+    answering = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr("fanout.landing.projections.table_projection._COMMIT_SECONDS", 0.5)
+        patch.setattr(lab.kind.commits, "newest", lambda _: answering.wait())
+        told = await lab.land(2)
+    answering.set()
+    assert (told.stopped, told.failure) == (True, "it does not answer for 0 s")
+    await lab.land()
     await lab.check()
