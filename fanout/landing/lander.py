@@ -19,7 +19,7 @@ from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.claims import ThisProcess, claim
-from fanout.landing.log.columns import continued, give_identity, keep_columns, read_identity
+from fanout.landing.log.columns import continued, give_identity, keep_columns
 from fanout.landing.log.entries import BatchEntry, EntryLog
 from fanout.landing.log.followed import LandedEntry
 from fanout.landing.log.reading import LandingPlace
@@ -411,8 +411,10 @@ async def open_landing(
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)
-        files = partial(NamedFiles, storage, storage_options or {}, columns=columns)
-        opened = await in_thread(lambda: _open_tables(tables, files, log, ownership))
+        files = NamedFiles(storage, storage_options or {}, columns)
+        opened = await in_thread(
+            lambda: [TableProjection(one.open(files), log, ownership) for one in tables]
+        )
         of_landers = await in_thread(lambda: sweep_orphans(storage, log, ownership))
         opening = reading(LandingPlace(storage, ownership.run, ResumePoint(positions, first)))
         try:
@@ -446,18 +448,6 @@ def _open_log(storage: Storage, ownership: Ownership) -> EntryLog:
             f"to another location"
         )
     return log
-
-
-def _open_tables(
-    tables: Sequence[TableOption],
-    files: Callable[[str], NamedFiles],
-    log: EntryLog,
-    ownership: Ownership,
-) -> list[TableProjection]:
-    if not tables:
-        return []
-    named = files(read_identity(ownership.storage).id)
-    return [TableProjection(table.open(named), log, ownership) for table in tables]
 
 
 def _fence(storage: Storage, log: EntryLog, positions: Checkpoint) -> None:

@@ -66,7 +66,7 @@ class _Delta:
         if given.get("endpoint", "").startswith("http://"):
             self._options.setdefault("allow_http", "true")
         self._files = files
-        self._app = f"fanout-{files.landing}"
+        self._app = f"fanout-{files.identity()}"
         self._partitions = [_DATE] if files.columns.by_date else []
         self._table: Any = None
 

@@ -66,8 +66,8 @@ class _Iceberg:
         self.name = f"the Iceberg table {option.table} of {option.catalog}"
         self._option = option
         self._files = files
-        self._described = {"fanout.landing": files.landing}
-        self._key = f"fanout.{files.landing}.entry"
+        self._described = {"fanout.landing": files.identity()}
+        self._key = f"fanout.{self._described['fanout.landing']}.entry"
         self._catalog: Any = None
         self._table: Any = None
 

@@ -53,8 +53,11 @@ class NamedFiles:
 
     storage: ReadableFiles
     storage_options: Mapping[str, str]  # as the user gave them for the landing
-    landing: str  # its identity
     columns: LandedColumns
+
+    def identity(self) -> str:
+        """Return the identity of the landing, which is read."""
+        return read_identity(self.storage).id
 
     @property
     def root(self) -> str:
@@ -110,7 +113,7 @@ class TableOption(Protocol):
     """What a user gives for a table."""
 
     def open(self, files: NamedFiles, /) -> Table:
-        """Return the table; nothing is asked of a service yet."""
+        """Return the table; nothing is asked of its service yet."""
 
 
 @final
@@ -250,9 +253,7 @@ def _in_time(commit: Callable[[], None]) -> None:
 def read_table(location: str, option: TableOption) -> TableStatistics:
     """Return how far a table of a landing is, as it is now; nothing is written. It blocks."""
     files = open_files(location, None)
-    table = option.open(
-        NamedFiles(files, {}, read_identity(files).id, LandedColumns(pa.schema([])))
-    )
+    table = option.open(NamedFiles(files, {}, LandedColumns(pa.schema([]))))
     try:
         entry = table.newest(make=False)
     except Exception as error:  # noqa: BLE001 - the libraries raise what they like
