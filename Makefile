@@ -11,7 +11,7 @@ SPARK_OLDEST := pyspark==3.5.9
 FIRST_4 := .venv-4.0
 SPARK_4_0 := pyspark==4.0.5
 BIN := $(VENV)/bin
-FANOUT := .[kinesis,kafka,msk,spark,postgres,testing,object-storage,prometheus,protobuf,cli]
+FANOUT := .[kinesis,kafka,msk,spark,postgres,testing,object-storage,delta,iceberg,prometheus,protobuf,cli]
 # A process of tests for each core; tests/conftest.py says which stay together.
 PARALLEL := -n auto
 SEEDS ?= 2000

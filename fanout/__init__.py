@@ -35,6 +35,7 @@ from fanout.core.statistics import (
     SplitStatistics,
     Statistics,
     StreamTotals,
+    TableStatistics,
     TransactionStatistics,
     WriterStatistics,
 )
@@ -75,6 +76,8 @@ from fanout.errors import (
 if TYPE_CHECKING:
     from fanout.landing.lander import Landing, land
     from fanout.landing.log.followed import LandedEntry, followed
+    from fanout.landing.projections.delta import DeltaTable
+    from fanout.landing.projections.iceberg import IcebergTable
 
 __all__ = (
     "AcknowledgementError",
@@ -93,6 +96,7 @@ __all__ = (
     "Cursor",
     "DamagedFrameError",
     "DecodeFailedError",
+    "DeltaTable",
     "Drained",
     "EventTime",
     "EventTimeError",
@@ -101,6 +105,7 @@ __all__ = (
     "FencedError",
     "Gap",
     "Horizon",
+    "IcebergTable",
     "LandedEntry",
     "LanderCancelledError",
     "LanderStatistics",
@@ -132,6 +137,7 @@ __all__ = (
     "SubscribeTimeoutError",
     "SubscriptionEndedError",
     "SubscriptionSilentError",
+    "TableStatistics",
     "Timestamp",
     "TransactionStatistics",
     "UnconfirmedEndError",
@@ -148,6 +154,8 @@ __all__ = (
 __getattr__, _ = lazy_exports(
     __name__,
     {
+        "DeltaTable": "fanout.landing.projections.delta",
+        "IcebergTable": "fanout.landing.projections.iceberg",
         "LandedEntry": "fanout.landing.log.followed",
         "Landing": "fanout.landing.lander",
         "followed": "fanout.landing.log.followed",

@@ -84,6 +84,7 @@ ROWS_OF_ROOM = {
         {"claims"},
         {"log"},
         {"spark_log", "retention"},
+        {"projections"},
         {"lander"},
     ),
     "spark": (
@@ -104,11 +105,13 @@ HEAVY = [
     "aiobotocore",
     "aiokafka",
     "cryptography",
+    "deltalake",
     "pyarrow.parquet",
     "moto",
     "numpy",
     "obstore",
     "opentelemetry",
+    "pyiceberg",
     "websockets",
 ]
 

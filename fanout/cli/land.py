@@ -15,6 +15,7 @@ from fanout.cli.command import ExitCode, fanout_command
 from fanout.cli.common import Json, SourceName, age, aware_time, parse_source, print_json
 from fanout.cli.metrics_port import MetricsPort, served_metrics
 from fanout.cli.service_options import AwsOptions, ClusterOptions, SchemaOptions, typed
+from fanout.cli.table_option import table_option
 from fanout.core.option_checks import one_of
 from fanout.core.sentence import Option
 from fanout.errors import OptionError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fanout.core.source import Source
+    from fanout.core.statistics import TableStatistics
     from fanout.landing.lander import Landing
     from fanout.landing.log.followed import LandedEntry
 
@@ -73,6 +75,16 @@ def land(
             metavar="COLUMN",
             help="Put files into segments/date=2026-11-22/ and so on, by a column with times: "
             "approximateArrivalTimestamp of Kinesis, timestamp of Kafka. The date is that of UTC.",
+            show_default=False,
+        ),
+    ] = None,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            metavar="TABLE",
+            help="A table that names the files: delta, in LOCATION/segments, or "
+            "iceberg:CATALOG/DB.TABLE, in a catalog that pyiceberg loads; can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -151,8 +163,8 @@ def land(
     `fanout land kafka://orders ./orders --decode avro --registry https://registry:8081`
 
     Each file is one line of output, with `--json` as an object. The exit code is 0 when it was told
-    to end, or has landed what was there. A second signal ends it at once: with 143 for SIGTERM, and
-    130 for Ctrl-C.
+    to end, or has landed what was there; it is 1 if a table does not have all of that. A second
+    signal ends it at once: with 143 for SIGTERM, and 130 for Ctrl-C.
     """
     service, name = parse_source(source, kinesis={"consumer": consumer}, kafka={"group": group})
     decoder = schemas.decoder(name.split(",") if service == "kafka" else (), columns or (), into)
@@ -167,6 +179,7 @@ def land(
         "compression": compression,
         "new_columns": new_columns,
         "partition_by_date": partition_by_date,
+        "tables": [table_option(table) for table in tables or ()],
         "keep": keep,
         "keep_for_readers": keep_for_readers,
         "storage_options": _pairs(storage_options or ()),
@@ -177,9 +190,15 @@ def land(
     }
     with served_metrics(metrics_port) as watch:
         try:
-            asyncio.run(_land(reading, location, _Report(as_json=json), watch, **options))
+            landing = _land(reading, location, _Report(as_json=json), watch, **options)
+            behind = asyncio.run(landing)
         except asyncio.CancelledError:  # by a signal, before it had begun
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+    for table in behind:
+        entries = f"{table.entries_behind:,} entries behind"
+        typer.echo(f"fanout land: {table.table} is {entries}: {table.failure}", err=True)
+    if behind:
+        raise typer.Exit(ExitCode.FOUND)
 
 
 @final
@@ -227,7 +246,8 @@ async def _land(
     report: _Report,
     watch: Callable[[Landing], None],
     **options: Any,
-) -> None:
+) -> list[TableStatistics]:
+    """Land a source; return the tables that lack something in the end."""
     from fanout.landing.lander import land as open_landing  # noqa: PLC0415 - for help
 
     opening = asyncio.current_task()
@@ -239,6 +259,7 @@ async def _land(
         async for entry in landing:
             report.landed(entry, landing)
     report.ended()
+    return [table for table in landing.statistics().tables if table.entries_behind or table.failure]
 
 
 def _on_signal(stop: Callable[[], object]) -> None:

@@ -12,6 +12,7 @@ from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, moment
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
 from fanout.cli.common import Json, calling_the_service, print_json, print_table
 from fanout.cli.service_options import AwsOptions, ClusterOptions
+from fanout.cli.table_option import table_option
 from fanout.errors import FanOutError, OptionError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import Checkpoint, SplitPosition
     from fanout.core.findings import Backlog
+    from fanout.core.statistics import TableStatistics
     from fanout.landing.log.checkpoint_status import CheckpointStatus
 
 # Of a batch that was set aside so many splits are named; --json has more.
@@ -43,6 +45,16 @@ def status(
         ),
     ] = None,
     *,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            metavar="TABLE",
+            help="A table of the landing, as for fanout land, to see how far it is; can be "
+            "repeated.",
+            show_default=False,
+        ),
+    ] = None,
     aws: AwsOptions,
     kafka: ClusterOptions,
     json: Json = False,
@@ -58,13 +70,15 @@ def status(
     `fanout status s3a://lake/_chk/orders orders --region eu-west-1`
 
     The exit code is 1 if the source was named and the lag could not be read, or unread records have
-    expired. It is 2 if there is neither a checkpoint of fanout nor a landing, or it is damaged, or
-    a newer version wrote it.
+    expired, or a table lacks entries or cannot be read. It is 2 if there is neither a checkpoint of
+    fanout nor a landing, or it is damaged, or a newer version wrote it.
     """
     from fanout.landing.log.checkpoint_status import read_status  # noqa: PLC0415 - for help
+    from fanout.landing.projections.table_projection import read_table  # noqa: PLC0415 - the same
 
     with checkpoint_files(checkpoint) as files:
         found = read_status(files)
+    told = [read_table(checkpoint, table_option(table)) for table in tables or ()]
     # The next run continues after the pending segments.
     positions = found.pending.positions or found.positions
     lags: dict[str, Backlog] = {}
@@ -75,11 +89,23 @@ def status(
             with calling_the_service():
                 lags, failure = _lags(ask)
     if json:
-        print_json(_plain(found, positions, lags, failure))
+        answer = _plain(found, positions, lags, failure)
+        print_json(answer | {"tables": [_plain_table(table) for table in told]})
     else:
         _print(found, positions, lags, failure)
-    if failure:
+        for table in told:
+            behind = f"{table.entries_behind:,} entries behind"
+            typer.echo(f"{table.table}: {table.failure or behind}")
+    if failure or any(table.failure or table.entries_behind for table in told):
         raise typer.Exit(ExitCode.FOUND)
+
+
+def _plain_table(table: TableStatistics) -> dict[str, Any]:
+    return {
+        "table": table.table,
+        "entries_behind": None if table.failure else table.entries_behind,
+        "error": table.failure or None,
+    }
 
 
 def _source(

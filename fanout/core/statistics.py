@@ -227,6 +227,24 @@ class LanderStatistics:
 
 @final
 @dataclass(frozen=True, slots=True)
+class TableStatistics:
+    """How far a table is that names the files of a landing.
+
+    Args:
+        table: The table, as messages name it.
+        entries_behind: The entries that are landed and that it may not have.
+        failure: Why it could not be written to; empty while it can.
+        stopped: Whether it is not tried again before the next run.
+    """
+
+    table: str
+    entries_behind: int = 0
+    failure: str = ""
+    stopped: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class MembershipStatistics:
     """What became of the splits that this process shares with others of its group.
 
@@ -269,6 +287,7 @@ class Statistics:
         held: For how many seconds the oldest record has waited here for a batch of a query, or for
             an entry of a landing; None where none waits.
         membership: The splits that came from a group and went to it; None without a group.
+        tables: The tables that name the files of a landing; empty without any.
     """
 
     splits: Mapping[str, SplitStatistics]
@@ -285,6 +304,7 @@ class Statistics:
     batches: BatchStatistics | None = None
     held: float | None = None
     membership: MembershipStatistics | None = None
+    tables: tuple[TableStatistics, ...] = ()
 
     @property
     def records(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
@@ -23,6 +24,7 @@ from fanout.landing.log.entries import BatchEntry, EntryLog
 from fanout.landing.log.evolution import reader_of, without_new_columns
 from fanout.landing.log.followed import LandedEntry
 from fanout.landing.log.reading import LandingPlace
+from fanout.landing.projections.table_projection import NamedFiles, TableProjection
 from fanout.landing.retention import (
     Retention,
     check_no_files,
@@ -36,7 +38,7 @@ from fanout.landing.spark_log import SparkLog
 from fanout.landing.storage.opening import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from fanout.core.checkpoint import Checkpoint
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landing.claims import Ownership
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
+    from fanout.landing.projections.table_projection import Projection, TableOption
     from fanout.landing.storage.storage import Storage
 
 _LOG: Final = logging.getLogger(__name__)
@@ -74,6 +77,7 @@ class Landing:
         log: The entries.
         retention: Deletes what is too old.
         spark_log: By which Spark reads it; None where Spark has no name for its location.
+        tables: The tables that name its files.
         partition_by_date: The column by whose date files are put into directories.
     """
 
@@ -86,6 +90,7 @@ class Landing:
         *,
         retention: Retention,
         spark_log: SparkLog | None,
+        tables: Sequence[TableProjection],
         partition_by_date: str | None,
     ) -> None:
         self._stream = stream
@@ -94,6 +99,10 @@ class Landing:
         self._log = log
         self._retention = retention
         self._spark_log = spark_log
+        self._tables = tables
+        self._projections: list[Projection] = [*tables]
+        if spark_log is not None:
+            self._projections.insert(0, spark_log)
         self._partition_by_date = partition_by_date
         self._written: BatchEntry | None = None  # not yielded yet
         self._failure: Exception | None = None
@@ -142,7 +151,8 @@ class Landing:
 
     def statistics(self) -> Statistics:
         """Return the counters of the stream and of each split, as of now."""
-        return self._filler.statistics()
+        tables = tuple(table.statistics() for table in self._tables)
+        return replace(self._filler.statistics(), tables=tables)
 
     @asynccontextmanager
     async def filling(
@@ -218,12 +228,12 @@ class Landing:
         return entry
 
     def _after(self, entry: BatchEntry) -> None:
-        """Show Spark an entry that was written, and delete what is too old."""
+        """Show others an entry that was written, and delete what is too old."""
         expired = self._retention.expire(entry.batch_id)
-        if self._spark_log is None:
-            gone = self._retention.is_due
-        else:
-            gone = self._spark_log.write(entry, expired, Retention.now())
+        gone, now = self._spark_log is not None or self._retention.is_due, Retention.now()
+        for projection in self._projections:
+            # What one of them keeps leaves the later ones with it, many files at once.
+            gone = projection.write(entry, expired if gone else (), now) and gone
         if gone:
             self._retention.delete()
 
@@ -237,6 +247,11 @@ class Landing:
             if there is not None and there.segments != entry.segments:
                 for file in entry.segments:
                     self._storage.delete(file.name)
+
+    async def complete_tables(self) -> None:
+        """Add to the tables what they lack, also shortly after a failure."""
+        for table in self._tables:
+            await in_thread(table.complete)
 
     async def _land_positions(self, positions: Checkpoint) -> None:
         newest = self._log.newest
@@ -262,6 +277,7 @@ async def land(
     keep_for_readers: timedelta = KEEP_FOR_READERS,
     storage_options: Mapping[str, str] | None = None,
     spark_log: bool = True,
+    tables: Sequence[TableOption] = (),
     new_columns: str = "add",
     available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
@@ -292,6 +308,9 @@ async def land(
             `region`. Credentials are found as the service's SDK finds them.
         spark_log: Keep the log by which Spark reads the files without fanout. It has a line for
             each file, in memory too. With False a landing that has none gets none.
+        tables: Tables that name the files: each a `DeltaTable` or an `IcebergTable`. They have an
+            entry when it is yielded. One that fails stays behind and is tried again; its
+            `Statistics.tables` says so, and no file is deleted meanwhile.
         new_columns: What becomes of columns that the records did not have when the landing was
             started: `"add"` lands them, and records from before have null there; `"ignore"` leaves
             them out, and a decoder reads with the schema of before.
@@ -357,6 +376,7 @@ async def land(
         keep_for_readers=keep_for_readers,
         storage_options=storage_options,
         spark_log=spark_log,
+        tables=tables,
     ) as landing:
         yield landing
 
@@ -373,6 +393,7 @@ async def open_landing(
     keep_for_readers: timedelta = KEEP_FOR_READERS,
     storage_options: Mapping[str, str] | None = None,
     spark_log: bool = True,
+    tables: Sequence[TableOption] = (),
 ) -> AsyncIterator[Landing]:
     """Own a location, and land there what is read of a source, as `land` does.
 
@@ -402,6 +423,10 @@ async def open_landing(
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)
+        files = NamedFiles(storage, storage_options or {}, columns)
+        opened = await in_thread(
+            lambda: [TableProjection(one.open(files), log, ownership) for one in tables]
+        )
         of_landers = await in_thread(lambda: sweep_orphans(storage, log, ownership))
         place = LandingPlace(storage, ownership.run, ResumePoint(positions, first))
         opening = reading(place, source)
@@ -418,10 +443,13 @@ async def open_landing(
             log,
             retention=retention,
             spark_log=spark_files,
+            tables=opened,
             partition_by_date=partition_by_date,
         )
+        await landing.complete_tables()
         await resources.enter_async_context(landing.filling(ownership, of_landers))
         yield landing
+        await landing.complete_tables()
 
 
 def _open_log(storage: Storage, ownership: Ownership) -> EntryLog:

@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, final
 
 import boto3
+import deltalake
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -108,6 +109,39 @@ def content(directory: Path) -> list[int]:
     """Return the numbers that a plain reader of the files finds."""
     column = pq.read_table(directory / "segments").column("data")
     return sorted(int(data) for data in column.to_pylist())
+
+
+def test_a_table_has_what_was_landed_and_status_says_so(stream: Stream, tmp_path: Path) -> None:
+    stream.put(*range(100))
+    to = str(tmp_path / "to")
+    assert landed(stream.source, to, "--table", "delta")[-1]["rows"] == 100
+    assert deltalake.DeltaTable(f"{to}/segments").count() == 100
+    assert status(to, "--table", "delta") == (0, f"the Delta table file://{to}/segments", 0, None)
+    stream.put(100)
+    landed(stream.source, to)
+    assert status(to, "--table", "delta") == (1, f"the Delta table file://{to}/segments", 1, None)
+    result = land(stream.source, to, "--available-now", "--table", "iceberg:nowhere/db.orders")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith(
+        "fanout land: the Iceberg table db.orders of nowhere is "
+    )
+    assert status(to, "--table", "iceberg:nowhere/db.orders")[0] == 1
+
+
+def status(*arguments: str) -> tuple[int, str, int, str | None]:
+    """Return the exit code, and what is told of a table."""
+    result = CliRunner().invoke(app, ["status", *arguments, "--json"])
+    (told,) = json.loads(result.stdout)["tables"]
+    return result.exit_code, told["table"], told["entries_behind"], told["error"]
+
+
+def test_a_table_of_another_kind_is_refused(stream: Stream, tmp_path: Path) -> None:
+    for name in ("hudi", "iceberg", "iceberg:db.orders", "iceberg:lake/orders", "delta:x"):
+        result = land(stream.source, str(tmp_path), "--table", name)
+        assert result.exit_code == 2
+        assert result.stderr.strip() == (
+            f"fanout land: --table {name} must be delta, or iceberg:CATALOG/DB.TABLE"
+        )
 
 
 @pytest.mark.long

@@ -34,6 +34,7 @@ RUN_BY: Final = {
     "share-groups.md": ("kafka/share/test_page.py",),
     "shuffle.md": ("kafka/shuffle/test_page.py", "spark/test_key_by.py"),
     "spark.md": ("spark/dataframe/test_page.py", "spark/dataframe/test_source_options.py"),
+    "tables.md": ("landing/projections/test_page.py",),
     "testing.md": ("docs/test_examples.py",),
     "typed-records.md": ("decoding/test_page.py",),
     "tutorial.md": ("docs/test_tutorial.py", "spark/test_pages.py"),

@@ -1,0 +1,26 @@
+"""The tables of a landing, as commands name them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanout.core.sentence import Option
+from fanout.errors import OptionError
+
+if TYPE_CHECKING:
+    from fanout.landing.projections.delta import DeltaTable
+    from fanout.landing.projections.iceberg import IcebergTable
+
+
+def table_option(text: str) -> DeltaTable | IcebergTable:
+    """Return the table that `--table` names."""
+    from fanout.landing.projections.delta import DeltaTable  # noqa: PLC0415 - for help
+    from fanout.landing.projections.iceberg import IcebergTable  # noqa: PLC0415 - the same
+
+    kind, _, rest = text.partition(":")
+    catalog, _, table = rest.partition("/")
+    if text == "delta":
+        return DeltaTable()
+    if kind == "iceberg" and catalog and "." in table.strip("."):
+        return IcebergTable(catalog, table)
+    raise OptionError(Option("tables", text), " must be delta, or iceberg:CATALOG/DB.TABLE")

@@ -1,0 +1,1 @@
+"""Logs of others that name the files of a landing, each derived from its entries."""

@@ -1,0 +1,184 @@
+"""A Delta table of the files of a landing, in its own directory; deltalake commits to its log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, final
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from fanout.errors import CheckpointError, OptionError
+from fanout.landing.projections.delta_statistics import delta_statistics, has_statistics
+from fanout.landing.projections.table_columns import table_schema
+from fanout.landing.projections.table_projection import ConflictError
+from fanout.landing.retention import Retention
+from fanout.landing.segments.segments import SEGMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from fanout.landing.projections.table_projection import NamedFiles
+    from fanout.landing.segments.segments import SegmentFile
+
+_DATE: Final = "date"
+# Until a request is given up, as those of the landing's own storage are.
+_PATIENCE: Final = {"timeout": "30s", "connect_timeout": "5s", "retry_timeout": "12s"}
+# What a table may have been altered to, so that its columns or its log are others than they seem.
+_REFUSED: Final = {
+    "delta.setTransactionRetentionDuration": "forgets which entries it has",
+    "delta.columnMapping.mode": "knows its columns by other names than its files do",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DeltaTable:
+    """A Delta table of what is landed, in its directory `segments`, for `fanout.land`.
+
+    A table that does not exist is made. The files stay where they are, and each entry that has some
+    is one commit.
+
+    Args:
+        storage_options: Options of deltalake, where those of the landing do not fit.
+    """
+
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def open(self, files: NamedFiles) -> _Delta:
+        """Return the table of a landing; nothing is asked of its storage yet."""
+        return _Delta(self, files)
+
+
+@final
+class _Delta:
+    """The table; see `Table`."""
+
+    def __init__(self, option: DeltaTable, files: NamedFiles) -> None:
+        self._uri = f"{files.root}/{SEGMENTS}"
+        self.name = f"the Delta table {self._uri}"
+        given = files.storage_options if option.storage_options is None else option.storage_options
+        self._options = {**_PATIENCE, **given}
+        if given.get("endpoint", "").startswith("http://"):
+            self._options.setdefault("allow_http", "true")
+        self._files = files
+        self._app = f"fanout-{files.identity()}"
+        self._partitions = [_DATE] if files.columns.by_date else []
+        self._table: Any = None
+
+    @cached_property
+    def _columns(self) -> pa.Schema:
+        return table_schema(self._files.columns.schema, "Delta")
+
+    def newest(self, *, make: bool = True) -> int:
+        """Look at the table; make it in the first call, and bring its columns up to date."""
+        found = self._load()
+        if found is None and self._table is not None:
+            raise OptionError("it was dropped")
+        if found is None and make:
+            found = deltalake.DeltaTable.create(
+                self._uri,
+                self._schema(),
+                mode="ignore",  # another run may be faster
+                partition_by=self._partitions,
+                configuration=self._configuration(),
+                storage_options=self._options,
+            )
+        if self._table is not None and found.metadata().id != self._table.metadata().id:
+            raise OptionError("it was replaced by another table")
+        if make:
+            self._check(found)
+        self._table = found
+        version = None if found is None else found.transaction_version(self._app)
+        return -1 if version is None else int(version)
+
+    def _load(self) -> Any:
+        try:
+            # A table that is brought up to date does not see that it was dropped, or replaced.
+            return deltalake.DeltaTable(self._uri, storage_options=self._options)
+        except TableNotFoundError:
+            return None
+
+    def add(self, files: Sequence[SegmentFile], entry: int) -> None:
+        """Add files by one commit; the number of the entry is that of its transaction."""
+        now = Retention.now()
+        actions = [self._action(file, now) for file in files]
+        self._commit(actions, deltalake.Transaction(self._app, entry, now))
+
+    def remove(self, names: Collection[str]) -> None:
+        """Remove files by one commit, those that the table names."""
+        if self._table.metadata().configuration.get("delta.enableDeletionVectors") == "true":
+            raise CheckpointError("it has deletion vectors, so that it does not let go of files")
+        gone, now = {name.removeprefix(f"{SEGMENTS}/") for name in names}, Retention.now()
+        rows = pa.table(self._table.get_add_actions()).to_pylist()
+        removed = [
+            RemoveAction(
+                row["path"],
+                data_change=True,
+                deletion_timestamp=now,
+                size=row["size_bytes"],
+                partition_values=_partition(row["path"]) if self._partitions else {},
+            )
+            for row in rows
+            if row["path"] in gone
+        ]
+        if removed:
+            self._commit(removed)
+
+    def _commit(self, actions: Sequence[Any], *transactions: Any) -> None:
+        known = deltalake.CommitProperties(app_transactions=[*transactions])
+        try:
+            self._table.create_write_transaction(
+                [*actions],
+                mode="append",
+                schema=self._table.schema(),
+                partition_by=self._partitions,
+                commit_properties=known,
+            )
+        except CommitFailedError as error:
+            raise ConflictError from error
+
+    def _action(self, file: SegmentFile, now: int) -> Any:
+        path = file.name.removeprefix(f"{SEGMENTS}/")
+        with pq.ParquetFile(self._files.storage.open(file.name)) as parquet:
+            statistics = delta_statistics(parquet.metadata)
+        partition = _partition(path) if self._partitions else {}
+        return AddAction(path, file.size, partition, now, data_change=True, stats=statistics)
+
+    def _check(self, table: Any) -> None:
+        """Check that the table takes the files of the landing; add columns that it lacks."""
+        metadata = table.metadata()
+        for name, value in metadata.configuration.items():
+            if name in _REFUSED and value != "none":
+                raise OptionError(f"its property {name} is set, so that it {_REFUSED[name]}")
+            if name.startswith("delta.constraints."):
+                raise OptionError(f"it has the constraint {name}, which files would pass unchecked")
+        if [*metadata.partition_columns] != self._partitions:
+            raise OptionError(f"it must be partitioned by {self._partitions or 'nothing'}")
+        there = {one.name: one.type for one in table.schema().fields}
+        added = []
+        for one in self._schema().fields:
+            if one.name not in there:
+                added.append(one)
+            elif one.type != there[one.name]:
+                kinds = f"{there[one.name]}, and that of the landing {one.type}"
+                raise OptionError(f"its column {one.name} is {kinds}")
+        if added:
+            table.alter.add_columns(added)
+
+    def _configuration(self) -> dict[str, str]:
+        """Say which columns have statistics: deltalake skips files that have none of a column."""
+        names = [field.name for field in self._columns if has_statistics(field.type)]
+        return {"delta.dataSkippingStatsColumns": ",".join(names)} if names else {}
+
+    def _schema(self) -> Any:
+        partitions = [pa.field(name, pa.date32()) for name in self._partitions]
+        return deltalake.Schema.from_arrow(pa.schema([*self._columns, *partitions]))
+
+
+def _partition(path: str) -> dict[str, str]:
+    return {_DATE: path.partition("/")[0].removeprefix(f"{_DATE}=")}

@@ -1,0 +1,235 @@
+"""What engines read of a table is what was landed: types, nulls, limits, and files they skip."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fanout.landing.lander import land
+from fanout.landing.projections.delta_statistics import delta_statistics
+from tests.landing.projections.tables import Delta, Iceberg, Kind, iceberg_catalog
+from tests.support.manual_source import SCHEMA
+from tests.support.shaped_source import ShapedSource
+from tests.support.timed_source import DAY, TimedSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEADER = [pa.field("key", pa.string(), nullable=False), ("value", pa.binary())]
+HEADERS = pa.list_(pa.struct(HEADER))
+TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "byte": (pa.int8(), [-128, None, 127]),
+    "short": (pa.int16(), [-(2**15), None, 2**15 - 1]),
+    "whole": (pa.int32(), [-(2**31), None, 2**31 - 1]),
+    "long": (pa.int64(), [-(2**63), None, 2**63 - 1]),
+    "single": (pa.float32(), [-1.5, None, 1.5]),
+    "double": (pa.float64(), [-0.0, None, 1e300]),
+    "truth": (pa.bool_(), [False, None, True]),
+    "text": (pa.string(), ["", None, "ü" * 100]),
+    "raw": (pa.binary(), [b"", None, b"\x00\xff"]),
+    "day": (pa.date32(), [date(1, 1, 1), None, date(9999, 12, 31)]),
+    "milli": (
+        pa.timestamp("ms", "UTC"),
+        [datetime(1969, 1, 1, tzinfo=UTC), None, datetime(2026, 1, 2, 3, 4, 5, 999000, UTC)],
+    ),
+    "micro": (
+        pa.timestamp("us", "UTC"),
+        [datetime(1, 1, 1, tzinfo=UTC), None, datetime(2026, 1, 2, 3, 4, 5, 123456, UTC)],
+    ),
+    "local": (
+        pa.timestamp("us"),
+        [datetime(1969, 1, 1), None, datetime(2026, 1, 2, 3, 4, 5, 123456)],  # noqa: DTZ001
+    ),
+    "price": (
+        pa.decimal128(38, 18),
+        [Decimal(f"-{10**19}.{0:018}"), None, Decimal("0.000000000000000001")],
+    ),
+    "headers": (HEADERS, [[], None, [{"key": "a", "value": None}, {"key": "", "value": b"1"}]]),
+    "parts": (
+        pa.struct([("at", pa.timestamp("ms", "UTC")), ("n", pa.int32())]),
+        [{"at": None, "n": 1}, None, {"at": datetime(2026, 1, 1, tzinfo=UTC), "n": None}],
+    ),
+}
+WIDE = pa.schema([*SCHEMA, *((name, kind) for name, (kind, _) in TYPES.items())])
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
+    if request.param == "delta":
+        return Delta(str(tmp_path / "landing"), None)
+    return Iceberg(iceberg_catalog(tmp_path))
+
+
+async def run(source: Any, kind: Kind, tmp_path: Path, *data: bytes, **options: Any) -> Any:
+    """Land an entry of each payload, or none; return what is told of the table."""
+    chosen: dict[str, Any] = {"max_wait": 0.0, "tables": [kind.option()]}
+    async with land(source, str(tmp_path / "landing"), **chosen | options) as landing:
+        for each in data:
+            source.put(each)
+            await anext(landing)
+    return landing.statistics().tables[0]
+
+
+def rows(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=lambda row: row["sequence"])
+
+
+def landed(tmp_path: Path) -> list[dict[str, Any]]:
+    files = sorted((tmp_path / "landing" / "segments").rglob("run-*.parquet"))
+    return rows(pa.concat_tables([pq.read_table(file) for file in files]))
+
+
+async def test_each_type_is_read_as_it_was_landed(kind: Kind, tmp_path: Path) -> None:
+    for index in range(3):
+        source = ShapedSource(WIDE, **{name: values[index] for name, (_, values) in TYPES.items()})
+        source.put(*[b"%d" % number for number in range(index)])  # read already
+        told = await run(source, kind, tmp_path, b"%d" % index)
+        assert told.failure == ""
+    wanted = await asyncio.to_thread(landed, tmp_path)
+    assert len(wanted) == 3
+    assert rows(await asyncio.to_thread(kind.in_duckdb)) == wanted
+    if isinstance(kind, Iceberg):
+        wanted[1]["headers"] = []  # pyiceberg reads a null as a list without parts
+    assert rows(await asyncio.to_thread(kind.read)) == wanted
+
+
+async def test_engines_skip_no_file_that_has_what_they_look_for(kind: Kind, tmp_path: Path) -> None:
+    for index in range(3):
+        source = ShapedSource(WIDE, **{name: values[index] for name, (_, values) in TYPES.items()})
+        source.put(*[b"%d" % number for number in range(index)])
+        await run(source, kind, tmp_path, b"%d" % index)
+    for name, (_, values) in TYPES.items():
+        if name in {"headers", "parts"}:
+            continue
+        for index in (0, 2):
+            found = await asyncio.to_thread(kind.where, name, values[index])
+            assert found == [index + 1], name
+
+
+async def test_a_file_is_skipped_that_lacks_it(kind: Kind, tmp_path: Path) -> None:
+    source = ShapedSource(WIDE, **{name: values[0] for name, (_, values) in TYPES.items()})
+    await run(source, kind, tmp_path, b"0", b"1", b"2")
+    (tmp_path / "landing" / "segments" / "run-000001-00000001.parquet").unlink()
+    assert await asyncio.to_thread(kind.where, "sequence", 3) == [3]
+
+
+@pytest.mark.parametrize("type_", [pa.timestamp("ns", "UTC"), pa.uint64(), pa.time32("s")])
+async def test_a_type_that_a_table_lacks_stops_the_table_alone(
+    kind: Kind, tmp_path: Path, type_: pa.DataType
+) -> None:
+    source = ShapedSource(pa.schema([*SCHEMA, ("odd", type_)]), odd=None)
+    told = await run(source, kind, tmp_path, b"0", b"1")
+    assert told.stopped
+    assert "odd" in told.failure or str(type_) in told.failure or "ns" in told.failure
+    assert told.entries_behind == 3
+    assert len(landed(tmp_path)) == 2
+
+
+async def test_a_column_that_the_landing_gets_is_added(kind: Kind, tmp_path: Path) -> None:
+    source = ShapedSource(SCHEMA)
+    await run(source, kind, tmp_path, b"0")
+    wider = ShapedSource(pa.schema([*SCHEMA, ("more", pa.string())]), more="x")
+    wider.put(b"0")
+    told = await run(wider, kind, tmp_path, b"1")
+    assert told.failure == ""
+    found = rows(await asyncio.to_thread(kind.read))
+    assert [row["more"] for row in found] == [None, "x"]
+
+
+async def test_a_column_of_another_writer_stays(kind: Kind, tmp_path: Path) -> None:
+    source = ShapedSource(SCHEMA)
+    await run(source, kind, tmp_path, b"0")
+    await asyncio.to_thread(kind.add_column, "theirs")
+    told = await run(source, kind, tmp_path, b"1")
+    assert told.failure == ""
+    assert [row["theirs"] for row in rows(await asyncio.to_thread(kind.read))] == [None, None]
+
+
+async def test_directories_by_date_are_partitions(kind: Kind, tmp_path: Path) -> None:
+    source = TimedSource()
+    at = [0, 2 * DAY, 20_000 * DAY]
+    async with land(
+        source,
+        str(tmp_path / "landing"),
+        max_wait=0.0,
+        partition_by_date="time",
+        tables=[kind.option()],
+    ) as landing:
+        source.put(*[b"%d" % each for each in at])
+        await anext(landing)
+    assert landing.statistics().tables[0].failure == ""
+    found = rows(await asyncio.to_thread(kind.read))
+    assert [row["time"].timestamp() * 1000 for row in found] == at
+    if isinstance(kind, Delta):
+        assert [str(row["date"]) for row in found] == ["1970-01-01", "1970-01-03", "2024-10-04"]
+
+
+def statistics_of(table: pa.Table, **options: Any) -> dict[str, Any]:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **options)
+    text = delta_statistics(pq.read_metadata(pa.BufferReader(sink.getvalue())))
+    return json.loads(text, parse_float=Decimal)  # type: ignore[no-any-return]
+
+
+def test_the_statistics_of_a_file() -> None:
+    table = pa.table(
+        {name: pa.array(values, kind) for name, (kind, values) in TYPES.items()},
+    )
+    found = statistics_of(table, row_group_size=1)
+    assert found["numRecords"] == 3
+    assert found["nullCount"] == dict.fromkeys(found["maxValues"], 1)
+    assert found["minValues"] == {
+        "byte": -128,
+        "short": -(2**15),
+        "whole": -(2**31),
+        "long": -(2**63),
+        "text": "",
+        "day": "0001-01-01",
+        "milli": "1969-01-01T00:00:00.000Z",
+        "micro": "0001-01-01T00:00:00.000Z",
+        "local": "1969-01-01T00:00:00.000",
+    }
+    assert found["maxValues"] == {
+        "byte": 127,
+        "short": 2**15 - 1,
+        "whole": 2**31 - 1,
+        "long": 2**63 - 1,
+        "text": "ü" * 32 + "\U0010ffff",
+        "day": "9999-12-31",
+        "milli": "2026-01-02T03:04:05.999Z",
+        "micro": "2026-01-02T03:04:05.124Z",
+        "local": "2026-01-02T03:04:05.124",
+    }
+
+
+def test_times_that_no_calendar_has_have_no_limits() -> None:
+    times = pa.array([-(2**62), 2**62], pa.timestamp("us", "UTC"))
+    found = statistics_of(pa.table({"at": times, "none": pa.nulls(2, pa.int32())}))
+    assert found["minValues"] == found["maxValues"] == {}
+    assert found["nullCount"] == {"at": 0, "none": 2}
+
+
+async def test_polars_reads_a_delta_table(tmp_path: Path) -> None:
+    kind = Delta(str(tmp_path / "landing"), None)
+    source = ShapedSource(WIDE, **{name: values[2] for name, (_, values) in TYPES.items()})
+    await run(source, kind, tmp_path, b"0", b"1")
+    where = f"{kind.root}/segments"
+    assert rows(pl.read_delta(where).to_arrow()) == landed(tmp_path)
+
+
+async def test_polars_reads_an_iceberg_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # it warns of a package otherwise
+    kind = Iceberg(iceberg_catalog(tmp_path))
+    source = ShapedSource(WIDE, **{name: values[2] for name, (_, values) in TYPES.items()})
+    await run(source, kind, tmp_path, b"0", b"1")
+    assert rows(pl.scan_iceberg(kind.open()).collect().to_arrow()) == landed(tmp_path)

@@ -1,0 +1,324 @@
+"""Tables that name the files of a landing have its rows, each once, whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import shutil
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+
+from fanout.errors import CheckpointError
+from fanout.landing.lander import land
+from fanout.landing.log.entries import BATCHES
+from fanout.landing.retention import Retention
+from fanout.landing.storage.local_storage import LocalStorage
+from tests.landing.projections.tables import Delta, Iceberg, Lab, iceberg_catalog, numbers, row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class KilledError(BaseException):
+    """The process is killed."""
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Lab:
+    location = str(tmp_path / "landing")
+    if request.param == "delta":
+        return Lab(location, Delta(location, None), None)
+    return Lab(location, Iceberg(iceberg_catalog(tmp_path)), None)
+
+
+async def test_a_table_has_each_entry_when_it_is_yielded(lab: Lab) -> None:
+    async with land(lab.source, lab.location, max_wait=0.0, tables=[lab.kind.option()]) as landing:
+        for _ in range(3):
+            lab.source.put(b"%d" % lab.count, b"%d" % (lab.count + 1))
+            lab.count += 2
+            await anext(landing)
+            await lab.check()
+            (told,) = landing.statistics().tables
+            assert (told.entries_behind, told.failure, told.stopped) == (0, "", False)
+
+
+async def test_a_later_run_goes_on(lab: Lab) -> None:
+    for _ in range(3):
+        await lab.land(2)
+        await lab.check()
+
+
+async def test_a_landing_that_has_entries_gets_a_table(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.landing.projections.table_projection._ENTRIES", 3)
+    await lab.land(8, tables=[])
+    await lab.land()
+    await lab.check()
+
+
+def _killed(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool) -> None:
+    method = getattr(owner, name)
+
+    def killed(*arguments: Any, **named: Any) -> Any:
+        if after:
+            method(*arguments, **named)
+        raise KilledError
+
+    monkeypatch.setattr(owner, name, killed)
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_kill_before_or_after_the_commit_of_the_table_twice(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, *, after: bool
+) -> None:
+    await lab.land(1)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            _killed(patch, lab.kind.commits, "add", after=after)
+            with pytest.raises(KilledError):
+                await lab.land(1)
+    await lab.land(1)
+    await lab.check()
+
+
+async def test_a_commit_whose_answer_was_lost_is_found(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, lost = lab.kind.commits.add, list[Any]()
+
+    def losing(table: Any, *arguments: Any) -> None:
+        add(table, *arguments)
+        if len(lost) < 2:
+            lost.append(arguments)
+            raise ConnectionResetError
+
+    monkeypatch.setattr(lab.kind.commits, "add", losing)
+    monkeypatch.setattr("fanout.landing.projections.table_projection._RETRY_SECONDS", 0.0)
+    told = await lab.land(4)
+    assert len(lost) == 2
+    assert told.entries_behind == 0
+    await lab.check()
+
+
+async def test_of_two_runs_that_add_one_entry_the_slower_adds_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have looked at the table, and only then they commit."""
+    await lab.land(1)
+    add = lab.kind.commits.add
+    others: list[Any] = []
+
+    def late(table: Any, *arguments: Any) -> None:
+        if not others:  # a copy of the run that has looked as well
+            others.append(copy.copy(table))
+            others[0].newest()
+            add(others[0], *arguments)
+        add(table, *arguments)
+
+    monkeypatch.setattr(lab.kind.commits, "add", late)
+    told = await lab.land(2)
+    assert others
+    assert (told.entries_behind, told.failure) == (0, "")
+    await lab.check()
+
+
+async def test_other_writers_are_no_hindrance(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lab.land(1)
+    add = lab.kind.commits.add
+    written: list[int] = []
+
+    def overtaken(table: Any, *arguments: Any) -> None:
+        if len(written) < 3:
+            written.append(1000 + len(written))
+            lab.kind.append(row(written[-1]))
+        add(table, *arguments)
+
+    monkeypatch.setattr(lab.kind.commits, "add", overtaken)
+    told = await lab.land(2)
+    assert (told.entries_behind, told.failure) == (0, "")
+    await lab.check(*written)
+
+
+async def test_files_that_an_engine_has_compacted_are_not_added_again(lab: Lab) -> None:
+    await lab.land(3)
+    await asyncio.to_thread(lab.kind.compact)
+    await lab.land(2)
+    await lab.check()
+
+
+async def test_a_table_that_cannot_be_reached_is_completed_later(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await lab.land(1)
+    newest = lab.kind.commits.newest
+    with monkeypatch.context() as patch:
+
+        def refused(_: Any) -> int:
+            raise OSError("the catalog is gone\nand more")
+
+        patch.setattr(lab.kind.commits, "newest", refused)
+        told = await lab.land(3)
+    assert told.failure == "the catalog is gone"
+    assert (told.entries_behind, told.stopped) == (6, False)
+    assert sum("the catalog is gone" in record.message for record in caplog.records) == 1
+    assert newest is lab.kind.commits.newest
+    await lab.land()
+    await lab.check()
+
+
+async def test_files_leave_the_table_before_they_are_deleted(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Retention.now()
+    monkeypatch.setattr(Retention, "now", staticmethod(lambda: clock))
+    delete, deleted = LocalStorage.delete, list[str]()
+
+    def checked(storage: LocalStorage, name: str) -> None:
+        if name.startswith(BATCHES):
+            numbers(lab.kind)
+        delete(storage, name)
+        if name.endswith(".parquet"):
+            deleted.append(name)
+            numbers(lab.kind)  # it would miss the file
+
+    monkeypatch.setattr(LocalStorage, "delete", checked)
+    keep = timedelta(minutes=5)
+    async with land(
+        lab.source,
+        lab.location,
+        max_wait=0.0,
+        keep=keep,
+        spark_log=False,
+        tables=[lab.kind.option()],
+    ) as landing:
+        for number in range(20):
+            clock += 60_000
+            lab.source.put(b"%d" % number)
+            await anext(landing)
+    assert deleted
+    left = await asyncio.to_thread(numbers, lab.kind)
+    assert left == [*range(len(deleted), 20)]
+
+
+async def test_files_stay_while_the_table_may_name_them(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Retention.now()
+    monkeypatch.setattr(Retention, "now", staticmethod(lambda: clock))
+
+    def refused(*_: Any) -> None:
+        raise CheckpointError("its files cannot be removed")
+
+    monkeypatch.setattr(lab.kind.commits, "remove", refused)
+    async with land(
+        lab.source,
+        lab.location,
+        max_wait=0.0,
+        keep=timedelta(minutes=5),
+        spark_log=False,
+        tables=[lab.kind.option()],
+    ) as landing:
+        for number in range(25):
+            clock += 60_000
+            lab.source.put(b"%d" % number)
+            await anext(landing)
+        (told,) = landing.statistics().tables
+    assert (told.stopped, told.failure) == (False, "its files cannot be removed")
+    assert told.entries_behind == 0
+    lab.count = 25
+    await lab.check()
+
+
+async def test_a_table_that_was_dropped_stops_and_the_next_run_makes_it_anew(lab: Lab) -> None:
+    async with land(lab.source, lab.location, max_wait=0.0, tables=[lab.kind.option()]) as landing:
+        for _ in range(3):
+            lab.source.put(b"%d" % lab.count)
+            lab.count += 1
+            await anext(landing)
+            if lab.count == 2:
+                await asyncio.to_thread(lab.kind.drop)
+        (told,) = landing.statistics().tables
+    assert (told.entries_behind, told.failure, told.stopped) == (1, "it was dropped", True)
+    await lab.land(1)
+    await lab.check()
+
+
+async def test_a_table_that_was_replaced_stops_and_the_next_run_adds_all(lab: Lab) -> None:
+    async with land(lab.source, lab.location, max_wait=0.0, tables=[lab.kind.option()]) as landing:
+        for _ in range(3):
+            lab.source.put(b"%d" % lab.count)
+            lab.count += 1
+            await anext(landing)
+            if lab.count == 2:
+                await asyncio.to_thread(lab.kind.drop)
+                await asyncio.to_thread(lab.kind.make)
+        (told,) = landing.statistics().tables
+    assert told.stopped
+    assert told.failure.startswith("it was replaced by another table")
+    await lab.land(1)
+    await lab.check()
+
+
+async def test_a_column_that_was_changed_stops_the_table(lab: Lab) -> None:
+    await lab.land(1)
+    await asyncio.to_thread(lab.kind.change_column)
+    told = await lab.land(2)
+    assert told.stopped
+    assert "sequence" in told.failure
+
+
+async def test_a_landing_of_which_an_older_state_was_restored_adds_nothing(
+    lab: Lab, tmp_path: Path
+) -> None:
+    await lab.land(1)
+    await asyncio.to_thread(shutil.copytree, f"{lab.location}/batches", tmp_path / "batches")
+    await lab.land(5)
+    await asyncio.to_thread(shutil.rmtree, f"{lab.location}/batches")
+    await asyncio.to_thread(shutil.copytree, tmp_path / "batches", f"{lab.location}/batches")
+    lab.source.put(*[b"%d" % number for number in range(100, 110)])
+    told = await lab.land()
+    assert told.stopped
+    assert "an older state of the landing was restored" in told.failure
+
+
+@pytest.mark.parametrize("landed", [False, True])
+async def test_a_conflict_in_iceberg_of_which_it_is_unknown_whether_it_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, landed: bool
+) -> None:
+    """A client of a catalog may repeat a request whose answer was lost, and meet its own commit."""
+    lab = Lab(str(tmp_path / "landing"), Iceberg(iceberg_catalog(tmp_path)), None)
+    await lab.land(1)
+    commit, failed = SqlCatalog.commit_table, list[bool]()
+
+    def repeated(catalog: SqlCatalog, *arguments: Any) -> Any:
+        if len(failed) < 2:
+            if landed:
+                commit(catalog, *arguments)
+            failed.append(True)
+            raise CommitFailedException
+        return commit(catalog, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", repeated)
+    told = await lab.land(3)
+    assert len(failed) == 2
+    assert (told.entries_behind, told.failure) == (0, "")
+    await lab.check()
+
+
+async def test_a_table_that_never_answers_stops(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lab.land(1)
+    answering = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr("fanout.landing.projections.table_projection._COMMIT_SECONDS", 0.5)
+        patch.setattr(lab.kind.commits, "newest", lambda _: answering.wait())
+        told = await lab.land(2)
+    answering.set()
+    assert (told.stopped, told.failure) == (True, "it does not answer for 0 s")
+    await lab.land()
+    await lab.check()
