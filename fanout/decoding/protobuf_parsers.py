@@ -20,6 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 from fanout.core.user_functions import is_interrupt
 from fanout.decoding.protobuf_columns import BadMessageError
 
+HandlerPool: Any
 try:
     from ptars import HandlerPool
 except ImportError:  # it has no builds for this machine

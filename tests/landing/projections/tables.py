@@ -16,7 +16,7 @@ import duckdb_extension_iceberg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyiceberg.catalog
-from pyiceberg.expressions import EqualTo
+from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.types import StringType
 
 from fanout.landing.lander import land
@@ -168,7 +168,7 @@ class Iceberg:
         table.overwrite(table.scan().to_arrow())
 
     def where(self, column: str, value: Any) -> list[int]:
-        found = self.open().scan(row_filter=EqualTo(column, value)).to_arrow()
+        found = self.open().scan(row_filter=EqualTo(term=Reference(column), value=value)).to_arrow()
         return sorted(found.column("sequence").to_pylist())
 
     def in_duckdb(self) -> pa.Table:
