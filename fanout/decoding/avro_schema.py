@@ -16,7 +16,7 @@ PRIMITIVES: Final = frozenset(
 )
 _MOST_NESTED: Final = 64
 # Of a schema whose types are written out where they are named.
-_MOST_TYPES: Final = 10_000
+_MOST_TYPES: Final = 20_000
 MISSING: Final = object()
 """The default of a field that has none."""
 

@@ -114,4 +114,7 @@ def test_the_examples_of_sinks_and_ids_name_what_exists(
     exec(SINKS, names)  # noqa: S102 - the page is ours
     rows = pa.RecordBatch.from_pydict({"id": [1], "amount": [0.5], "partitionKey": ["k"]})
     (found,) = names["encoded"]([rows])
-    assert found.to_pylist() == [{"data": b'{"id":1,"amount":0.5}', "partitionKey": "k"}]
+    assert found.to_pylist() == [{"partitionKey": "k", "data": b'{"id":1,"amount":0.5}'}]
+    names_of_spark = re.search(r'mapInArrow\(encoded, "(\w+) string, (\w+) binary"\)', SINKS)
+    assert names_of_spark is not None
+    assert found.schema.names == [*names_of_spark.groups()]  # Spark goes by their order
