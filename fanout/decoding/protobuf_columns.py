@@ -83,17 +83,15 @@ class Numbers(_ProtoKind):
         return _varint_sizes((numbers << 1) ^ (numbers >> 63) if self.is_zigzag else numbers)
 
     def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
-        numbers = _numbers(values)
-        if self.limits is not None and len(numbers):
-            least, most = self.limits
+        if self.limits is not None and len(values):
+            numbers, (least, most) = _numbers(values), self.limits
             if numbers.min() < least or numbers.max() > most:
                 bad = (numbers < least) | (numbers > most)
                 records.fail(bad, f"{self.path} is too large for {self.type}")
-                numbers = np.where(bad, 0, numbers)
-                values = pa.array(numbers, mask=_nulls(values))
+                values = pa.array(np.where(bad, 0, numbers), mask=_nulls(values))
         if self.names is None:
             return values if self.raw == self.type else values.cast(self.type, safe=False)
-        known = np.array(sorted(self.names), np.int64)
+        known, numbers = np.array(sorted(self.names), np.int64), _numbers(values)
         near = known.take(np.searchsorted(known, numbers), mode="clip")
         known = np.union1d(known, numbers[near != numbers])
         names = [self.names.get(number, str(number)) for number in known.tolist()]
@@ -256,9 +254,9 @@ def default_of(values: Values, value: Any) -> pa.Scalar:
 
 
 def _numbers(values: pa.Array, dtype: Any = None, more: int = 0) -> np.ndarray:
-    """Return the numbers in a column, any number where it is null; or `more` offsets of one."""
+    """Return the whole numbers in a column, any where it is null; or offsets, one more."""
     data = values.buffers()[1] or bytes(4 * more)
-    numbers = np.frombuffer(data, dtype or values.type.to_pandas_dtype())
+    numbers = np.frombuffer(data, dtype or str(values.type))
     return numbers[values.offset :][: len(values) + more]
 
 
