@@ -81,10 +81,11 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
 # - 250 for logs of Kafka that are cut off, sessions that end, and names with several addresses.
 # - 700 for offsets of members in transactions, calls that are repeated, and a demo of queues.
 # - 2,300 for typed records: JSON and Avro into columns, with a schema registry.
+# - 740 for Protobuf among typed records.
 # Then 8,200 went: private docstrings of one sentence, one engine for the demo and the crash
 # campaign, one error of another process, and 78 modules that were no concept of their own. Only a
 # new capability raises it.
-MAX_LINES, MAX_MODULES = 75_800, 441
+MAX_LINES, MAX_MODULES = 76_540, 441
 
 
 def test_the_wheel_does_not_grow_unnoticed(wheel: Path) -> None:
