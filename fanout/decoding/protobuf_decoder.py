@@ -12,8 +12,7 @@ import pyarrow as pa
 from fanout.core.sentence import Option
 from fanout.decoding.avro_cursors import Cursors
 from fanout.decoding.decoder import Decoder
-from fanout.decoding.protobuf_columns import MessageRows
-from fanout.decoding.protobuf_parsers import Parsers
+from fanout.decoding.protobuf_columns import MessageRows, Parsers
 from fanout.decoding.protobuf_schema import descriptor_set, find_message, messages_of, plan
 from fanout.decoding.registry import SchemaRegistry
 from fanout.errors import OptionError
@@ -69,21 +68,21 @@ class Protobuf(Decoder):
         files = descriptor_set(self.descriptor)
         object.__setattr__(self, "descriptor", files)
         object.__setattr__(self, "message", find_message(files, name).full_name)
-        self._plan()
+        _plan(files, self.message, self.times)
 
     async def fetch(self, payloads: pa.BinaryArray) -> None:
         """Ask the registry for the schemas of records that it was not asked for."""
         if self.registry is not None:
-            found = _frames(_cursors(payloads, {}))
+            _, found = _frames(payloads, {})
             await self.registry.load([number for number, _, _ in found])
 
     def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         """Return a struct for each payload, null for null, and why rows cannot be read."""
-        columns, parsers = self._plan()
+        columns, parsers = _plan(self.descriptor, self.message, self.times)  # type: ignore[arg-type]
         failures: dict[int, str] = {}
         bodies, rows = payloads, np.arange(len(payloads))
         if self.registry is not None:
-            cursors = self._without_frames(_cursors(payloads, failures))
+            cursors = self._without_frames(payloads, failures)
             bodies, rows = cursors.spans(cursors.positions, cursors.ends), cursors.rows
         elif payloads.null_count:
             bodies = payloads.drop_null()
@@ -97,14 +96,12 @@ class Protobuf(Decoder):
         places[rows] = np.arange(len(rows))
         return values.take(pa.array(places, mask=places < 0)), failures
 
-    def _plan(self) -> tuple[Messages, Parsers]:
-        return _plan(self.descriptor, self.message, self.times)  # type: ignore[arg-type]
-
-    def _without_frames(self, cursors: Cursors) -> Cursors:
+    def _without_frames(self, payloads: pa.BinaryArray, failures: dict[int, str]) -> Cursors:
         """Return the records of our message, behind their frames."""
         assert self.registry is not None, "there are no frames without a registry"
+        cursors, groups = _frames(payloads, failures)
         is_ours = np.zeros(len(cursors), bool)
-        for number, index, chosen in _frames(cursors):
+        for number, index, chosen in groups:
             found = self.registry.answer(number, "PROTOBUF")
             problem = found.problem or self._problem(number, found.schemas[-1], index)
             is_ours[chosen] = not problem
@@ -129,17 +126,15 @@ def _plan(files: bytes, name: str, times: bool) -> tuple[Messages, Parsers]:  # 
     return columns, Parsers(message, columns)
 
 
-def _cursors(payloads: pa.BinaryArray, failures: dict[int, str]) -> Cursors:
-    """Return cursors for the records that are there."""
+def _frames(
+    payloads: pa.BinaryArray, failures: dict[int, str]
+) -> tuple[Cursors, list[tuple[int, int, Ints]]]:
+    """Return cursors behind the frames; and each schema and first index with those that have it."""
     _, offsets, data = payloads.buffers()
     rows = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
     bounds = np.frombuffer(offsets or bytes(4), np.int32)[payloads.offset :].astype(np.int64)
     whole = np.frombuffer(data or b"\0", np.uint8)
-    return Cursors(whole, bounds[:-1][rows], bounds[1:][rows], rows, failures)
-
-
-def _frames(cursors: Cursors) -> list[tuple[int, int, Ints]]:
-    """Go behind the frames; return each schema and first index with the records that have them."""
+    cursors = Cursors(whole, bounds[:-1][rows], bounds[1:][rows], rows, failures)
     heads = cursors.data.take(cursors.positions[:, None] + np.arange(_HEAD), mode="clip")
     is_framed = (cursors.ends - cursors.positions > _HEAD) & (heads[:, 0] == 0)
     cursors.positions = cursors.positions + _HEAD
@@ -158,4 +153,5 @@ def _frames(cursors: Cursors) -> list[tuple[int, int, Ints]]:
     fine = np.flatnonzero(~np.isin(cursors.rows, list(cursors.failures)))
     keys, groups = np.unique(keys[fine], axis=0, return_inverse=True)
     groups = groups.reshape(-1)
-    return [(*key, fine[groups == group]) for group, key in enumerate(keys.tolist())]
+    found = [(*key, fine[groups == group]) for group, key in enumerate(keys.tolist())]
+    return cursors, found

@@ -32,9 +32,9 @@ _DECIMAL: Final = pa.decimal128(20, 0)
 _NUMBERS: Final = {
     1: (pa.float64(), pa.float64(), None, 8),
     2: (pa.float32(), pa.float32(), None, 4),
-    3: (pa.int64(), pa.int64(), None, None),
+    **dict.fromkeys((3, 18), (pa.int64(), pa.int64(), None, None)),
     4: (pa.uint64(), _DECIMAL, None, None),
-    5: (pa.int64(), pa.int32(), _INT32, None),
+    **dict.fromkeys((5, 17), (pa.int64(), pa.int32(), _INT32, None)),
     6: (pa.uint64(), _DECIMAL, None, 8),
     7: (pa.uint32(), pa.int64(), None, 4),
     8: (pa.int64(), pa.bool_(), (0, 1), None),
@@ -42,13 +42,10 @@ _NUMBERS: Final = {
     14: (pa.int64(), pa.string(), _INT32, None),
     15: (pa.int32(), pa.int32(), None, 4),
     16: (pa.int64(), pa.int64(), None, 8),
-    17: (pa.int64(), pa.int32(), _INT32, None),
-    18: (pa.int64(), pa.int64(), None, None),
 }
 _ZIGZAG: Final = {17, 18}
 _BYTES: Final = {9: pa.string(), 12: pa.binary()}
-_KINDS: Final = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-_WRAPPERS: Final = {f"google.protobuf.{kind}Value" for kind in _KINDS}
+_WRAPPERS: Final = "google/protobuf/wrappers.proto"
 _TIMES: Final = {
     "google.protobuf.Timestamp": ("timestamp", pa.timestamp("us", "UTC")),
     "google.protobuf.Duration": ("duration", pa.duration("us")),
@@ -72,14 +69,12 @@ def descriptor_set(given: object) -> bytes:
             files.file.extend(map(_from_base64, given))
         else:
             _add_file(files, given.DESCRIPTOR.file)  # type: ignore[attr-defined]
-    except OSError as error:
-        raise OptionError(Option("descriptor", given), " cannot be read: ", error) from error
     except (ValueError, DecodeError) as error:
         raise OptionError(
             "the registry has the schema as text alone: pass a descriptor set, which protoc "
             "writes with --include_imports --descriptor_set_out=FILE"
         ) from error
-    except AttributeError as error:
+    except (AttributeError, OSError) as error:
         raise OptionError(
             Option("descriptor", given),
             " must be a descriptor set as bytes, the path of its file, or the class of a message",
@@ -95,8 +90,10 @@ def find_message(files: bytes, name: str | None) -> Descriptor:
         for each in given:
             each.name = each.name or "schema.proto"
         there = {each.name for each in given}
-        known = [_proto(each) for each in _KNOWN if each.name not in there]
-        for each in (*known, *given):
+        known = [each for each in _KNOWN if each.name not in there]
+        for each in known:
+            pool.AddSerializedFile(each.serialized_pb)
+        for each in given:
             pool.Add(each)
     except (DecodeError, TypeError) as error:
         problem = " is no descriptor set, or lacks a file that it imports: "
@@ -128,16 +125,12 @@ def _from_base64(text: str) -> FileDescriptorProto:
     return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
 
 
-def _proto(file: FileDescriptor) -> FileDescriptorProto:
-    return FileDescriptorProto.FromString(file.serialized_pb)
-
-
 def _add_file(files: FileDescriptorSet, file: FileDescriptor) -> None:
     """Add a file behind those that it imports."""
     for each in file.dependencies:
         _add_file(files, each)
     if file.name not in {each.name for each in files.file}:
-        files.file.append(_proto(file))
+        file.CopyToProto(files.file.add())
 
 
 def plan(
@@ -159,7 +152,7 @@ def plan(
     fields = [_field(each, path, (*within, name), times=times) for each in message.fields]
     kind = pa.struct([(f.name, c.type) for f, c in zip(message.fields, fields, strict=True)])
     form = "struct"
-    if within and name in _WRAPPERS:
+    if within and message.file.name == _WRAPPERS:
         form, kind = "wrapper", fields[0].type
     elif within and times and name in _TIMES:
         form, kind = _TIMES[name]

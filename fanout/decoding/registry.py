@@ -292,13 +292,12 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def _named(descriptor: str, name: str) -> str:
     """Give a descriptor of Protobuf the name that it is imported by; the last name counts."""
-    data, size = name.encode(), len(name.encode())
+    data = name.encode()
+    more = b"\n" + bytes([len(data) & 0x7F | 0x80, len(data) >> 7]) + data
     try:
-        file = base64.b64decode(descriptor, validate=True)
-    except ValueError:
+        return base64.b64encode(base64.b64decode(descriptor, validate=True) + more).decode()
+    except ValueError:  # it is text
         return descriptor
-    more = b"\n" + bytes([size & 0x7F | 0x80, size >> 7]) + data
-    return base64.b64encode(file + more).decode()
 
 
 def _quoted(subject: str) -> str:

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 
-from fanout.decoding import Json, Protobuf, protobuf_decoder, protobuf_parsers
-from fanout.decoding.protobuf_parsers import Parsers
+from fanout.decoding import Json, Protobuf, protobuf_columns, protobuf_decoder
+from fanout.decoding.protobuf_columns import Parsers
 from fanout.errors import OptionError
 from tests.decoding.protobuf_schemas import (
     evolved,
@@ -284,6 +284,7 @@ def _example(strategy: Any, seed: int) -> bytes:
         ("TYPE_FIXED64", b"\x09" + b"\xff" * 8, 2**64 - 1),
         ("TYPE_INT32", b"\x08" + MOST, -1),
         ("TYPE_INT32", b"\x08\xff\xff\xff\xff\x0f", None),  # not -1, as Google's runtime has it
+        ("TYPE_INT32", b"\x08\xff\xff\xff\xff\xf7\xff\xff\xff\xff\x01", None),
         ("TYPE_INT64", b"\x08" + MOST, -1),
         ("TYPE_SINT64", b"\x08" + MOST, -(2**63)),
         ("TYPE_BOOL", b"\x08\x81\x00", True),
@@ -413,7 +414,7 @@ def test_few_bad_records_cost_no_look_at_each_of_the_others(
 
 
 def test_without_ptars_the_same_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protobuf_parsers, "HandlerPool", None)
+    monkeypatch.setattr(protobuf_columns, "HandlerPool", None)
     protobuf_decoder._plan.cache_clear()
     try:
         assert read(Protobuf(ORDER_CLASS), *BODIES * 10) == (ROWS * 10, {})
@@ -433,7 +434,7 @@ message_type { name: "Two" field { name: "a" number: 1 type: TYPE_INT32 label: L
     [
         ({"descriptor": 5}, "descriptor=5 must be a descriptor set as bytes, the path of its file"),
         ({"descriptor": int}, " must be a descriptor set as bytes"),
-        ({"descriptor": "/nowhere/x"}, "descriptor='/nowhere/x' cannot be read: "),
+        ({"descriptor": "/nowhere/x"}, "descriptor='/nowhere/x' must be a descriptor set as bytes"),
         (
             {"descriptor": b"\xff"},
             "descriptor is no descriptor set, or lacks a file that it imports: ",
