@@ -180,5 +180,5 @@ class _Delta:
         return deltalake.Schema.from_arrow(pa.schema([*self._columns, *partitions]))
 
 
-def _partition(path: str) -> dict[str, str]:
+def _partition(path: str) -> dict[str, str | None]:
     return {_DATE: path.partition("/")[0].removeprefix(f"{_DATE}=")}
