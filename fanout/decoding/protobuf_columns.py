@@ -24,6 +24,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from fanout.core.user_functions import is_interrupt
 
+HandlerPool: Any
 try:
     from ptars import HandlerPool
 except ImportError:  # it has no builds for this machine

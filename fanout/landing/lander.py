@@ -77,8 +77,8 @@ class Landing:
         log: The entries.
         retention: Deletes what is too old.
         spark_log: By which Spark reads it; None where Spark has no name for its location.
-        tables: The tables that name its files.
         partition_by_date: The column by whose date files are put into directories.
+        tables: The tables that name its files.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Landing:
         *,
         retention: Retention,
         spark_log: SparkLog | None,
-        tables: Sequence[TableProjection],
         partition_by_date: str | None,
+        tables: Sequence[TableProjection] = (),
     ) -> None:
         self._stream = stream
         self._filler = filler

@@ -16,7 +16,7 @@ import duckdb_extension_iceberg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyiceberg.catalog
-from pyiceberg.expressions import EqualTo, Reference
+import pyiceberg.expressions
 from pyiceberg.types import StringType
 
 from fanout.landing.lander import land
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from fanout.core.statistics import TableStatistics
     from fanout.landing.projections.delta import DeltaTable
     from fanout.landing.projections.iceberg import IcebergTable
+
+
+EXPRESSIONS: Any = pyiceberg.expressions  # its types ask for keywords that it refuses
 
 
 class Kind(Protocol):
@@ -61,7 +64,7 @@ def duckdb_table(statement: str) -> pa.Table:
     """Return what DuckDB answers."""
     with duckdb.connect() as connection:
         for extension in (duckdb_extension_avro, duckdb_extension_delta, duckdb_extension_iceberg):
-            (file,) = Path(extension.__file__).parent.rglob("*.duckdb_extension")
+            (file,) = Path(str(extension.__file__)).parent.rglob("*.duckdb_extension")
             connection.execute(f"LOAD '{file}'")
         return connection.sql(statement).to_arrow_table()
 
@@ -112,6 +115,9 @@ class Delta:
 
     def compact(self) -> None:
         self.open().optimize.compact()
+
+    def vacuum(self) -> None:
+        self.open().vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
     def make(self) -> None:
         deltalake.DeltaTable.create(f"{self.root}/segments", SCHEMA)
@@ -168,7 +174,7 @@ class Iceberg:
         table.overwrite(table.scan().to_arrow())
 
     def where(self, column: str, value: Any) -> list[int]:
-        found = self.open().scan(row_filter=EqualTo(term=Reference(column), value=value)).to_arrow()
+        found = self.open().scan(row_filter=EXPRESSIONS.EqualTo(column, value)).to_arrow()
         return sorted(found.column("sequence").to_pylist())
 
     def in_duckdb(self) -> pa.Table:
