@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from fanout.core.source import Source
     from fanout.testing.kafka.broker import KafkaBroker
     from tests.spark.dataframe.conftest import Runs
-    from tests.support.manual_source import ManualSource
+
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +40,7 @@ class Landing:
         self.spark = spark
         self.root = root
 
-    def read(self, source: ManualSource, **how: Any) -> DataFrame:
+    def read(self, source: Source, **how: Any) -> DataFrame:
         """Land and read with one lander: one of the two cores is left for the batches."""
         options = {"maxWait": 0, "reader": "sessions"} | how.pop("options", {})
         chosen = {"landers": 1} | how
