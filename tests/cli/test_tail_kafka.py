@@ -10,9 +10,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.cli.test_tail import ready, running, tail, values
+from tests.support.avro_records import ORDER, ORDERS, framed, written
 from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.topics import Topic
 from tests.support.patience import PATIENCE
+from tests.support.schema_registry import embedded_registry
 
 if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
@@ -36,6 +38,23 @@ def shown(capfd: pytest.CaptureFixture[str]) -> Any:
         return capfd.readouterr().out.splitlines()
 
     return run
+
+
+def test_avro_is_shown_by_the_newest_schema_of_the_topic(
+    kafka_broker: KafkaBroker, shown: Any
+) -> None:
+    topic = Topic(kafka_broker)
+    with embedded_registry() as registry:
+        number = registry.register(f"{topic.name}-value", ORDER)
+        payloads = framed(number, written(ORDER, ORDERS))
+        topic.write([{"key": b"k", "value": each, "headers": [("a", b"1")]} for each in payloads])
+        topic.write([{"key": b"k", "value": None}])
+        command = [f"kafka://{topic.name}", "--since", "10m", "--max", "11", "--json"]
+        lines = shown(*command, "--decode", "avro", "--registry", registry.url)
+    rows = [json.loads(line) for line in lines]
+    assert [row["value"] for row in rows] == [*ORDERS, None]
+    assert [row["offset"] for row in rows] == [*range(11)]
+    assert (rows[0]["key"], rows[0]["headers"]) == ("k", [{"key": "a", "value": "1"}])
 
 
 @pytest.mark.long

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from fanout.decoding import Json
 from fanout.errors import ServiceError
+from fanout.kafka import Cluster, KafkaSource
 from fanout.spark import read_stream
 from fanout.spark.dataframe import driver_landings
 from tests.spark.dataframe.test_read_stream import filled
 from tests.spark.dataframe.triggers import needs_trigger
+from tests.support.kafka.topics import PLAINTEXT, Topic
 from tests.support.spark.harness import eventually
 
 if TYPE_CHECKING:
@@ -22,8 +25,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from fanout.core.source import Source
+    from fanout.testing.kafka.broker import KafkaBroker
     from tests.spark.dataframe.conftest import Runs
-    from tests.support.manual_source import ManualSource
+
 
 pytestmark = pytest.mark.spark
 
@@ -35,7 +40,7 @@ class Landing:
         self.spark = spark
         self.root = root
 
-    def read(self, source: ManualSource, **how: Any) -> DataFrame:
+    def read(self, source: Source, **how: Any) -> DataFrame:
         """Land and read with one lander: one of the two cores is left for the batches."""
         options = {"maxWait": 0, "reader": "sessions"} | how.pop("options", {})
         chosen = {"landers": 1} | how
@@ -107,3 +112,30 @@ def test_the_error_of_a_source_ends_the_query(landing: Landing, runs: Runs) -> N
 def test_too_few_cores_end_the_query(landing: Landing, runs: Runs) -> None:
     with pytest.raises(StreamingQueryException, match=r"landers=2 need 3 cores, .* use 1 at most"):
         runs.run(landing.read(filled(5), landers=2))
+
+
+@pytest.mark.long
+@needs_trigger
+def test_landers_read_with_the_schema_of_before(
+    landing: Landing, kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    topic = Topic(kafka_broker)
+
+    def rows(decode: Json) -> list[dict[str, Any]]:
+        cluster = Cluster(kafka_broker.bootstrap_servers, security=PLAINTEXT)
+        source = KafkaSource(cluster=cluster, topics=topic.name, start="earliest", decode=decode)
+        found: list[Any] = []
+
+        def take(frame: DataFrame, _: int) -> None:
+            found.extend(frame.drop("topic", "partition", "offset").collect())
+
+        frame = landing.read(source, options={"newColumns": "ignore"})
+        writer = frame.writeStream.foreachBatch(take).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.awaitTermination(100)
+        return [row.asDict() for row in found]
+
+    topic.write([{"value": b'{"id": 1, "name": "a"}'}])
+    assert rows(Json("id BIGINT, name STRING")) == [{"id": 1, "name": "a"}]
+    topic.write([{"value": b'{"id": 2, "name": "b", "more": 2}'}])
+    assert rows(Json("more INT, id BIGINT")) == [{"id": 2, "name": "b"}]
