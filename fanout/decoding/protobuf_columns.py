@@ -312,11 +312,12 @@ class Parsers:
             return None
         try:
             batch = self._handler.array_to_record_batch(payloads)
+            arrays = [batch.column(each.name) for each in self._columns.raw]
+            return pa.StructArray.from_arrays(arrays, fields=list(self._columns.raw))
         except BaseException as error:
             if is_interrupt(error):
                 raise
             return None  # it panics, too
-        return pa.StructArray.from_arrays(batch.columns, fields=list(self._columns.raw))
 
     def _one_by_one(
         self, payloads: pa.BinaryArray, rows: Ints
