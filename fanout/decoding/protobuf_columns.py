@@ -256,7 +256,7 @@ class Messages(_ProtoKind):
 
     def parsed(self, value: Any) -> Any:
         unknown = {f"f{each.field_number}" for each in UnknownFieldSet(value)}
-        for each in self.fields:
+        for each in self.fields if unknown else ():
             if each.name in unknown:
                 raise BadMessageError(f"{each.values.path} has another type than in the descriptor")
         if unknown and self.form == "entry":
