@@ -166,10 +166,9 @@ class Field:
             records.fail(_nulls(values), f"{self.values.path} is required, and not there")
         return array if self.default is None else array.fill_null(self.default)
 
-    def parsed(self, message: Any) -> Any:
-        """Return what Google's runtime has parsed."""
-        there = message.HasField(self.name)
-        return self.values.parsed(getattr(message, self.name)) if there else None
+    def parsed(self, value: Any) -> Any:
+        """Return what Google's runtime has parsed; None is for nothing."""
+        return None if value is None else self.values.parsed(value)
 
 
 @dataclass(slots=True)
@@ -204,8 +203,8 @@ class Repeated(Field):
             np.cumsum(np.bincount(owners[last], minlength=len(values)), out=offsets[1:])
         return pa.MapArray.from_arrays(pa.array(offsets), *items.flatten(), type=self.type)
 
-    def parsed(self, message: Any) -> Any:
-        return [self.values.parsed(each) for each in getattr(message, self.name)]
+    def parsed(self, value: Any) -> Any:
+        return [self.values.parsed(each) for each in value or ()]
 
 
 @dataclass(slots=True)
@@ -257,12 +256,13 @@ class Messages(_ProtoKind):
 
     def parsed(self, value: Any) -> Any:
         unknown = {f"f{each.field_number}" for each in UnknownFieldSet(value)}
-        for each in self.fields:
+        for each in self.fields if unknown else ():
             if each.name in unknown:
                 raise BadMessageError(f"{each.values.path} has another type than in the descriptor")
         if unknown and self.form == "entry":
             raise BadMessageError(f"{self.path} has more than a key and a value")
-        return {each.name: each.parsed(value) for each in self.fields}
+        found = {field.name: each for field, each in value.ListFields()}
+        return {each.name: each.parsed(found.get(each.name)) for each in self.fields}
 
 
 class Parsers:
@@ -313,11 +313,12 @@ class Parsers:
             return None
         try:
             batch = self._handler.array_to_record_batch(payloads)
+            arrays = [batch.column(each.name) for each in self._columns.raw]
+            return pa.StructArray.from_arrays(arrays, fields=list(self._columns.raw))
         except BaseException as error:
             if is_interrupt(error):
                 raise
             return None  # it panics, too
-        return pa.StructArray.from_arrays(batch.columns, fields=list(self._columns.raw))
 
     def _one_by_one(
         self, payloads: pa.BinaryArray, rows: Ints
