@@ -223,23 +223,27 @@ class SchemaOptions:
     """The options of a command that turn records into columns; typer shows each with its help."""
 
     decode: Annotated[
-        str | None, typed("Turn what is in records into columns.", metavar="json|avro")
+        str | None, typed("Turn what is in records into columns.", metavar="json|avro|protobuf")
     ] = None
     schema: Annotated[
         str | None,
         typed(
             "The schema to read with: 'id BIGINT, name STRING' or a JSON Schema for json, an .avsc "
-            "file for avro.",
+            "file for avro, a descriptor set for protobuf.",
             metavar="FILE|TEXT",
         ),
     ] = None
     registry: Annotated[
         str | None,
         typed(
-            "The registry that has the schemas of avro; a bearer token is in the environment "
-            f"variable {REGISTRY_SECRETS['registry_token']}.",
+            "The registry that has the schemas of avro or protobuf; a bearer token is in the "
+            f"environment variable {REGISTRY_SECRETS['registry_token']}.",
             metavar="URL",
         ),
+    ] = None
+    message: Annotated[
+        str | None,
+        typed("The full name of the message of protobuf, where the schema has several."),
     ] = None
     subject: Annotated[
         str | None,

@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout._secret_variables import REGISTRY_SECRETS
 from fanout.core.sentence import Option, Sentence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fanout.decoding.decoder import Decoder
 
-_FORMATS: Final = ("json", "avro")
+_FORMATS: Final = ("json", "avro", "protobuf")
 # What is in the text of a schema, and rarely in the name of a file.
 _TEXT: Final = re.compile(r'[\s:{\["]')
 _URL: Final = "registry"
@@ -36,6 +36,7 @@ class DecodeOptions:
     decode: str | None = None  # the format; without it there is no decoder
     schema: str | None = None  # its text, or the name of its file
     registry: str | None = None  # the address of a schema registry
+    message: str | None = None  # the full name of the message of Protobuf
     subject: str | None = None  # whose newest schema is read with; the one of the topic if left out
     columns: Sequence[str] = ()
     into: str | None = None
@@ -57,14 +58,21 @@ class DecodeOptions:
             self._refuse_all()
             return None
         if self.decode not in _FORMATS:
-            raise OptionError(Option("decode", self.decode), f" must be {' or '.join(_FORMATS)}")
-        if self.decode == "avro":
+            raise OptionError(Option("decode", self.decode), f" must be {', '.join(_FORMATS)}")
+        if self.message is not None and self.decode != "protobuf":
+            raise OptionError(Option("message"), " is for ", Option("decode", "protobuf"))
+        if self.decode != "json":
             registry = self._registry()
-            schema = self._latest(registry, topics) if self.schema is None else _text(self.schema)
-            return Avro(schema, registry=registry, columns=self.columns, into=self.into)
+            latest = self._latest(registry, topics) if self.schema is None else None
+            kept: Any = {"registry": registry, "columns": self.columns, "into": self.into}
+            if self.decode == "avro":
+                return Avro(latest or _text(str(self.schema)), **kept)
+            from fanout.decoding import Protobuf  # noqa: PLC0415 - its libraries are an extra
+
+            return Protobuf(latest or _file(str(self.schema)), self.message, **kept)
         for each in fields(self):
             if each.name.startswith((_URL, "subject")) and getattr(self, each.name) is not None:
-                raise OptionError(Option(each.name), " is for ", Option("decode", "avro"))
+                raise OptionError(Option(each.name), " is for avro and protobuf")
         if self.schema is None:
             example = ", such as 'id BIGINT, name STRING'"
             raise OptionError(Option("decode", "json"), " needs ", Option("schema"), example)
@@ -102,7 +110,7 @@ class DecodeOptions:
     def _latest(self, registry: SchemaRegistry | None, topics: Sequence[str]) -> Schemas:
         if registry is None:
             raise OptionError(
-                Option("decode", "avro"), " needs ", Option("schema"), " or ", Option(_URL)
+                Option("decode", self.decode), " needs ", Option("schema"), " or ", Option(_URL)
             )
         if self.subject is not None:
             return registry.latest(self.subject)
@@ -118,6 +126,16 @@ class DecodeOptions:
 
 def _in_these_options(option: Option) -> Option:
     return Option(_URL if option.name == "url" else _PREFIX + option.name)
+
+
+def _file(schema: str) -> str:
+    if not Path(schema).is_file():
+        raise OptionError(
+            Option("schema", schema),
+            " is no file: for protobuf it is what protoc writes with "
+            "--include_imports --descriptor_set_out=FILE",
+        )
+    return schema
 
 
 def _text(schema: str) -> str:

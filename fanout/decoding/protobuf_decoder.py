@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import base64
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _HEAD: Final = 5
 _MOST_INDEXES: Final = 16
 _INDEX: Final = "the index of the message"
+# How a schema begins that is stored.
+_STORED: Final = "protobuf "
 _NO_FRAME: Final = "it does not begin with 0, the id of a schema and the index of a message"
 
 
@@ -69,6 +72,19 @@ class Protobuf(Decoder):
         object.__setattr__(self, "descriptor", files)
         object.__setattr__(self, "message", find_message(files, name).full_name)
         _plan(files, self.message, self.times)
+
+    @property
+    def reader(self) -> str:
+        """The schema that it reads with."""
+        assert isinstance(self.descriptor, bytes), "it is serialized"
+        return f"{_STORED}{self.message} {base64.b64encode(self.descriptor).decode()}"
+
+    def reading(self, reader: str) -> Protobuf:
+        """Return a decoder that reads with a stored schema."""
+        if not reader.startswith(_STORED):
+            return self
+        message, files = reader.removeprefix(_STORED).split(" ")
+        return replace(self, descriptor=base64.b64decode(files), message=message)
 
     async def fetch(self, payloads: pa.BinaryArray) -> None:
         """Ask the registry for the schemas of records that it was not asked for."""

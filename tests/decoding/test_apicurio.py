@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -20,7 +20,7 @@ from tests.decoding.test_registry import LATER
 from tests.support.avro_records import ORDER, ORDERS, framed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # Confluent's client leaves sockets open.
 pytestmark = [
@@ -35,7 +35,9 @@ def apicurio() -> Iterator[str]:
         yield url
 
 
-def test_schemas_that_evolve_and_refer_to_others_are_read_from_apicurio(apicurio: str) -> None:
+def test_schemas_that_evolve_and_refer_to_others_are_read_from_apicurio(
+    apicurio: str, confluents_client: Callable[[str], Any]
+) -> None:
     confluent = pytest.importorskip("confluent_kafka.schema_registry")
     avro = pytest.importorskip("confluent_kafka.schema_registry.avro")
     from confluent_kafka.serialization import (  # noqa: PLC0415
@@ -43,7 +45,7 @@ def test_schemas_that_evolve_and_refer_to_others_are_read_from_apicurio(apicurio
         SerializationContext,
     )
 
-    client = confluent.SchemaRegistryClient({"url": apicurio})
+    client = confluents_client(apicurio)
     context = SerializationContext("orders", MessageField.VALUE)
     old = avro.AvroSerializer(client, json.dumps(ORDER))
     new = avro.AvroSerializer(client, json.dumps(LATER))
@@ -66,7 +68,9 @@ def test_schemas_that_evolve_and_refer_to_others_are_read_from_apicurio(apicurio
     )
 
 
-def test_messages_of_protobuf_are_read_with_apicurio(apicurio: str) -> None:
+def test_messages_of_protobuf_are_read_with_apicurio(
+    apicurio: str, confluents_client: Callable[[str], Any]
+) -> None:
     confluent = pytest.importorskip("confluent_kafka.schema_registry")
     protobuf = pytest.importorskip("confluent_kafka.schema_registry.protobuf")
     from confluent_kafka.serialization import (  # noqa: PLC0415
@@ -74,7 +78,7 @@ def test_messages_of_protobuf_are_read_with_apicurio(apicurio: str) -> None:
         SerializationContext,
     )
 
-    client = confluent.SchemaRegistryClient({"url": apicurio})
+    client = confluents_client(apicurio)
     serialize = protobuf.ProtobufSerializer(ORDER_CLASS, client)
     context = SerializationContext("messages", MessageField.VALUE)
     payloads = [serialize(each, context) for each in MESSAGES]
@@ -89,8 +93,9 @@ def test_messages_of_protobuf_are_read_with_apicurio(apicurio: str) -> None:
         )
 
 
-def test_schemas_are_registered_and_found_at_apicurio(apicurio: str) -> None:
-    confluent = pytest.importorskip("confluent_kafka.schema_registry")
+def test_schemas_are_registered_and_found_at_apicurio(
+    apicurio: str, confluents_client: Callable[[str], Any]
+) -> None:
     avro = pytest.importorskip("confluent_kafka.schema_registry.avro")
     from confluent_kafka.serialization import (  # noqa: PLC0415
         MessageField,
@@ -110,7 +115,7 @@ def test_schemas_are_registered_and_found_at_apicurio(apicurio: str) -> None:
     orders = Avro(ORDER, registry=registry, schema_id=number)
     columns = pa.array(ORDERS, orders.read(pa.array([], pa.binary()))[0].type)
     encoded = orders.encode(pa.RecordBatch.from_struct_array(columns))["value"].to_pylist()
-    deserialize = avro.AvroDeserializer(confluent.SchemaRegistryClient({"url": apicurio}))
+    deserialize = avro.AvroDeserializer(confluents_client(apicurio))
     context = SerializationContext("sent", MessageField.VALUE)
     assert [deserialize(each, context) for each in encoded] == ORDERS
     assert read(orders, *encoded) == (ORDERS, {})

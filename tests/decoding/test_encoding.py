@@ -363,14 +363,15 @@ def test_json_skips_and_writes_frames() -> None:
         assert all(reason.startswith("it does not begin with") for reason in problems.values())
 
 
-def test_what_confluents_own_serializer_of_json_writes_is_read() -> None:
+def test_what_confluents_own_serializer_of_json_writes_is_read(
+    confluents_client: Callable[[str], Any],
+) -> None:
     confluent = pytest.importorskip("confluent_kafka.schema_registry.json_schema")
-    from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
     from confluent_kafka.serialization import MessageField, SerializationContext  # noqa: PLC0415
 
     schema = {"title": "o", "type": "object", "properties": {"id": {"type": "integer"}}}
     with embedded_registry() as embedded:
-        client = SchemaRegistryClient({"url": embedded.url})
+        client = confluents_client(embedded.url)
         serialize = confluent.JSONSerializer(json.dumps(schema), client)
         context = SerializationContext("orders", MessageField.VALUE)
         sent = [serialize({"id": n}, context) for n in range(5)]
@@ -402,16 +403,17 @@ def test_a_schema_is_registered_and_found() -> None:
             registry.id_of("orders-value", ('"long"', '"int"'))
 
 
-def test_confluents_own_deserializer_reads_what_is_written() -> None:
+def test_confluents_own_deserializer_reads_what_is_written(
+    confluents_client: Callable[[str], Any],
+) -> None:
     confluent = pytest.importorskip("confluent_kafka.schema_registry.avro")
-    from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
     from confluent_kafka.serialization import MessageField, SerializationContext  # noqa: PLC0415
 
     with embedded_registry() as embedded:
         registry = SchemaRegistry(embedded.url)
         number = registry.id_of("orders-value", ORDER, register=True)
         encoded = Avro(ORDER, registry=registry, schema_id=number).encode(of(ORDER, *ORDERS))
-        deserialize = confluent.AvroDeserializer(SchemaRegistryClient({"url": embedded.url}))
+        deserialize = confluent.AvroDeserializer(confluents_client(embedded.url))
         context = SerializationContext("orders", MessageField.VALUE)
         assert [deserialize(each, context) for each in payloads(encoded)] == ORDERS
 

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import fanout
-from fanout.decoding import Avro, Json, SchemaRegistry
+from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.log.columns import landed_schema
 from fanout.landing.storage.local_storage import LocalStorage
+from tests.decoding.protobuf_schemas import parse
 from tests.decoding.test_avro import single_object
 from tests.support.avro_records import framed, written
 from tests.support.kinesis.reading import Stream
@@ -192,6 +193,28 @@ def test_json_adds_columns_and_ignores_them(landed: Landed) -> None:
     landed.put(b'{"id": 4, "name": "d", "more": 4}')
     landed.run(Json("id BIGINT"), "ignore")
     assert landed.rows()[-1] == {"id": 4, "name": "d", "more": 4}
+
+
+def test_messages_add_columns_and_ignore_them(landed: Landed) -> None:
+    fields = [
+        'field { name: "id" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL }',
+        'field { name: "paid" number: 2 type: TYPE_BOOL label: LABEL_OPTIONAL }',
+    ]
+    one, two = (
+        Protobuf(
+            parse(f'name: "o.proto" syntax: "proto3" message_type {{ name: "O" {each} }}'), "O"
+        )
+        for each in (fields[0], "".join(fields))
+    )
+    assert two.reading(one.reader) == one
+    landed.put(b"\x08\x07")
+    landed.run(one)
+    landed.put(b"\x08\x08\x10\x01")
+    landed.run(two, "ignore")
+    assert landed.rows() == [{"id": 7}, {"id": 8}]
+    landed.put(b"\x08\x09\x10\x01")
+    landed.run(two)
+    assert landed.rows()[1:] == [{"id": 8, "paid": None}, {"id": 9, "paid": True}]
 
 
 def test_single_objects_are_read_with_the_schema_of_before(landed: Landed) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.cli.service_options import SchemaOptions
-from fanout.decoding import Avro, Json, SchemaRegistry
+from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
 from fanout.decoding.options import DecodeOptions
 from fanout.errors import OptionError, RetryLaterError
+from tests.decoding.test_protobuf import FILES
 from tests.support.avro_records import ORDER
 from tests.support.schema_registry import embedded_registry
 
@@ -80,17 +81,32 @@ def test_secrets_are_in_the_environment(
 URL = "https://registry:8081"
 
 
+def test_a_descriptor_set_is_a_file_and_a_message_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "orders.desc"
+    file.write_bytes(FILES)
+    given = DecodeOptions(decode="protobuf", schema=str(file), message="shop.Item", into="item")
+    assert given.decoder(["orders"]) == Protobuf(FILES, "shop.Item", into="item")
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
         ({"schema": DDL}, "schema is about decode: give both"),
         ({"columns": ["key"]}, "columns is about decode: give both"),
-        ({"decode": "xml"}, "decode='xml' must be json or avro"),
+        ({"decode": "xml"}, "decode='xml' must be json, avro, protobuf"),
         (
             {"decode": "json"},
             "decode='json' needs schema, such as 'id BIGINT, name STRING'",
         ),
-        ({"decode": "json", "schema": DDL, "registry": URL}, "registry is for decode='avro'"),
+        ({"decode": "json", "schema": DDL, "registry": URL}, "registry is for avro and protobuf"),
+        ({"decode": "json", "schema": DDL, "message": "a.B"}, "message is for decode='protobuf'"),
+        (
+            {"decode": "protobuf", "schema": "gone.desc"},
+            (
+                "schema='gone.desc' is no file: for protobuf it is what protoc writes with "
+                "--include_imports --descriptor_set_out=FILE"
+            ),
+        ),
         ({"decode": "avro"}, "decode='avro' needs schema or registry"),
         (
             {"decode": "avro", "registry_ca_file": "ca.pem"},

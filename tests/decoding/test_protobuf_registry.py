@@ -28,7 +28,7 @@ from tests.support.kinesis.reading import Stream
 from tests.support.schema_registry import EmbeddedRegistry, embedded_registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from fanout.testing.kinesis.server import KinesisServer
@@ -164,15 +164,16 @@ def test_a_registry_that_has_texts_alone_is_named(embedded: EmbeddedRegistry) ->
         Protobuf(SchemaRegistry(embedded.url).latest("orders-value"), "shop.Order")
 
 
-def test_what_confluents_own_serializer_writes_is_read(embedded: EmbeddedRegistry) -> None:
+def test_what_confluents_own_serializer_writes_is_read(
+    embedded: EmbeddedRegistry, confluents_client: Callable[[str], Any]
+) -> None:
     confluent = pytest.importorskip("confluent_kafka.schema_registry.protobuf")
-    from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
     from confluent_kafka.serialization import (  # noqa: PLC0415
         MessageField,
         SerializationContext,
     )
 
-    client = SchemaRegistryClient({"url": embedded.url})
+    client = confluents_client(embedded.url)
     serialize = confluent.ProtobufSerializer(ORDER_CLASS, client)
     context = SerializationContext("orders", MessageField.VALUE)
     payloads = [serialize(each, context) for each in ORDERS]

@@ -21,7 +21,7 @@ from tests.support.kinesis.reading import Stream
 from tests.support.schema_registry import EmbeddedRegistry, embedded_registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fanout.testing.kinesis.server import KinesisServer
 
@@ -296,15 +296,16 @@ async def test_a_stream_waits_for_the_registry_and_asks_it_off_the_loop(
     assert threading.main_thread() not in threads
 
 
-def test_what_confluents_own_serializer_writes_is_read(embedded: EmbeddedRegistry) -> None:
+def test_what_confluents_own_serializer_writes_is_read(
+    embedded: EmbeddedRegistry, confluents_client: Callable[[str], Any]
+) -> None:
     confluent = pytest.importorskip("confluent_kafka.schema_registry.avro")
-    from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
     from confluent_kafka.serialization import (  # noqa: PLC0415
         MessageField,
         SerializationContext,
     )
 
-    client = SchemaRegistryClient({"url": embedded.url})
+    client = confluents_client(embedded.url)
     serialize = confluent.AvroSerializer(client, json.dumps(ORDER))
     context = SerializationContext("orders", MessageField.VALUE)
     payloads = [serialize(row, context) for row in ORDERS]

@@ -39,6 +39,7 @@ _DECODE: Final = {
     "decode": "decode",
     "schema": "schema",
     "schemaRegistryUrl": "registry",
+    "message": "message",
     "subject": "subject",
     "schemaRegistryUsername": "registry_username",
     "schemaRegistryCaFile": "registry_ca_file",

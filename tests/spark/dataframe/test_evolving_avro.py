@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import uuid
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -93,13 +93,16 @@ class Producers:
     def __init__(self, topic: Topic, registry: EmbeddedRegistry) -> None:
         confluent = pytest.importorskip("confluent_kafka.schema_registry")
         avro = pytest.importorskip("confluent_kafka.schema_registry.avro")
-        client = confluent.SchemaRegistryClient({"url": registry.url})
+        self._client = confluent.SchemaRegistryClient({"url": registry.url})
         self._serializers = [
-            avro.AvroSerializer(client, json.dumps(schema(version)))
+            avro.AvroSerializer(self._client, json.dumps(schema(version)))
             for version in range(len(FIELDS))
         ]
         self._topic = topic
         self.sent: Rows = {}
+
+    def close(self) -> None:
+        self._client.close()
 
     def send(self, version: int, count: int) -> None:
         from confluent_kafka.serialization import (  # noqa: PLC0415 - an optional library
@@ -189,8 +192,7 @@ def test_typed_rows_are_equal_to_what_was_sent(
     def more_than(before: int) -> bool:
         return batches() > before
 
-    with embedded_registry() as registry:
-        producers = Producers(topic, registry)
+    with embedded_registry() as registry, closing(Producers(topic, registry)) as producers:
         lander = Lander(topic, registry, tmp_path)
         for version in range(len(FIELDS)):
             producers.send(version, 30)
@@ -265,12 +267,12 @@ def test_the_example_of_the_page_reads_a_topic_into_columns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     del spark  # the example gets it
-    *_, example = python_blocks("typed-records.md")
+    (example,) = [each for each in python_blocks("typed-records.md") if "readStream" in each]
     assert len([line for line in example.splitlines() if line]) <= 15
     topic = Topic(kafka_broker, partitions=PARTITIONS)
     monkeypatch.chdir(tmp_path)
-    with embedded_registry() as registry:
-        Producers(topic, registry).send(3, 2)
+    with embedded_registry() as registry, closing(Producers(topic, registry)) as producers:
+        producers.send(3, 2)
         for there, here in (
             ("localhost:9092", kafka_broker.bootstrap_servers),
             ("http://localhost:8081", registry.url),
