@@ -14,7 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.landing.lander import land
+from fanout.landing.log.columns import LandedColumns
 from fanout.landing.projections.delta_statistics import delta_statistics
+from fanout.landing.projections.table_projection import NamedFiles
+from fanout.landing.storage.opening import open_files
 from tests.landing.projections.tables import Delta, Iceberg, Kind, iceberg_catalog
 from tests.support.manual_source import SCHEMA
 from tests.support.shaped_source import ShapedSource
@@ -170,6 +173,19 @@ async def test_directories_by_date_are_partitions(kind: Kind, tmp_path: Path) ->
     assert [row["time"].timestamp() * 1000 for row in found] == at
     if isinstance(kind, Delta):
         assert [str(row["date"]) for row in found] == ["1970-01-01", "1970-01-03", "2024-10-04"]
+    assert rows(await asyncio.to_thread(kind.in_duckdb)) == found
+    gone = "segments/date=1970-01-03/run-000001-00000001.parquet"
+    await asyncio.to_thread(remove, kind, tmp_path, gone, "segments/none.parquet")
+    left = rows(await asyncio.to_thread(kind.in_duckdb))
+    assert left == [found[0], found[2]] == rows(await asyncio.to_thread(kind.read))
+
+
+def remove(kind: Kind, tmp_path: Path, *names: str) -> None:
+    columns = LandedColumns(TimedSource.schema, by_date=True, date_of="time")
+    files = NamedFiles(open_files(str(tmp_path / "landing"), None), {}, columns)
+    table = kind.option().open(files)
+    table.newest()
+    table.remove(names)
 
 
 def statistics_of(table: pa.Table, **options: Any) -> dict[str, Any]:
