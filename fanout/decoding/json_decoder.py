@@ -22,6 +22,8 @@ from fanout.decoding.json_schema import parse_json_schema
 from fanout.decoding.pieces import written
 from fanout.errors import OptionError
 
+# Without a stop, Arrow sizes a buffer by one that overflows.
+_MOST_BYTES: Final = (1 << 31) - 1
 # How a schema begins that is stored.
 _STORED: Final = "json "
 _ATOMS: Final = (
@@ -90,7 +92,7 @@ class Json(Decoder):
             )
             bad = pc.indices_nonzero(pc.invert(framed)).to_pylist()
             problems |= dict.fromkeys(bad, missing)
-            payloads = pc.if_else(framed, pc.binary_slice(payloads, size), None)
+            payloads = pc.if_else(framed, pc.binary_slice(payloads, size, _MOST_BYTES), None)
         found, others = _columns(self.schema).read(payloads)
         return found, {**others, **problems}
 

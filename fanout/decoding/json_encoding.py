@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _ESCAPED: Final = b'\\"'
 _SPACE: Final = 0x20
 _LAST_YEAR: Final = 9999
+# The days of the years 1 to 9999, from 1970 on, and how many units a day has.
+_FIRST_DAY: Final = -719_162
+_LAST_DAY: Final = 2_932_896
+_A_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
 def json_pieces(field: pa.Field, values: pa.Array, path: str, rows: Rows) -> list[Piece]:
@@ -88,8 +92,10 @@ def _escaped(texts: pa.StringArray) -> pa.BinaryArray:
 
 def _time(values: pa.Array, path: str, rows: Rows) -> pa.BinaryArray:
     """Return times as ISO 8601 has them, in UTC where they have a zone."""
-    years = pc.year(values).to_numpy(zero_copy_only=False)
-    bad = (years < 1) | (years > _LAST_YEAR)
+    # The years of Arrow wrap around.
+    raw = values.cast(pa.int32() if values.type == pa.date32() else pa.int64()).fill_null(0)
+    days = raw.to_numpy().astype(np.int64) // _A_DAY.get(getattr(values.type, "unit", ""), 1)
+    bad = (days < _FIRST_DAY) | (days > _LAST_DAY)
     rows.fail(bad, f"{path} is no {sql_name(values.type)} of the years 1 to {_LAST_YEAR}")
     values = pc.if_else(pa.array(bad), pa.scalar(0, values.type), values)
     if pa.types.is_date(values.type):

@@ -27,6 +27,7 @@ Piece: TypeAlias = pa.BinaryArray | bytes
 """Bytes of each value, or the same ones of all."""
 
 _NOTHING: Final = pa.scalar(b"", pa.binary())
+_DIGITS: Final = 76  # of the widest decimal
 
 
 @final
@@ -131,7 +132,7 @@ def exact(values: pa.Array, kind: pa.DataType, path: str, rows: Rows) -> pa.Arra
         return values
     found = _cast(values, kind)
     if kind == pa.float32():
-        same = pc.equal(found.cast(pa.float64()), values.cast(pa.float64()))
+        same = pc.equal(found.cast(pa.float64()), values.cast(pa.float64(), safe=False))
         found = pc.if_else(pc.or_(same, pc.is_nan(values)), found, None)
     bad = pc.and_(found.is_null(), values.is_valid()).to_numpy(zero_copy_only=False)
     rows.fail(bad, f"{path} is no {kind}")
@@ -141,7 +142,6 @@ def exact(values: pa.Array, kind: pa.DataType, path: str, rows: Rows) -> pa.Arra
 def items_of(values: pa.Array, path: str, rows: Rows) -> tuple[pa.Array, pa.Array | None, Ints]:
     """Return the items of lists, the keys of maps, and the number of each."""
     if not pa.types.is_map(values.type):
-        values = values.cast(pa.list_(values.type.value_type))
         counts = pc.list_value_length(values).to_numpy(zero_copy_only=False).astype(np.int64)
         return values.flatten(), None, counts
     offsets = values.offsets.to_numpy().astype(np.int64)
@@ -180,6 +180,9 @@ def _binary(offsets: Ints, data: pa.Buffer | None) -> pa.BinaryArray:
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return values of another type, null where it has none of them: those are found by halving."""
     try:
+        if pa.types.is_decimal128(kind) and pa.types.is_decimal(values.type):
+            # At 128 bits more digits wrap around, into another number.
+            return values.cast(pa.decimal256(_DIGITS, kind.scale)).cast(kind)
         return values.cast(kind)
     except pa.ArrowInvalid:
         if len(values) == 1:

@@ -574,3 +574,58 @@ def test_json_of_another_sort_is_an_error_of_options() -> None:
             Json(f"a {kind}").encode(pa.RecordBatch.from_arrays([column], ["a"]))
     with pytest.raises(OptionError, match="b is in the schema, and no column of the records"):
         Json("b INT").encode(pa.RecordBatch.from_arrays([pa.array([1])], ["a"]))
+
+
+@pytest.mark.parametrize("framing", ["confluent", "glue"])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 100])
+def test_json_in_frames_is_read_in_batches_of_any_size(framing: Any, count: int) -> None:
+    frame = b"\0\0\0\0\1" if framing == "confluent" else b"\3\0" + bytes(16)
+    given = [frame + b'{"id":1}'] * count
+    found, problems = Json("id INT", framing=framing).read(pa.array([*given, None], pa.binary()))
+    assert (found.to_pylist(), problems) == ([{"id": 1}] * count + [None], {})
+    found, problems = Json("id INT", framing=framing).read(pa.nulls(count, pa.binary()))
+    assert (found.to_pylist(), problems) == ([None] * count, {})
+
+
+def test_a_decimal_that_does_not_fit_is_bad_and_no_other_one() -> None:
+    digits = "35721959748133703468533618602333359131"
+    rows = pa.RecordBatch.from_pydict({"x": pa.array([Decimal(digits), Decimal(7)])})
+    avro = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10}
+    schema = {"type": "record", "name": "r", "fields": [{"name": "x", "type": avro}]}
+    for encoder in (Json("x DECIMAL(38, 10)"), Avro(schema)):
+        with pytest.raises(BadRowsError) as caught:
+            encoder.encode(rows)
+        assert list(caught.value.errors) == [0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        (pa.timestamp("us", "UTC"), (67_562 - 1970) * 31_556_952 * 10**6),
+        (pa.timestamp("us"), -62_135_596_800_000_001),
+        (pa.timestamp("us", "UTC"), 253_402_300_800_000_000),
+        (pa.date32(), 23_956_986),
+        (pa.date32(), 2_932_897),
+    ],
+)
+def test_a_time_of_another_year_than_1_to_9999_is_bad(kind: pa.DataType, number: int) -> None:
+    whole = pa.int32() if kind == pa.date32() else pa.int64()
+    rows = pa.RecordBatch.from_pydict({"x": pa.array([number, 0], whole).cast(kind)})
+    with pytest.raises(BadRowsError) as caught:
+        Json(pa.schema([("x", kind)])).encode(rows)
+    assert list(caught.value.errors) == [0]
+
+
+def test_lists_of_each_layout_are_encoded_alike() -> None:
+    numbers = [[1, 2, 3], [], None, [4, 5, 6]]
+    for kind in (pa.list_, pa.large_list, pa.list_view, pa.large_list_view):
+        rows = pa.RecordBatch.from_pydict({"x": pa.array(numbers, kind(pa.int64()))}).slice(1)
+        texts = payloads(Json("x ARRAY<BIGINT>").encode(rows))
+        assert texts == [b'{"x":[]}', b'{"x":null}', b'{"x":[4,5,6]}']
+
+
+def test_a_large_whole_number_is_a_float_where_it_is_equal() -> None:
+    rows = pa.RecordBatch.from_pydict({"x": pa.array([2**60 + 1, 1])})
+    with pytest.raises(BadRowsError) as caught:
+        Json("x FLOAT").encode(rows)
+    assert list(caught.value.errors) == [0]
