@@ -45,6 +45,7 @@ _MOST_SECONDS: Final = (1 << 63) // _MICROS - 1
 _VARINTS: Final = np.array([1 << 7 * count for count in range(1, 10)], np.uint64)
 # No record has so many bytes.
 _NEVER: Final = 1 << 40
+_SINGLE: Final = 1 << 41
 # Records that are left when parsing them one by one takes less time.
 _FEW: Final = 64
 # So many groups in one another fit on a stack.
@@ -185,7 +186,8 @@ class Repeated(Field):
         sizes = np.diff(np.cumsum(sizes)[offsets - offsets[0]])
         if not self.is_packed:
             return sizes
-        return np.where(sizes > 0, sizes + _varint_sizes(sizes) + self.tag_size, 0)
+        packed = np.where(sizes > 0, sizes + _varint_sizes(sizes) + self.tag_size, 0)
+        return packed + _SINGLE * (np.diff(offsets) == 1)
 
     def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
         offsets = _offsets(values) - _offsets(values)[0]
@@ -217,13 +219,13 @@ class Messages(_ProtoKind):
 
     def sizes(self, values: pa.Array) -> Any:
         lengths = self.lengths(values)
-        return lengths + _varint_sizes(lengths)
+        return lengths + _varint_sizes(lengths & (_SINGLE - 1))
 
     def lengths(self, values: pa.Array) -> Ints:
         """Return the fewest bytes of each message; too many where two fields of a oneof are there.
 
-        A parser that has read as many bytes has skipped and replaced none. Merely of two fields
-        with one number each, which are packed here and not there, it might have skipped two bytes.
+        A parser that has read as many bytes has skipped and replaced none. A packed field with one
+        number may be a byte shorter than here. So these are counted, too, in the upper bits.
         """
         total = np.zeros(len(values), np.int64)
         for each in self.fields:
@@ -291,7 +293,9 @@ class Parsers:
             part, rows = waiting.pop()
             found = self._at_once(part)
             if found is not None:
-                is_exact = self._columns.lengths(found) == lengths[rows]
+                sizes = self._columns.lengths(found)
+                # With two of those, what was skipped might be as long; nothing has one byte alone.
+                is_exact = (sizes & (_SINGLE - 1) == lengths[rows]) & (sizes < 2 * _SINGLE)
                 pieces.append(found if is_exact.all() else found.filter(pa.array(is_exact)))
                 exact.append(rows[is_exact])
                 left.append(rows[~is_exact])

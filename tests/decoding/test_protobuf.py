@@ -475,3 +475,29 @@ def test_it_is_a_value_that_other_processes_get() -> None:
     assert pickle.loads(pickle.dumps(decode)) == decode  # noqa: S301
     assert hash(decode) == hash(Protobuf(ORDER_CLASS, into="order", key=Json("id INT", into="key")))
     assert len(repr(decode)) < 200
+
+
+def test_a_record_is_bad_whatever_others_are_in_its_batch() -> None:
+    """Two packed fields with one number each, and a skipped field as long as what they save."""
+    text = """name: "m.proto" syntax: "proto3" message_type { name: "M"
+      field { name: "a" number: 1 type: TYPE_INT32 label: LABEL_REPEATED }
+      field { name: "b" number: 2 type: TYPE_INT32 label: LABEL_REPEATED }
+      field { name: "c" number: 3 type: TYPE_STRING label: LABEL_OPTIONAL }
+      field { name: "m" number: 4 type: TYPE_MESSAGE type_name: ".M2" label: LABEL_OPTIONAL } }
+    message_type { name: "M2"
+      field { name: "a" number: 1 type: TYPE_INT32 label: LABEL_REPEATED }
+      field { name: "c" number: 3 type: TYPE_STRING label: LABEL_OPTIONAL } }"""
+    decode = Protobuf(parse(text), "M")
+    good = b"\x1a\x01a"
+    for bad in (
+        b"\x08\x05\x10\x06\x18\x01",
+        b"\x08\x05\x22\x02\x08\x06\x18\x01",
+        b"\x08\x05\x22\x04\x08\x06\x18\x01",
+    ):
+        for others in (0, 100):
+            rows, problems = read(decode, bad, *[good] * others)
+            assert (len(rows), list(problems)) == (others, [0])
+    packed = b"\x0a\x01\x05\x12\x01\x06"
+    rows, problems = read(decode, *[packed] * 100)
+    assert problems == {}
+    assert rows == [{"a": [5], "b": [6], "c": "", "m": None}] * 100
