@@ -14,7 +14,7 @@ from fanout.core.sentence import Option
 from fanout.decoding.avro_cursors import Cursors
 from fanout.decoding.decoder import Decoder
 from fanout.decoding.protobuf_columns import MessageRows, Parsers
-from fanout.decoding.protobuf_schema import descriptor_set, find_message, messages_of, plan
+from fanout.decoding.protobuf_schema import descriptor_set, find_message, messages_at, plan
 from fanout.decoding.registry import SchemaRegistry
 from fanout.errors import OptionError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _HEAD: Final = 5
 _MOST_INDEXES: Final = 16
+_NO_INDEX: Final = np.iinfo(np.int64).min
 _INDEX: Final = "the index of the message"
 # How a schema begins that is stored.
 _STORED: Final = "protobuf "
@@ -117,22 +118,22 @@ class Protobuf(Decoder):
         assert self.registry is not None, "there are no frames without a registry"
         cursors, groups = _frames(payloads, failures)
         is_ours = np.zeros(len(cursors), bool)
-        for number, index, chosen in groups:
+        for number, path, chosen in groups:
             found = self.registry.answer(number, "PROTOBUF")
-            problem = found.problem or self._problem(number, found.schemas[-1], index)
+            problem = found.problem or self._problem(number, found.schemas[-1], path)
             is_ours[chosen] = not problem
             for row in cursors.rows[chosen].tolist() if problem else ():
                 cursors.failures[row] = problem
         return cursors.take(np.flatnonzero(is_ours))
 
-    def _problem(self, number: int, schema: str, index: int) -> str:
-        """Return why records are none of our message, which may be within that of the index."""
-        names = messages_of(schema)
-        if not 0 <= index < len(names):
-            return f"the schema {number} has no message {index}"
-        if f"{self.message}.".startswith(f"{names[index]}."):
+    def _problem(self, number: int, schema: str, path: tuple[int, ...]) -> str:
+        """Return why records are none of our message."""
+        names = messages_at(schema, path)
+        if not names:
+            return f"the schema {number} has no message {'.'.join(map(str, path))}"
+        if self.message in names:
             return ""
-        return f"it is of the message {names[index]}, and not of {self.message}"
+        return f"it is of the message {min(names)}, and not of {self.message}"
 
 
 @lru_cache(maxsize=64)
@@ -144,8 +145,8 @@ def _plan(files: bytes, name: str, times: bool) -> tuple[Messages, Parsers]:  # 
 
 def _frames(
     payloads: pa.BinaryArray, failures: dict[int, str]
-) -> tuple[Cursors, list[tuple[int, int, Ints]]]:
-    """Return cursors behind the frames; and each schema and first index with those that have it."""
+) -> tuple[Cursors, list[tuple[int, tuple[int, ...], Ints]]]:
+    """Return cursors behind the frames; and each schema and path with those that have it."""
     _, offsets, data = payloads.buffers()
     rows = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
     bounds = np.frombuffer(offsets or bytes(4), np.int32)[payloads.offset :].astype(np.int64)
@@ -157,17 +158,21 @@ def _frames(
     cursors.fail(~is_framed, _NO_FRAME)
     counts = cursors.varints(_INDEX)
     cursors.fail((counts < 0) | (counts > _MOST_INDEXES), _NO_FRAME)
-    keys = np.zeros((len(cursors), 2), np.int64)  # no index is that of the first message
+    depth = min(counts.max(initial=0), _MOST_INDEXES)
+    keys = np.full((len(cursors), depth + 2), _NO_INDEX)
+    keys[:, 1] = 0  # without an index it is the first message
     keys[:, 0] = np.ascontiguousarray(heads[:, 1:]).view(">u4").reshape(-1)
-    for level in range(min(counts.max(initial=0), _MOST_INDEXES)):
+    for level in range(depth):
         chosen = np.flatnonzero(counts > level)
         some = cursors.take(chosen)
         indexes = some.varints(_INDEX)
         cursors.positions[chosen] = some.positions
-        if not level:
-            keys[chosen, 1] = indexes
+        keys[chosen, level + 1] = indexes
     fine = np.flatnonzero(~np.isin(cursors.rows, list(cursors.failures)))
     keys, groups = np.unique(keys[fine], axis=0, return_inverse=True)
     groups = groups.reshape(-1)
-    found = [(*key, fine[groups == group]) for group, key in enumerate(keys.tolist())]
+    found = [
+        (number, tuple(index for index in path if index != _NO_INDEX), fine[groups == group])
+        for group, (number, *path) in enumerate(keys.tolist())
+    ]
     return cursors, found

@@ -12,10 +12,10 @@ import re
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
@@ -54,6 +54,9 @@ _TIMES: Final = {
 _NAMES: Final = ("any", "descriptor", "duration", "empty", "field_mask", "timestamp", "wrappers")
 _KNOWN: Final = [import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR for name in _NAMES]
 # Comments and texts of a .proto file.
+_TOKENS: Final = re.compile(
+    r"\bmessage\s+(?P<message>\w+)\s*\{|\bgroup\s+(?P<group>\w+)\s*=[^{;]*\{|\b(?P<map>map)\s*<|[{}]"
+)
 _NOISE: Final = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'", re.DOTALL)
 
 
@@ -106,19 +109,64 @@ def find_message(files: bytes, name: str | None) -> Descriptor:
         raise OptionError(Option("message", name), choice) from error
 
 
+class _Message(NamedTuple):
+    """A message of a schema, with those inside it in their order."""
+
+    name: str
+    is_entry: bool  # of a map, which the texts of schemas do not show
+    inside: list[_Message]
+
+
 @lru_cache(maxsize=256)
-def messages_of(schema: str) -> list[str]:
-    """Return the full names of the messages in a schema, which is text or a descriptor."""
+def messages_at(schema: str, path: tuple[int, ...]) -> frozenset[str]:
+    """Return the full names of the message at a path of indexes in a schema, a text or descriptor.
+
+    There may be two: Confluent's serializers in Java count no entries of maps, and others do.
+    """
+    package, top = _messages(schema)
+    found = {package: top}
+    for index in path:
+        found = {
+            f"{name}.{message.name}".lstrip("."): message.inside
+            for name, inside in found.items()
+            for counted in (inside, [each for each in inside if not each.is_entry])
+            if 0 <= index < len(counted)
+            for message in counted[index : index + 1]
+        }
+    return frozenset(found)
+
+
+@lru_cache(maxsize=256)
+def _messages(schema: str) -> tuple[str, list[_Message]]:
+    """Return the package of a schema, and its messages."""
     try:
         file = _from_base64(schema)
-        package, names = file.package, [each.name for each in file.message_type]
     except (ValueError, DecodeError):
-        text, left = _NOISE.sub(" ", schema), 1
-        while left:
-            text, left = re.subn(r"\{[^{}]*\}", ";", text)
-        package = "".join(re.findall(r"\bpackage\s+([\w.]+)", text)[:1])
-        names = re.findall(r"\bmessage\s+(\w+)\s*;", text)
-    return [f"{package}.{name}".lstrip(".") for name in names]
+        text = _NOISE.sub(" ", schema)
+        return "".join(re.findall(r"\bpackage\s+([\w.]+)", text)[:1]), _of_text(text)
+    return file.package, [_of_descriptor(each) for each in file.message_type]
+
+
+def _of_descriptor(message: DescriptorProto) -> _Message:
+    inside = [_of_descriptor(each) for each in message.nested_type]
+    return _Message(message.name, message.options.map_entry, inside)
+
+
+def _of_text(text: str) -> list[_Message]:
+    top: list[_Message] = []
+    around = [top]
+    for token in _TOKENS.finditer(text):
+        if token["map"]:
+            around[-1].append(_Message("", is_entry=True, inside=[]))
+        elif name := token["message"] or token["group"]:
+            message = _Message(name, is_entry=False, inside=[])
+            around[-1].append(message)
+            around.append(message.inside)
+        elif token[0] == "{":
+            around.append(around[-1])
+        elif len(around) > 1:
+            around.pop()
+    return top
 
 
 def _from_base64(text: str) -> FileDescriptorProto:

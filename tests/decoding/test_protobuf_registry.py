@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 import fanout
 from fanout.decoding import Avro, Protobuf, SchemaRegistry
-from fanout.decoding.protobuf_schema import messages_of
+from fanout.decoding.protobuf_schema import messages_at
 from fanout.errors import OptionError
 from tests.decoding.protobuf_schemas import parse, pythonic
 from tests.decoding.test_protobuf import (
@@ -70,11 +70,56 @@ def embedded() -> Iterator[EmbeddedRegistry]:
 
 
 def test_the_messages_of_a_text_and_of_a_descriptor_are_found() -> None:
-    assert messages_of(TEXT) == ["shop.Item", "shop.Order", "shop.Cart"]
-    assert messages_of(base64_of(FILES)) == ["shop.Item", "shop.Order"]
-    assert messages_of("message A {}") == ["A"]
-    for text in ("", "}}}", "{{{", "message", "group {", '"', "message {", "package"):
-        assert messages_of(text) == []
+    for schema, names in (
+        (TEXT, ["shop.Item", "shop.Order", "shop.Cart"]),
+        (base64_of(FILES), ["shop.Item", "shop.Order"]),
+        ("message A {}", ["A"]),
+    ):
+        found = [messages_at(schema, (index,)) for index in range(len(names))]
+        assert found == [{name} for name in names]
+        assert messages_at(schema, (len(names),)) == messages_at(schema, (-1,)) == frozenset()
+
+
+NESTED = """package shop; message Order { enum Kind { A = 0; } map<string, int32> sums = 1;
+  message Item { message Tax {} } oneof paid { int32 card = 2; } optional group Old = 3 { }
+  message Refund {} } message Cart {}"""
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ((0,), {"shop.Order"}),
+        ((1,), {"shop.Cart"}),
+        ((0, 0), {"shop.Order.", "shop.Order.Item"}),
+        ((0, 1), {"shop.Order.Item", "shop.Order.Old"}),
+        ((0, 0, 0), {"shop.Order.Item.Tax"}),
+        ((0, 3), {"shop.Order.Refund"}),
+        ((0, 4), set()),
+        ((0, -1), set()),
+    ],
+)
+def test_messages_inside_others_are_told_apart(path: tuple[int, ...], names: set[str]) -> None:
+    """With a map before them, the serializers count in two ways."""
+    assert messages_at(NESTED, path) == names
+
+
+def test_a_record_of_another_message_inside_is_bad() -> None:
+    text = """name: "t.proto" package: "shop" syntax: "proto3" message_type { name: "Order"
+      field { name: "id" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL }
+      nested_type { name: "Item"
+        field { name: "price" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL } }
+      nested_type { name: "Refund"
+        field { name: "price" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL } } }"""
+    files = parse(text)
+    with embedded_registry() as embedded:
+        number = embedded.register("orders-value", base64_of(files), schemaType="PROTOBUF")
+        registry = SchemaRegistry(embedded.url)
+        paths = (b"\0", b"\4\0\0", b"\4\0\2", b"\2\0")
+        records = [each for path in paths for each in framed(number, path, b"\x08\x63")]
+        for name, good in (("Order", [0, 3]), ("Order.Item", [1]), ("Order.Refund", [2])):
+            decode = Protobuf(files, f"shop.{name}", registry=registry)
+            _, problems = read(decode, *records)
+            assert [row for row in range(4) if row not in problems] == good
 
 
 @pytest.mark.parametrize("text", [TEXT, ""])
