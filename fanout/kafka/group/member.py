@@ -13,6 +13,7 @@ import logging
 import math
 import uuid
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import KafkaError
@@ -27,7 +28,7 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.offsets import cursor_before
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from fanout.core.backoff import FullJitter
     from fanout.core.events import End
@@ -177,14 +178,17 @@ class ConsumerMember:
         static = self._identity.instance_id is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVING):
-                try:
-                    self._pending = self._withheld | self._pending
-                    await self._commit_the_last()
-                    last = _LEAVES_FOR_NOW if static else _LEAVES
-                    await self._calls.heartbeat(self._as(last))
-                except (KafkaError, OSError, FanOutError) as error:
-                    prefer_cancellation(error)
-                    log.warning("cannot leave the group %s: %s", self.group, text_of(error))
+                self._pending = self._withheld | self._pending
+                await self._at_the_end("commit the last offsets to", self._commit_the_last)
+                last = self._as(_LEAVES_FOR_NOW if static else _LEAVES)
+                await self._at_the_end("leave", partial(self._calls.heartbeat, last))
+
+    async def _at_the_end(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await step()
+        except (KafkaError, OSError, FanOutError) as error:
+            prefer_cancellation(error)
+            log.warning("cannot %s the group %s: %s", what, self.group, text_of(error))
 
     async def _commit_the_last(self) -> None:
         """Commit what is pending; a heartbeat whose answer nobody took may have moved the epoch."""
@@ -192,9 +196,10 @@ class ConsumerMember:
             if await self._commit():
                 return
             answer = await self._calls.heartbeat(self._identity, owned=self._owned)
-            if answer.code:
+            if answer.code in FENCED:
                 return
-            self._identity = self._as(answer.epoch)
+            if not answer.code:
+                self._identity = self._as(answer.epoch)
             await asyncio.sleep(_PAUSE)
 
     # Heartbeats.

@@ -66,6 +66,8 @@ class OwnTransactions:
         # From here on a commit may be done, so that nothing may be added to the transaction.
         self._ending = False
         self._stored: dict[Partition, Cursor] = {}
+        # What a commit that was cancelled was to store, and maybe has.
+        self._wanted: dict[Partition, Cursor] = {}
         self._store_again_at = 0.0
         # The offsets that are being added to the open transaction, or were.
         self._new: GroupOffsets | None = None
@@ -124,12 +126,11 @@ class OwnTransactions:
         if self._delivered is not None:
             await self.commit_delivered(self._delivered)
         again = asyncio.get_running_loop().time() >= self._store_again_at
-        # A commit that was cancelled may have stored its offsets, or not.
-        unsure = {} if self._new is None else self._new.positions
-        known = self._stored | unsure | dict(positions)
+        known = self._stored | self._wanted | dict(positions)
         new = {p: at for p, at in known.items() if again or self._stored.get(p) != at}
         if not self._open and not new:
             return
+        self._wanted = new
         await self._writer.flush()
         if new:
             self._begin()
@@ -151,6 +152,7 @@ class OwnTransactions:
             claim = await positions.claim()
             if not self._open and not claim.positions:
                 return
+            self._delivered = positions
             await self._writer.flush()
             self._begin()
             if claim.positions:
@@ -194,6 +196,7 @@ class OwnTransactions:
         if self._ending:
             await self._end()
         if not self._open:
+            self._wanted, self._delivered = {}, None
             return
         # Rows that are under way would begin another transaction if they arrived after the abort.
         await self._writer.flush()
@@ -235,6 +238,7 @@ class OwnTransactions:
         await self._transactions.abort(self._joined.transactional_id, self._joined.incarnation)
         self._aborted += 1
         self._open, self._torn, self._new, self._delivered = False, False, None, None
+        self._wanted = {}
         self._writer.next_transaction()
 
     async def _end(self) -> None:
@@ -251,6 +255,7 @@ class OwnTransactions:
                 if self._new is not None:
                     self._take_in(self._new)
                 self._open, self._ending, self._new, self._delivered = False, False, None, None
+                self._wanted = {}
                 self._writer.next_transaction()
             case TransactionOutcome.FENCED:
                 raise FencedError(

@@ -455,6 +455,19 @@ async def test_the_last_commit_has_the_epoch_of_a_heartbeat_that_was_on_its_way(
 
 
 @in_virtual_time
+async def test_a_member_leaves_although_its_last_commit_fails() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    coordinator.stored_offsets = {each: Stored(5, '{"partitions": 4}') for each in ORDERS}
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        coordinator.commit_codes = {ORDERS[0]: Code.STALE_MEMBER_EPOCH}
+        member.store({"orders-0": Cursor(20)})
+        coordinator.faults = [RequestTimedOutError()]
+    assert [epoch for _, epoch, _ in coordinator.heartbeats[-2:]] == [1, -1]
+
+
+@in_virtual_time
 async def test_leaving_takes_five_seconds_at_the_most() -> None:
     coordinator, owner = Coordinator(), Owner()
     async with taking_part(coordinator, owner):

@@ -30,11 +30,12 @@ class Cluster:
         self.stored: list[Mapping[Partition, int]] = []
         self.epochs: Mapping[Partition, int] = {}
         self.queued = 0
-        self.answers = asyncio.Event()
+        self.answers, self.flushed = asyncio.Event(), asyncio.Event()
         self.answers.set()
+        self.flushed.set()
 
     async def flush(self) -> None:
-        pass
+        await self.flushed.wait()
 
     def next_transaction(self) -> None:
         pass
@@ -120,6 +121,33 @@ async def test_a_cancelled_commit_is_finished_with_the_positions_of_its_member()
     cluster.answers.set()
     await own.commit({})
     assert cluster.stored == delivered.taken == [{A: 7}]
+
+
+@in_virtual_time
+async def test_a_commit_that_was_cancelled_before_its_positions_is_finished_with_them() -> None:
+    cluster, delivered = Cluster(), Delivered()
+    own = transactions(cluster)
+    for commit in (
+        own.commit({B: behind(5)}),
+        own.commit_delivered(cast("MemberPositions", delivered)),
+    ):
+        cluster.flushed.clear()
+        await cancelled(commit)
+        cluster.flushed.set()
+        await own.commit({})
+    assert cluster.stored == [{B: 5}, {A: 7}]
+
+
+@in_virtual_time
+async def test_an_abort_forgets_the_positions_of_a_commit_that_was_cancelled() -> None:
+    cluster = Cluster()
+    own = transactions(cluster)
+    cluster.flushed.clear()
+    await cancelled(own.commit({A: behind(5)}))
+    cluster.flushed.set()
+    await own.abort()
+    await own.commit({})
+    assert cluster.stored == []
 
 
 @in_virtual_time
