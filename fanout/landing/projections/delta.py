@@ -10,6 +10,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from fanout.errors import CheckpointError, OptionError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fanout.landing.segments.segments import SegmentFile
 
 _DATE: Final = "date"
+_DESCRIBED: Final = "delta.dataSkippingStatsColumns"
 # Until a request is given up, as those of the landing's own storage are.
 _PATIENCE: Final = {"timeout": "30s", "connect_timeout": "5s", "retry_timeout": "12s"}
 # What a table may have been altered to, so that its columns or its log are others than they seem.
@@ -145,7 +147,7 @@ class _Delta:
     def _action(self, file: SegmentFile, now: int) -> Any:
         path = file.name.removeprefix(f"{SEGMENTS}/")
         with pq.ParquetFile(self._files.storage.open(file.name)) as parquet:
-            statistics = delta_statistics(parquet.metadata)
+            statistics = delta_statistics(parquet.metadata, self._plain())
         partition = _partition(path) if self._partitions else {}
         return AddAction(path, file.size, partition, now, data_change=True, stats=statistics)
 
@@ -169,11 +171,37 @@ class _Delta:
                 raise OptionError(f"its column {one.name} is {kinds}")
         if added:
             table.alter.add_columns(added)
+        self._describe(table)
+
+    def _describe(self, table: Any) -> None:
+        """Let a table that was not made here say which columns have statistics."""
+        described, wanted = table.metadata().configuration, self._configuration()
+        if _DESCRIBED not in described:
+            if not wanted.items() <= described.items():
+                table.alter.set_table_properties(wanted)
+            return
+        for name in described[_DESCRIBED].split(","):
+            column = name.strip(" `").partition(".")[0]
+            if column in self._columns.names and column not in self._described():
+                raise OptionError(
+                    f"its property {_DESCRIBED} names {column}, of which files have no statistics"
+                )
+
+    def _described(self) -> list[str]:
+        return [field.name for field in self._columns if has_statistics(field.type)]
 
     def _configuration(self) -> dict[str, str]:
         """Say which columns have statistics: deltalake skips files that have none of a column."""
-        names = [field.name for field in self._columns if has_statistics(field.type)]
-        return {"delta.dataSkippingStatsColumns": ",".join(names)} if names else {}
+        names = self._described()
+        if not names:
+            return {"delta.dataSkippingNumIndexedCols": "0"}
+        return {_DESCRIBED: ",".join(names)}
+
+    def _plain(self) -> list[str]:
+        """Return the columns of the table that have no parts, and are in its files."""
+        fields = self._table.schema().fields
+        plain = [one.name for one in fields if isinstance(one.type, PrimitiveType)]
+        return [name for name in plain if name not in self._partitions]
 
     def _schema(self) -> Any:
         partitions = [pa.field(name, pa.date32()) for name in self._partitions]
