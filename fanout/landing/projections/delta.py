@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import deltalake
@@ -35,6 +37,8 @@ _REFUSED: Final = {
     "delta.setTransactionRetentionDuration": "forgets which entries it has",
     "delta.columnMapping.mode": "knows its columns by other names than its files do",
 }
+# What columns may have, that writers of rows must follow.
+_RULES: Final = ("delta.invariants", "delta.generationExpression", "delta.identity")
 
 
 @final
@@ -61,8 +65,7 @@ class _Delta:
     """The table; see `Table`."""
 
     def __init__(self, option: DeltaTable, files: NamedFiles) -> None:
-        self._uri = f"{files.root}/{SEGMENTS}"
-        self.name = f"the Delta table {self._uri}"
+        self.name = f"the Delta table {files.root}/{SEGMENTS}"
         given = files.storage_options if option.storage_options is None else option.storage_options
         self._options = {**_PATIENCE, **given}
         if given.get("endpoint", "").startswith("http://"):
@@ -75,6 +78,16 @@ class _Delta:
     @cached_property
     def _columns(self) -> pa.Schema:
         return table_schema(self._files.columns.schema, "Delta")
+
+    @cached_property
+    def _uri(self) -> str:
+        """The table as deltalake names it: it decodes what looks encoded, and cuts off queries."""
+        scheme, _, path = f"{self._files.root}/{SEGMENTS}".partition("://")
+        on_disk = scheme == "file"
+        if re.search("%[0-9A-Fa-f]{2}" if on_disk else "[#?]|%[0-9A-Fa-f]{2}", path):
+            raise OptionError("the location has a #, a ?, or a % before two digits: take another")
+        scheme = "s3" if scheme in {"s3a", "s3n"} else scheme
+        return Path(path).as_uri() if on_disk else f"{scheme}://{path}"
 
     def newest(self, *, make: bool = True) -> int:
         """Look at the table; make it in the first call, and bring its columns up to date."""
@@ -148,8 +161,17 @@ class _Delta:
         path = file.name.removeprefix(f"{SEGMENTS}/")
         with pq.ParquetFile(self._files.storage.open(file.name)) as parquet:
             statistics = delta_statistics(parquet.metadata, self._plain())
+            self._compare(file.name, parquet.schema_arrow)
         partition = _partition(path) if self._partitions else {}
         return AddAction(path, file.size, partition, now, data_change=True, stats=statistics)
+
+    def _compare(self, name: str, columns: pa.Schema) -> None:
+        """Check that a file has the types of the table: an older one may have others."""
+        there = {one.name: one.type for one in self._table.schema().fields}
+        for one in deltalake.Schema.from_arrow(table_schema(columns, "Delta")).fields:
+            kind = there.get(one.name, one.type)
+            if isinstance(kind, PrimitiveType) and one.type != kind:
+                raise OptionError(f"its column {one.name} is {kind}, and {one.type} in {name}")
 
     def _check(self, table: Any) -> None:
         """Check that the table takes the files of the landing; add columns that it lacks."""
@@ -161,6 +183,7 @@ class _Delta:
                 raise OptionError(f"it has the constraint {name}, which files would pass unchecked")
         if [*metadata.partition_columns] != self._partitions:
             raise OptionError(f"it must be partitioned by {self._partitions or 'nothing'}")
+        self._check_rows(table)
         there = {one.name: one.type for one in table.schema().fields}
         added = []
         for one in self._schema().fields:
@@ -172,6 +195,19 @@ class _Delta:
         if added:
             table.alter.add_columns(added)
         self._describe(table)
+
+    def _check_rows(self, table: Any) -> None:
+        """Check that the table asks no more of its rows than the landing keeps."""
+        may_be_null = {one.name: one.nullable for one in self._files.columns.schema}
+        for one in table.schema().fields:
+            if not one.nullable and may_be_null.get(one.name, one.name not in self._partitions):
+                raise OptionError(
+                    f"its column {one.name} is NOT NULL, and the landing may have none"
+                )
+            if ruled := [name for name in one.metadata if name.startswith(_RULES)]:
+                raise OptionError(
+                    f"its column {one.name} has {ruled[0]}, which files do not follow"
+                )
 
     def _describe(self, table: Any) -> None:
         """Let a table that was not made here say which columns have statistics."""
@@ -209,4 +245,8 @@ class _Delta:
 
 
 def _partition(path: str) -> dict[str, str | None]:
+    if not path.startswith(f"{_DATE}="):
+        raise OptionError(
+            f"the file {path} is in no directory of a {_DATE}, and the table needs one"
+        )
     return {_DATE: path.partition("/")[0].removeprefix(f"{_DATE}=")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -77,11 +78,15 @@ class _Iceberg:
 
     def newest(self, *, make: bool = True) -> int:
         """Look at the table; make it in the first call, and bring its columns up to date."""
+        if re.search("[#?]", self._files.root):
+            raise OptionError("the location has a # or a ?: take another")
         found = self._load()
         if found is None and self._table is not None:
             raise OptionError("it was dropped")
         if self._table is None and make:
             found = self._with_columns(found or self._create())
+        if make and found is not None and found.spec().fields:
+            raise OptionError("it must be partitioned by nothing")
         before = found if self._table is None else self._table
         if found is not None and found.metadata.table_uuid != before.metadata.table_uuid:
             raise OptionError("it was replaced by another table of its name")
