@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fanout.landing.projections.table_projection import NamedFiles
     from fanout.landing.segments.segments import SegmentFile
 
+_READERS: Final = 16  # of footers
 _DATE: Final = "date"
 _DESCRIBED: Final = "delta.dataSkippingStatsColumns"
 # Until a request is given up, as those of the landing's own storage are.
@@ -121,7 +123,8 @@ class _Delta:
     def add(self, files: Sequence[SegmentFile], entry: int) -> None:
         """Add files by one commit; the number of the entry is that of its transaction."""
         now = Retention.now()
-        actions = [self._action(file, now) for file in files]
+        with ThreadPoolExecutor(_READERS) as pool:
+            actions = [*pool.map(lambda file: self._action(file, now), files)]
         self._commit(actions, deltalake.Transaction(self._app, entry, now))
 
     def remove(self, names: Collection[str]) -> None:

@@ -38,6 +38,10 @@ def table_schema(columns: pa.Schema, form: str, *more: Callable[[pa.DataType], b
             return pa.timestamp("us", None if kind.tz is None else "UTC")
         if any(is_kept(kind) for is_kept in (*_KEPT, *more)):
             return kind
+        if pa.types.is_map(kind):
+            key, value = kept(kind.key_type), kept(kind.item_type)
+            absent = key is None or value is None
+            return None if absent else pa.map_(key, kind.item_field.with_type(value))
         parts = [kind.field(index) for index in range(kind.num_fields)]
         types = [kept(part.type) for part in parts]
         if None in types or not (pa.types.is_struct(kind) or pa.types.is_list(kind)):
