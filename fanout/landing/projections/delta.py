@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.projections.delta_statistics import delta_statistics, has_statistics
-from fanout.landing.projections.table_columns import table_schema
+from fanout.landing.projections.table_columns import check_names, table_schema
 from fanout.landing.projections.table_projection import ConflictError
 from fanout.landing.retention import Retention
 from fanout.landing.segments.segments import SEGMENTS
@@ -129,8 +129,10 @@ class _Delta:
 
     def remove(self, names: Collection[str]) -> None:
         """Remove files by one commit, those that the table names."""
-        if self._table.metadata().configuration.get("delta.enableDeletionVectors") == "true":
-            raise CheckpointError("it has deletion vectors, so that it does not let go of files")
+        configuration = self._table.metadata().configuration
+        for name in ("delta.enableDeletionVectors", "delta.appendOnly"):
+            if configuration.get(name) == "true":
+                raise CheckpointError(f"it has {name}, so that it does not let go of files")
         gone, now = {name.removeprefix(f"{SEGMENTS}/") for name in names}, Retention.now()
         rows = pa.table(self._table.get_add_actions()).to_pylist()
         removed = [
@@ -162,9 +164,14 @@ class _Delta:
 
     def _action(self, file: SegmentFile, now: int) -> Any:
         path = file.name.removeprefix(f"{SEGMENTS}/")
-        with pq.ParquetFile(self._files.storage.open(file.name)) as parquet:
-            statistics = delta_statistics(parquet.metadata, self._plain())
-            self._compare(file.name, parquet.schema_arrow)
+        try:
+            with pq.ParquetFile(self._files.storage.open(file.name)) as parquet:
+                statistics = delta_statistics(parquet.metadata, self._plain())
+                self._compare(file.name, parquet.schema_arrow)
+        except FileNotFoundError as error:
+            raise OptionError(
+                f"an engine has deleted {file.name}, which the landing names"
+            ) from error
         partition = _partition(path) if self._partitions else {}
         return AddAction(path, file.size, partition, now, data_change=True, stats=statistics)
 
@@ -188,6 +195,7 @@ class _Delta:
             raise OptionError(f"it must be partitioned by {self._partitions or 'nothing'}")
         self._check_rows(table)
         there = {one.name: one.type for one in table.schema().fields}
+        check_names([one.name for one in self._schema().fields], there)
         added = []
         for one in self._schema().fields:
             if one.name not in there:
@@ -195,6 +203,8 @@ class _Delta:
             elif one.type != there[one.name]:
                 kinds = f"{there[one.name]}, and that of the landing {one.type}"
                 raise OptionError(f"its column {one.name} is {kinds}")
+        if added and self._table is not None:
+            raise OptionError(f"its column {added[0].name} was dropped")
         if added:
             table.alter.add_columns(added)
         self._describe(table)
