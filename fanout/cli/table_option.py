@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 def table_option(text: str) -> DeltaTable | IcebergTable:
     """Return the table that `--table` names."""
-    from fanout.landing.projections.delta import DeltaTable  # noqa: PLC0415 - for help
-    from fanout.landing.projections.iceberg import IcebergTable  # noqa: PLC0415 - the same
-
     kind, _, rest = text.partition(":")
     catalog, _, table = rest.partition("/")
     if text == "delta":
+        from fanout.landing.projections.delta import DeltaTable  # noqa: PLC0415 - an extra
+
         return DeltaTable()
     if kind == "iceberg" and catalog and "." in table.strip("."):
+        from fanout.landing.projections.iceberg import IcebergTable  # noqa: PLC0415 - an extra
+
         return IcebergTable(catalog, table)
     raise OptionError(Option("tables", text), " must be delta, or iceberg:CATALOG/DB.TABLE")

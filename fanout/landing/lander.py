@@ -251,7 +251,8 @@ class Landing:
     async def complete_tables(self) -> None:
         """Add to the tables what they lack, also shortly after a failure."""
         for table in self._tables:
-            await in_thread(table.complete)
+            while await in_thread(table.complete):
+                pass  # a cancellation comes between two commits
 
     async def _land_positions(self, positions: Checkpoint) -> None:
         newest = self._log.newest

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.projections.delta_statistics import delta_statistics, has_statistics
-from fanout.landing.projections.table_columns import table_schema
+from fanout.landing.projections.table_columns import check_names, table_schema
 from fanout.landing.projections.table_projection import ConflictError
 from fanout.landing.retention import Retention
 from fanout.landing.segments.segments import SEGMENTS
@@ -25,7 +29,9 @@ if TYPE_CHECKING:
     from fanout.landing.projections.table_projection import NamedFiles
     from fanout.landing.segments.segments import SegmentFile
 
+_READERS: Final = 16  # of footers
 _DATE: Final = "date"
+_DESCRIBED: Final = "delta.dataSkippingStatsColumns"
 # Until a request is given up, as those of the landing's own storage are.
 _PATIENCE: Final = {"timeout": "30s", "connect_timeout": "5s", "retry_timeout": "12s"}
 # What a table may have been altered to, so that its columns or its log are others than they seem.
@@ -33,6 +39,8 @@ _REFUSED: Final = {
     "delta.setTransactionRetentionDuration": "forgets which entries it has",
     "delta.columnMapping.mode": "knows its columns by other names than its files do",
 }
+# What columns may have, that writers of rows must follow.
+_RULES: Final = ("delta.invariants", "delta.generationExpression", "delta.identity")
 
 
 @final
@@ -59,8 +67,7 @@ class _Delta:
     """The table; see `Table`."""
 
     def __init__(self, option: DeltaTable, files: NamedFiles) -> None:
-        self._uri = f"{files.root}/{SEGMENTS}"
-        self.name = f"the Delta table {self._uri}"
+        self.name = f"the Delta table {files.root}/{SEGMENTS}"
         given = files.storage_options if option.storage_options is None else option.storage_options
         self._options = {**_PATIENCE, **given}
         if given.get("endpoint", "").startswith("http://"):
@@ -73,6 +80,16 @@ class _Delta:
     @cached_property
     def _columns(self) -> pa.Schema:
         return table_schema(self._files.columns.schema, "Delta")
+
+    @cached_property
+    def _uri(self) -> str:
+        """The table as deltalake names it: it decodes what looks encoded, and cuts off queries."""
+        scheme, _, path = f"{self._files.root}/{SEGMENTS}".partition("://")
+        on_disk = scheme == "file"
+        if re.search("%[0-9A-Fa-f]{2}" if on_disk else "[#?]|%[0-9A-Fa-f]{2}", path):
+            raise OptionError("the location has a #, a ?, or a % before two digits: take another")
+        scheme = "s3" if scheme in {"s3a", "s3n"} else scheme
+        return Path(path).as_uri() if on_disk else f"{scheme}://{path}"
 
     def newest(self, *, make: bool = True) -> int:
         """Look at the table; make it in the first call, and bring its columns up to date."""
@@ -106,13 +123,16 @@ class _Delta:
     def add(self, files: Sequence[SegmentFile], entry: int) -> None:
         """Add files by one commit; the number of the entry is that of its transaction."""
         now = Retention.now()
-        actions = [self._action(file, now) for file in files]
+        with ThreadPoolExecutor(_READERS) as pool:
+            actions = [*pool.map(lambda file: self._action(file, now), files)]
         self._commit(actions, deltalake.Transaction(self._app, entry, now))
 
     def remove(self, names: Collection[str]) -> None:
         """Remove files by one commit, those that the table names."""
-        if self._table.metadata().configuration.get("delta.enableDeletionVectors") == "true":
-            raise CheckpointError("it has deletion vectors, so that it does not let go of files")
+        configuration = self._table.metadata().configuration
+        for name in ("delta.enableDeletionVectors", "delta.appendOnly"):
+            if configuration.get(name) == "true":
+                raise CheckpointError(f"it has {name}, so that it does not let go of files")
         gone, now = {name.removeprefix(f"{SEGMENTS}/") for name in names}, Retention.now()
         rows = pa.table(self._table.get_add_actions()).to_pylist()
         removed = [
@@ -144,10 +164,24 @@ class _Delta:
 
     def _action(self, file: SegmentFile, now: int) -> Any:
         path = file.name.removeprefix(f"{SEGMENTS}/")
-        with pq.ParquetFile(self._files.storage.open(file.name)) as parquet:
-            statistics = delta_statistics(parquet.metadata)
+        try:
+            with pq.ParquetFile(self._files.storage.open(file.name)) as parquet:
+                statistics = delta_statistics(parquet.metadata, self._plain())
+                self._compare(file.name, parquet.schema_arrow)
+        except FileNotFoundError as error:
+            raise OptionError(
+                f"an engine has deleted {file.name}, which the landing names"
+            ) from error
         partition = _partition(path) if self._partitions else {}
         return AddAction(path, file.size, partition, now, data_change=True, stats=statistics)
+
+    def _compare(self, name: str, columns: pa.Schema) -> None:
+        """Check that a file has the types of the table: an older one may have others."""
+        there = {one.name: one.type for one in self._table.schema().fields}
+        for one in deltalake.Schema.from_arrow(table_schema(columns, "Delta")).fields:
+            kind = there.get(one.name, one.type)
+            if isinstance(kind, PrimitiveType) and one.type != kind:
+                raise OptionError(f"its column {one.name} is {kind}, and {one.type} in {name}")
 
     def _check(self, table: Any) -> None:
         """Check that the table takes the files of the landing; add columns that it lacks."""
@@ -159,7 +193,9 @@ class _Delta:
                 raise OptionError(f"it has the constraint {name}, which files would pass unchecked")
         if [*metadata.partition_columns] != self._partitions:
             raise OptionError(f"it must be partitioned by {self._partitions or 'nothing'}")
+        self._check_rows(table)
         there = {one.name: one.type for one in table.schema().fields}
+        check_names([one.name for one in self._schema().fields], there)
         added = []
         for one in self._schema().fields:
             if one.name not in there:
@@ -167,13 +203,54 @@ class _Delta:
             elif one.type != there[one.name]:
                 kinds = f"{there[one.name]}, and that of the landing {one.type}"
                 raise OptionError(f"its column {one.name} is {kinds}")
+        if added and self._table is not None:
+            raise OptionError(f"its column {added[0].name} was dropped")
         if added:
             table.alter.add_columns(added)
+        self._describe(table)
+
+    def _check_rows(self, table: Any) -> None:
+        """Check that the table asks no more of its rows than the landing keeps."""
+        may_be_null = {one.name: one.nullable for one in self._files.columns.schema}
+        for one in table.schema().fields:
+            if not one.nullable and may_be_null.get(one.name, one.name not in self._partitions):
+                raise OptionError(
+                    f"its column {one.name} is NOT NULL, and the landing may have none"
+                )
+            if ruled := [name for name in one.metadata if name.startswith(_RULES)]:
+                raise OptionError(
+                    f"its column {one.name} has {ruled[0]}, which files do not follow"
+                )
+
+    def _describe(self, table: Any) -> None:
+        """Let a table that was not made here say which columns have statistics."""
+        described, wanted = table.metadata().configuration, self._configuration()
+        if _DESCRIBED not in described:
+            if not wanted.items() <= described.items():
+                table.alter.set_table_properties(wanted)
+            return
+        for name in described[_DESCRIBED].split(","):
+            column = name.strip(" `").partition(".")[0]
+            if column in self._columns.names and column not in self._described():
+                raise OptionError(
+                    f"its property {_DESCRIBED} names {column}, of which files have no statistics"
+                )
+
+    def _described(self) -> list[str]:
+        return [field.name for field in self._columns if has_statistics(field.type)]
 
     def _configuration(self) -> dict[str, str]:
         """Say which columns have statistics: deltalake skips files that have none of a column."""
-        names = [field.name for field in self._columns if has_statistics(field.type)]
-        return {"delta.dataSkippingStatsColumns": ",".join(names)} if names else {}
+        names = self._described()
+        if not names:
+            return {"delta.dataSkippingNumIndexedCols": "0"}
+        return {_DESCRIBED: ",".join(names)}
+
+    def _plain(self) -> list[str]:
+        """Return the columns of the table that have no parts, and are in its files."""
+        fields = self._table.schema().fields
+        plain = [one.name for one in fields if isinstance(one.type, PrimitiveType)]
+        return [name for name in plain if name not in self._partitions]
 
     def _schema(self) -> Any:
         partitions = [pa.field(name, pa.date32()) for name in self._partitions]
@@ -181,4 +258,8 @@ class _Delta:
 
 
 def _partition(path: str) -> dict[str, str | None]:
+    if not path.startswith(f"{_DATE}="):
+        raise OptionError(
+            f"the file {path} is in no directory of a {_DATE}, and the table needs one"
+        )
     return {_DATE: path.partition("/")[0].removeprefix(f"{_DATE}=")}

@@ -9,13 +9,14 @@ import msgspec
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import pyarrow.parquet as pq
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - Arrow counts it in UTC
 # Spark keeps as many letters of a text.
 _MAX_LETTERS: Final = 32
+_LAST_LETTER: Final = chr(0x10FFFF)
 _MICROS: Final = {"ms": 1_000, "us": 1}
 _ORDERED: Final = (
     pa.types.is_signed_integer,
@@ -35,13 +36,19 @@ def has_statistics(kind: pa.DataType) -> bool:
     return any(is_ordered(kind) for is_ordered in _ORDERED)
 
 
-def delta_statistics(metadata: pq.FileMetaData) -> str:
-    """Return the statistics of a file in JSON, from its footer."""
+def delta_statistics(metadata: pq.FileMetaData, lacking: Collection[str] = ()) -> str:
+    """Return the statistics of a file in JSON, from its footer.
+
+    deltalake leaves out the rows of a file that has limits of some columns, and not of all that the
+    table describes. Where a column has none, the file has none. Columns of the table that the file
+    is `lacking` are null in all of its rows; others among them are left.
+    """
     schema = metadata.schema.to_arrow_schema()
     types = {field.name: field.type for field in schema if has_statistics(field.type)}
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
+    nulls = {name: metadata.num_rows for name in lacking if name not in schema.names}
+    unlimited = len(types)
     for index in range(metadata.num_columns):
         name = metadata.schema.column(index).path
         chunks = [
@@ -52,26 +59,26 @@ def delta_statistics(metadata: pq.FileMetaData) -> str:
             continue
         nulls[name] = sum(one.null_count for one in found)
         filled = [one for one in found if one.num_values]
-        if filled and all(one.has_min_max for one in filled):
-            low, high = _limits(types[name], filled)
-            lowest |= {} if low is None else {name: low}
-            highest |= {} if high is None else {name: high}
+        low, high = _limits(types[name], filled) if filled else (None, None)
+        unlimited -= not filled or None not in {low, high}
+        lowest |= {} if low is None else {name: low}
+        highest |= {} if high is None else {name: high}
+    limits = {} if unlimited else {"minValues": lowest, "maxValues": highest}
     return msgspec.json.encode(
-        {
-            "numRecords": metadata.num_rows,
-            "minValues": lowest,
-            "maxValues": highest,
-            "nullCount": nulls,
-        }
+        {"numRecords": metadata.num_rows, **limits, "nullCount": nulls}
     ).decode()
 
 
 def _limits(kind: pa.DataType, found: Sequence[pq.Statistics]) -> tuple[Any, Any]:
     """Return the lowest and the highest value of row groups; None for what cannot be said."""
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if not all(one.has_min_max for one in found):
+        # Parquet keeps no limits of long texts.
+        return ("", _LAST_LETTER) if is_text else (None, None)
+    if is_text:
         high = max(one.max for one in found)
         low = min(one.min for one in found)[:_MAX_LETTERS]
-        return low, high if len(high) <= _MAX_LETTERS else high[:_MAX_LETTERS] + chr(0x10FFFF)
+        return low, high if len(high) <= _MAX_LETTERS else high[:_MAX_LETTERS] + _LAST_LETTER
     low, high = min(one.min_raw for one in found), max(one.max_raw for one in found)
     if pa.types.is_integer(kind):
         return low, high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ResolveError
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.schema import promote
 
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError
-from fanout.landing.projections.table_columns import table_schema
+from fanout.landing.projections.table_columns import check_names, table_schema
 from fanout.landing.projections.table_projection import ConflictError
 from fanout.landing.segments.segments import write_options
 
@@ -77,11 +80,15 @@ class _Iceberg:
 
     def newest(self, *, make: bool = True) -> int:
         """Look at the table; make it in the first call, and bring its columns up to date."""
+        if re.search("[#?]", self._files.root):
+            raise OptionError("the location has a # or a ?: take another")
         found = self._load()
         if found is None and self._table is not None:
             raise OptionError("it was dropped")
         if self._table is None and make:
             found = self._with_columns(found or self._create())
+        if make and found is not None and found.spec().fields:
+            raise OptionError("it must be partitioned by nothing")
         before = found if self._table is None else self._table
         if found is not None and found.metadata.table_uuid != before.metadata.table_uuid:
             raise OptionError("it was replaced by another table of its name")
@@ -137,6 +144,8 @@ class _Iceberg:
         transaction = table.transaction()
         try:
             yield transaction
+        except FileNotFoundError as error:
+            raise OptionError("an engine has deleted a file that the landing names") from error
         except (ValueError, TypeError) as error:
             if type(error) in {ValueError, TypeError}:  # and none of Arrow's, of a bad read
                 raise OptionError(f"it takes no file of the landing: {text_of(error)}") from error
@@ -159,10 +168,10 @@ class _Iceberg:
 
     def _create(self) -> Any:
         """Make the table; if another run is faster, it is that one."""
-        namespace = self._option.table.rpartition(".")[0]
+        columns, namespace = self._columns, self._option.table.rpartition(".")[0]
         self._catalog.create_namespace_if_not_exists(namespace)
         return self._catalog.create_table_if_not_exists(
-            self._option.table, schema=self._columns, properties=self._properties()
+            self._option.table, schema=columns, properties=self._properties()
         )
 
     def _properties(self) -> dict[str, str]:
@@ -182,10 +191,31 @@ class _Iceberg:
         if mapping is not None:
             known.update(name for one in mapping.root for name in one.names)
         added = pa.schema([field for field in self._columns if field.name not in known])
+        check_names(added.names, known)
+        self._compare(table)
         if len(added):
             with table.update_schema() as update:
                 update.union_by_name(added)
         return table
+
+    def _compare(self, table: Any) -> None:
+        """Check that columns have the types of the table: pyiceberg prints what differs."""
+        schema = table.schema()
+        there = {one.name: one for one in schema.fields}
+        may_be_null = {one.name: one.nullable for one in self._files.columns.schema}
+        for name, one in there.items():
+            if one.required and may_be_null.get(name, True):
+                raise OptionError(f"its column {name} is required, and the landing may have none")
+        same = pa.schema([one for one in self._columns if one.name in there])
+        for one in pyarrow_to_schema(same, schema.name_mapping).fields:
+            kind = there[one.name].field_type
+            if one.field_type == kind or not kind.is_primitive:
+                continue
+            try:
+                promote(one.field_type, kind)
+            except ResolveError as error:
+                kinds = f"{kind}, and that of the landing {one.field_type}"
+                raise OptionError(f"its column {one.name} is {kinds}") from error
 
     def _uri(self, name: str) -> str:
         return f"{self._files.root}/{name}"

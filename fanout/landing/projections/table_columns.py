@@ -9,7 +9,7 @@ import pyarrow as pa
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 # The types that Delta and Iceberg have, besides times and types with parts.
 _KEPT: Final = (
@@ -35,9 +35,15 @@ def table_schema(columns: pa.Schema, form: str, *more: Callable[[pa.DataType], b
 
     def kept(kind: pa.DataType) -> pa.DataType | None:
         if pa.types.is_timestamp(kind) and kind.unit in {"ms", "us"}:
+            if form == "Iceberg" and kind.tz not in {None, "UTC"}:
+                return None  # pyiceberg takes no file with such times
             return pa.timestamp("us", None if kind.tz is None else "UTC")
         if any(is_kept(kind) for is_kept in (*_KEPT, *more)):
             return kind
+        if pa.types.is_map(kind):
+            key, value = kept(kind.key_type), kept(kind.item_type)
+            absent = key is None or value is None
+            return None if absent else pa.map_(key, kind.item_field.with_type(value))
         parts = [kind.field(index) for index in range(kind.num_fields)]
         types = [kept(part.type) for part in parts]
         if None in types or not (pa.types.is_struct(kind) or pa.types.is_list(kind)):
@@ -53,4 +59,16 @@ def table_schema(columns: pa.Schema, form: str, *more: Callable[[pa.DataType], b
                 f"all of its values: let decode cast it"
             )
         fields.append(pa.field(column.name, type_))
+    check_names(columns.names, ())
     return pa.schema(fields)
+
+
+def check_names(names: Iterable[str], there: Iterable[str]) -> None:
+    """Check that no two names, and none of those `there`, differ by case alone: engines ignore it.
+
+    That is an OptionError.
+    """
+    known = {name.lower(): name for name in there}
+    for name in names:
+        if (other := known.setdefault(name.lower(), name)) != name:
+            raise OptionError(f"its columns {other} and {name} differ by case alone")

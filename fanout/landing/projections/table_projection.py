@@ -10,15 +10,16 @@ import time
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, final
 
 import pyarrow as pa
 
 from fanout.core.error_text import text_of
 from fanout.core.statistics import TableStatistics
-from fanout.errors import OptionError
+from fanout.errors import CheckpointError, OptionError
 from fanout.landing.log.columns import LandedColumns, read_identity
 from fanout.landing.log.entries import BATCHES, batch_ids, read_entry
+from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.object_location import is_object_location
 from fanout.landing.storage.opening import open_files
 
@@ -27,19 +28,25 @@ if TYPE_CHECKING:
 
     from fanout.landing.claims import Ownership
     from fanout.landing.log.entries import BatchEntry, EntryLog
-    from fanout.landing.segments.segments import SegmentFile
     from fanout.landing.storage.storage import ReadableFiles
 
 _LOG: Final = logging.getLogger(__name__)
 # The most entries in a commit, so that a table which is far behind comes nearer with each.
 _ENTRIES: Final = 100
+# The most files in a commit, unless an entry has more: their footers may be read.
+_FILES: Final = 1_000
 # How often a commit is tried at once, when other writers are faster.
 _ATTEMPTS: Final = 5
 # How long a table is left alone after a failure: a request to a service that is gone takes long.
 _RETRY_SECONDS: Final = 60.0
 # The most for a commit, in which the footers of many files may be read.
 _COMMIT_SECONDS: Final = 300.0
+# The most for a look at a table.
+_LOOK_SECONDS: Final = 30.0
 _MAX_REASON: Final = 300
+
+
+_T = TypeVar("_T")
 
 
 class ConflictError(Exception):
@@ -136,10 +143,13 @@ class TableProjection:
         self._stopped = False
         self._again_at = -math.inf
 
-    def complete(self) -> None:
-        """Add all entries that are missing, also shortly after a failure."""
+    def complete(self) -> bool:
+        """Add entries that are missing by one commit, also shortly after a failure.
+
+        Say whether more of them are missing, and can be added at once.
+        """
         self._again_at = -math.inf
-        self._is_done(self._advance)
+        return self._is_done(self._step) and self._is_behind()
 
     def write(self, entry: BatchEntry, expired: Collection[str], written_at: int) -> bool:
         """Add the files of an entry, and what is missing; say whether `expired` files have left."""
@@ -182,19 +192,26 @@ class TableProjection:
             self._failure,
         )
 
+    def _is_behind(self) -> bool:
+        return self._complete < self._log.next_number - 1
+
+    def _step(self) -> None:
+        if self._is_behind():
+            self._attempt(self._commit)
+
     def _advance(self) -> None:
-        """Add what is missing, a hundred entries in a commit at most."""
-        while self._complete < self._log.next_number - 1:
+        """Add what is missing, by several commits where that is much."""
+        while self._is_behind():
             self._attempt(self._commit)
 
     def _attempt(self, commit: Callable[[], None]) -> None:
         """Commit, and again where other writers are faster."""
         for _ in range(_ATTEMPTS - 1):
             try:
-                return _in_time(commit)
+                return _in_time(commit, _COMMIT_SECONDS)
             except ConflictError:
                 continue
-        return _in_time(commit)
+        return _in_time(commit, _COMMIT_SECONDS)
 
     def _commit(self) -> None:
         """Look at the table, and add the entries that follow its newest one."""
@@ -204,12 +221,17 @@ class TableProjection:
             first = max(first, self._log.oldest())  # older ones were deleted
         numbers = range(first, min(first + _ENTRIES, self._log.next_number))
         entries = sorted(self._log.newest_first(numbers), key=lambda entry: entry.batch_id)
-        files = [file for entry in entries for file in entry.segments]
+        last, files = numbers[-1] if numbers else -1, list[SegmentFile]()
+        for entry in entries:
+            if files and len(files) + len(entry.segments) > _FILES:
+                last = entry.batch_id - 1
+                break
+            files += entry.segments
         if files:
             self._ownership.check()
-            self._table.add(files, numbers[-1])
-            self._added = numbers[-1]
-        self._complete = max(newest, numbers[-1] if numbers else -1, self._complete)
+            self._table.add(files, last)
+            self._added = last
+        self._complete = max(newest, last, self._complete)
 
     def _remove(self, names: Collection[str]) -> None:
         self._newest()
@@ -233,21 +255,29 @@ class TableProjection:
         return newest
 
 
-def _in_time(commit: Callable[[], None]) -> None:
-    """Commit in a thread that nothing waits for in the end: some clients wait without a limit."""
-    ended: Future[None] = Future()
+def _in_time(call: Callable[[], _T], seconds: float) -> _T:
+    """Call in a thread that nothing waits for in the end: some clients wait without a limit."""
+    ended: Future[_T] = Future()
 
     def run() -> None:
         try:
-            commit()
-            ended.set_result(None)
+            ended.set_result(call())
         except BaseException as error:  # noqa: BLE001 - it is raised again
-            ended.set_exception(error)
+            ended.set_exception(_without_panic(error))
 
     threading.Thread(target=run, name="fanout-table", daemon=True).start()
-    if not wait([ended], _COMMIT_SECONDS).done:
-        raise OptionError(f"it does not answer for {_COMMIT_SECONDS:.0f} s")
-    ended.result()
+    if not wait([ended], seconds).done:
+        raise OptionError(f"it does not answer for {seconds:.0f} s")
+    return ended.result()
+
+
+def _without_panic(error: BaseException) -> BaseException:
+    """Return an Exception for a panic of a library in Rust, which is none."""
+    if type(error).__name__ != "PanicException":
+        return error
+    panic = CheckpointError(f"its library panicked: {error}")
+    panic.__cause__ = error
+    return panic
 
 
 def read_table(location: str, option: TableOption) -> TableStatistics:
@@ -255,7 +285,7 @@ def read_table(location: str, option: TableOption) -> TableStatistics:
     files = open_files(location, None)
     table = option.open(NamedFiles(files, {}, LandedColumns(pa.schema([]))))
     try:
-        entry = table.newest(make=False)
+        entry = _in_time(partial(table.newest, make=False), _LOOK_SECONDS)
     except Exception as error:  # noqa: BLE001 - the libraries raise what they like
         return TableStatistics(table.name, failure=_reason(error))
     numbers = batch_ids(file.name for file in files.list(BATCHES))

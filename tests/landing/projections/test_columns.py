@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -60,6 +63,10 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
         pa.struct([("at", pa.timestamp("ms", "UTC")), ("n", pa.int32())]),
         [{"at": None, "n": 1}, None, {"at": datetime(2026, 1, 1, tzinfo=UTC), "n": None}],
     ),
+    "map": (
+        pa.map_(pa.string(), pa.timestamp("ms", "UTC")),
+        [[], None, [("a", datetime(2026, 1, 1, tzinfo=UTC)), ("b", None)]],
+    ),
 }
 WIDE = pa.schema([*SCHEMA, *((name, kind) for name, (kind, _) in TYPES.items())])
 
@@ -78,7 +85,7 @@ async def run(source: Any, kind: Kind, tmp_path: Path, *data: bytes, **options: 
         for each in data:
             source.put(each)
             await anext(landing)
-    return landing.statistics().tables[0]
+    return next(iter(landing.statistics().tables), None)
 
 
 def rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -110,7 +117,7 @@ async def test_engines_skip_no_file_that_has_what_they_look_for(kind: Kind, tmp_
         source.put(*[b"%d" % number for number in range(index)])
         await run(source, kind, tmp_path, b"%d" % index)
     for name, (_, values) in TYPES.items():
-        if name in {"headers", "parts"}:
+        if name in {"headers", "parts", "map"}:
             continue
         for index in (0, 2):
             found = await asyncio.to_thread(kind.where, name, values[index])
@@ -228,9 +235,8 @@ def test_the_statistics_of_a_file() -> None:
 
 def test_times_that_no_calendar_has_have_no_limits() -> None:
     times = pa.array([-(2**62), 2**62], pa.timestamp("us", "UTC"))
-    found = statistics_of(pa.table({"at": times, "none": pa.nulls(2, pa.int32())}))
-    assert found["minValues"] == found["maxValues"] == {}
-    assert found["nullCount"] == {"at": 0, "none": 2}
+    found = statistics_of(pa.table({"at": times, "none": pa.nulls(2, pa.int32()), "n": [1, 2]}))
+    assert found == {"numRecords": 2, "nullCount": {"at": 0, "none": 2, "n": 0}}
 
 
 async def test_polars_reads_a_delta_table(tmp_path: Path) -> None:
@@ -249,3 +255,63 @@ async def test_polars_reads_an_iceberg_table(
     source = ShapedSource(WIDE, **{name: values[2] for name, (_, values) in TYPES.items()})
     await run(source, kind, tmp_path, b"0", b"1")
     assert rows(pl.scan_iceberg(kind.open()).collect().to_arrow()) == landed(tmp_path)
+
+
+def where_valid(kind: Delta, column: str) -> list[int]:
+    data = kind.open().to_pyarrow_dataset()
+    found = data.to_table(filter=pc.field(column).is_valid())
+    return sorted(found.column("sequence").to_pylist())
+
+
+async def test_deltalake_finds_texts_and_times_without_limits(tmp_path: Path) -> None:
+    kind = Delta(str(tmp_path / "landing"), None)
+    columns = [("text", pa.string()), ("at", pa.timestamp("us", "UTC"))]
+    far = pa.scalar(2**62, columns[1][1])
+    for number, values in enumerate(({"text": "y" * 5000, "at": None}, {"text": "", "at": far})):
+        source = ShapedSource(pa.schema([*SCHEMA, *columns]), **values)
+        source.put(*[b"0"] * number)
+        await run(source, kind, tmp_path, b"1")
+    assert await asyncio.to_thread(kind.where, "text", "y" * 5000) == [1]
+    assert await asyncio.to_thread(kind.where, "sequence", 2) == [2]
+    assert await asyncio.to_thread(where_valid, kind, "at") == [2]
+
+
+async def test_deltalake_finds_rows_of_files_that_lack_a_column(tmp_path: Path) -> None:
+    kind = Delta(str(tmp_path / "landing"), None)
+    await run(ShapedSource(SCHEMA), kind, tmp_path, b"0", tables=())
+    wider = ShapedSource(pa.schema([*SCHEMA, ("more", pa.string())]), more="x")
+    wider.put(b"0")
+    await run(wider, kind, tmp_path, b"1")
+    assert await asyncio.to_thread(kind.where, "sequence", 1) == [1]
+    assert await asyncio.to_thread(kind.where, "more", "x") == [2]
+    data = kind.open().to_pyarrow_dataset()
+    assert data.to_table(filter=pc.field("more").is_null()).column("sequence").to_pylist() == [1]
+
+
+@pytest.mark.parametrize("made", [False, True])
+async def test_deltalake_finds_values_of_columns_without_statistics(
+    tmp_path: Path, *, made: bool
+) -> None:
+    kind = Delta(str(tmp_path / "landing"), None)
+    for columns in (
+        pa.schema([("real", pa.float64())]),
+        SCHEMA.append(pa.field("real", pa.float64())),
+    ):
+        source = ShapedSource(columns, real=2.5)
+        shutil.rmtree(kind.root, ignore_errors=True)
+        if made:
+            await run(source, kind, tmp_path, tables=())
+            deltalake.DeltaTable.create(f"{kind.root}/segments", columns)
+        await run(source, kind, tmp_path, b"0")
+        data = kind.open().to_pyarrow_dataset()
+        assert data.to_table(filter=pc.field("real") == 2.5).num_rows == 1
+
+
+async def test_a_property_that_promises_statistics_stops_a_delta_table(tmp_path: Path) -> None:
+    kind = Delta(str(tmp_path / "landing"), None)
+    await run(ShapedSource(SCHEMA), kind, tmp_path, tables=())
+    described = {"delta.dataSkippingStatsColumns": "sequence,data"}
+    deltalake.DeltaTable.create(f"{kind.root}/segments", SCHEMA, configuration=described)
+    told = await run(ShapedSource(SCHEMA), kind, tmp_path, b"0")
+    assert told.stopped
+    assert "names data, of which files have no statistics" in told.failure

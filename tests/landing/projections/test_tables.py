@@ -16,6 +16,7 @@ from pyiceberg.exceptions import CommitFailedException
 from fanout.errors import CheckpointError
 from fanout.landing.lander import land
 from fanout.landing.log.entries import BATCHES
+from fanout.landing.projections.table_projection import read_table
 from fanout.landing.retention import Retention
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.projections.tables import Delta, Iceberg, Lab, iceberg_catalog, numbers, row
@@ -343,3 +344,78 @@ async def test_a_vacuum_of_delta_deletes_what_was_compacted_and_nothing_else(
 
 def _files(directory: Path) -> set[Path]:
     return {path for path in directory.rglob("*") if path.is_file()}
+
+
+class PanicException(BaseException):
+    """A library in Rust has panicked."""
+
+
+async def test_a_panic_of_a_library_does_not_end_the_landing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lab.land(1)
+    with monkeypatch.context() as patch:
+
+        def panics(*_: Any) -> None:
+            raise PanicException("no digits")
+
+        patch.setattr(lab.kind.commits, "add", panics)
+        told = await lab.land(2)
+    assert (told.stopped, told.failure) == (False, "its library panicked: no digits")
+    await lab.land()
+    await lab.check()
+
+
+async def test_a_commit_has_a_bounded_number_of_files(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.landing.projections.table_projection._FILES", 2)
+    await lab.land(5, tables=[])
+    add, counts = lab.kind.commits.add, list[int]()
+
+    def counted(table: Any, files: Any, entry: int) -> None:
+        counts.append(len(files))
+        add(table, files, entry)
+
+    monkeypatch.setattr(lab.kind.commits, "add", counted)
+    await lab.land()
+    assert counts == [2, 2, 1]
+    await lab.check()
+
+
+async def test_a_cancellation_comes_between_two_commits(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.landing.projections.table_projection._ENTRIES", 1)
+    await lab.land(5, tables=[])
+    add, begun, counts = lab.kind.commits.add, threading.Event(), list[int]()
+    going = threading.Event()
+
+    def slow(table: Any, files: Any, entry: int) -> None:
+        counts.append(entry)
+        begun.set()
+        going.wait()
+        add(table, files, entry)
+
+    monkeypatch.setattr(lab.kind.commits, "add", slow)
+    run = asyncio.create_task(lab.land())
+    await asyncio.to_thread(begun.wait)
+    run.cancel()
+    asyncio.get_running_loop().call_later(0.1, going.set)
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert len(counts) == 1
+    await lab.land()
+    await lab.check()
+
+
+async def test_a_look_at_a_table_that_never_answers_ends(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lab.land(1)
+    answering = threading.Event()
+    monkeypatch.setattr("fanout.landing.projections.table_projection._LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(lab.kind.commits, "newest", lambda *_, **__: answering.wait())
+    told = await asyncio.to_thread(read_table, lab.location, lab.kind.option())
+    answering.set()
+    assert told.failure == "it does not answer for 0 s"
