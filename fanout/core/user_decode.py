@@ -78,6 +78,11 @@ class RecordDecoder:
 
 
 @final
+class TooManyRowsError(ValueError):
+    """A decoder cannot decode so many rows at once, and each of them may be a good one."""
+
+
+@final
 class UserDecode:
     """Apply a user's function to each batch of records, and check its result.
 
@@ -275,9 +280,12 @@ class BatchDecoder:
             try:
                 decoded.append(self._function(batch.records.slice(begin, rows), batch.split))
             except DecodeFailedError as error:
+                # So many are no record's fault.
+                too_many = isinstance(error.__cause__, TooManyRowsError) and rows > 1
                 # Without a cause the function has returned what no record may become. SystemExit
                 # and its like are about the process, and not about a record.
-                if self._on_bad == "fail" or not isinstance(error.__cause__, Exception):
+                fails = self._on_bad == "fail" and not too_many
+                if fails or not isinstance(error.__cause__, Exception):
                     raise
                 if isinstance(error.__cause__, BadRowsError):
                     decoded.append(error.__cause__.decoded)

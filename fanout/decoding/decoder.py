@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.core.sentence import Option
-from fanout.core.user_decode import RecordDecoder
+from fanout.core.user_decode import RecordDecoder, TooManyRowsError
 from fanout.errors import BadRowsError, OptionError
 
 if TYPE_CHECKING:
@@ -202,17 +202,21 @@ def decompressed(payloads: pa.BinaryArray) -> tuple[pa.BinaryArray, dict[int, st
     found, problems, left = payloads.to_pylist(), {}, _MOST_OF_BATCH
     size = FRAMES["glue"][1]
     for row in rows:
-        inflater, most = zlib.decompressobj(), min(_LARGEST, left)
+        inflater = zlib.decompressobj()
         head, body = found[row][:size], found[row][size:]
         try:
-            whole = inflater.decompress(body, most + 1)
+            whole = inflater.decompress(body, _LARGEST + 1)
         except zlib.error:
             whole = b""
-        if len(whole) > most:
-            problems[row] = f"it has more than {most} bytes behind its compression"
+        if len(whole) > _LARGEST:
+            problems[row] = f"it has more than {_LARGEST} bytes behind its compression"
         elif not inflater.eof or inflater.unused_data:
             problems[row] = "it is not what zlib has compressed"
-        left -= min(len(whole), most)
+        elif (left := left - len(whole)) < 0:
+            raise TooManyRowsError(
+                f"the records have more than {_MOST_OF_BATCH} bytes behind their compression: "
+                "decode fewer at once"
+            )
         found[row] = None if row in problems else b"\3\0" + head[2:] + whole
     return pa.array(found, pa.binary()), problems
 
