@@ -73,6 +73,15 @@ class RecordDecoder:
         del reader
         return self
 
+    @property
+    def readers(self) -> str:
+        """The schemas that it reads with, those of its parts included, as text to be stored."""
+        return self.reader
+
+    def reading_all(self, readers: str) -> RecordDecoder:
+        """Return a decoder that reads with stored schemas, as `reading` does with one."""
+        return self.reading(readers)
+
     async def prepare(self, records: pa.RecordBatch) -> None:
         """Fetch what a batch needs, or raise RetryLaterError where that is unavailable for now."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -76,6 +76,20 @@ class Decoder(RecordDecoder, ABC):
             raise OptionError(
                 Option("key"), " has a decoder with columns or a key of its own: name them outside"
             )
+
+    @property
+    def readers(self) -> str:
+        """The schema that it reads with, and that of keys on a line of its own."""
+        return self.reader if self.key is None else f"{self.reader}\n{self.key.reader}"
+
+    def reading_all(self, readers: str) -> RecordDecoder:
+        """Return a decoder that reads with stored schemas; where none of keys is, with its own."""
+        reader, _, of_keys = readers.partition("\n")
+        found: Any = self.reading(reader)
+        if self.key is not None and of_keys:
+            found = replace(found, key=self.key.reading(of_keys))
+        whole: RecordDecoder = found
+        return whole
 
     def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns that stay, and those of the payload."""
