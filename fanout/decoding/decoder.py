@@ -112,11 +112,19 @@ class Decoder(RecordDecoder, ABC):
 
         Raises:
             BadRowsError: If rows cannot be encoded; it has the others, encoded.
-            OptionError: If the records lack a column, or one has a type that does not fit.
+            OptionError: If the records lack a column, one has a type that does not fit, or one that
+                stays has the place of the bytes.
         """
+        if not isinstance(records, pa.RecordBatch):
+            given = type(records).__name__
+            raise OptionError(f"encode takes a pyarrow.RecordBatch, and not a {given}")
         columns: dict[str, pa.Array] = {}
         errors: dict[int, Exception] = {}
         parts = [(self, column)] if self.key is None else [(self, column), (self.key, "key")]
+        for _, name in parts:
+            if name in self.columns:
+                problem = f" has {name!r}, which is the column of what is encoded"
+                raise OptionError(Option("columns"), problem)
         for encoder, name in parts:
             whole = records.to_struct_array()
             fields = whole if encoder.into is None else _column(records, encoder.into)
@@ -240,7 +248,7 @@ def frame_of(framing: str, schema_id: object) -> bytes:
     try:
         if framing == "glue" and isinstance(schema_id, str):
             return b"\3\0" + UUID(schema_id).bytes
-        if framing == "confluent" and isinstance(schema_id, int):
+        if framing == "confluent" and type(schema_id) is int:  # True is no number here
             return b"\0" + schema_id.to_bytes(4, "big")
     except (ValueError, OverflowError):
         pass

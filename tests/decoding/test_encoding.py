@@ -574,3 +574,34 @@ def test_json_of_another_sort_is_an_error_of_options() -> None:
             Json(f"a {kind}").encode(pa.RecordBatch.from_arrays([column], ["a"]))
     with pytest.raises(OptionError, match="b is in the schema, and no column of the records"):
         Json("b INT").encode(pa.RecordBatch.from_arrays([pa.array([1])], ["a"]))
+
+
+@pytest.mark.parametrize(
+    ("decode", "records", "words"),
+    [
+        (
+            Json("a INT", columns=["value"]),
+            pa.record_batch({"a": [1], "value": [b"x"]}),
+            "columns has 'value', which is the column of what is encoded",
+        ),
+        (
+            Json("a INT", columns=["key"], key=Json("a INT")),
+            pa.record_batch({"a": [1], "key": [b"x"]}),
+            "columns has 'key', which is the column of what is encoded",
+        ),
+        (
+            Json("a INT"),
+            pa.table({"a": [1]}),
+            "encode takes a pyarrow.RecordBatch",
+        ),
+    ],
+)
+def test_what_would_get_lost_is_not_encoded(decode: Json, records: Any, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        decode.encode(records)
+    assert str(caught.value).startswith(words)
+
+
+def test_a_truth_is_no_id() -> None:
+    with pytest.raises(OptionError, match="schema_id=True must be a number"):
+        Json("a INT", framing="confluent", schema_id=True)
