@@ -13,7 +13,7 @@ import sys
 from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from select import PIPE_BUF
 from typing import TYPE_CHECKING, Any, Final, final
@@ -92,10 +92,14 @@ class RecordLines:
 
         write = self._json if self.as_json else self._text
         value = batch.records.schema.field(self.columns.value)
+        is_typed = not pa.types.is_binary(value.type)
+        apart = [self.columns.time] + [value.name] * is_typed
         for start in range(0, batch.num_records, _ROWS):
-            for row in batch.records.slice(start, _ROWS).to_pylist():
-                if not pa.types.is_binary(value.type):
-                    row[value.name] = _Document(_plain(row[value.name], value.type))
+            some = batch.records.slice(start, _ROWS)
+            for number, row in enumerate(some.drop_columns(apart).to_pylist()):
+                row[self.columns.time] = _of_python(some.column(self.columns.time)[number])
+                if is_typed:
+                    row[value.name] = _Document(_plain(some.column(value.name)[number]))
                 if self._matches(row[value.name]):
                     yield write(batch.split.id, row) + "\n"
 
@@ -127,9 +131,9 @@ class RecordLines:
         return json.dumps(record, separators=(",", ":"), default=_decoded)
 
 
-def _time(moment: datetime | None) -> str | None:
-    if moment is None:
-        return None
+def _time(moment: datetime | str | None) -> str | None:
+    if not isinstance(moment, datetime):
+        return moment
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -141,25 +145,50 @@ class _Document:
     content: Any
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
+def _plain(scalar: pa.Scalar) -> Any:
     """Return a value of Arrow as JSON has it; what JSON lacks becomes text."""
     import pyarrow as pa  # noqa: PLC0415 - for help
 
-    plain: Any = value
-    if isinstance(value, dict):
-        fields = (_field(field.name, _plain(value[field.name], field.type)) for field in kind)
-        plain = {name: each for field in fields for name, each in field.items()}
-    elif isinstance(value, list) and pa.types.is_map(kind):
-        plain = {str(key): _plain(each, kind.item_type) for key, each in value}
-    elif isinstance(value, list):
-        plain = [_plain(each, kind.value_type) for each in value]
-    elif isinstance(value, datetime):
-        plain = value.isoformat().replace("+00:00", "Z")
-    elif isinstance(value, date | Decimal) or (
+    kind = scalar.type
+    if scalar.is_valid and pa.types.is_struct(kind):
+        fields = [(field.name, scalar[number]) for number, field in enumerate(kind)]
+        return _fields(fields)
+    if scalar.is_valid and pa.types.is_map(kind):
+        return _fields((str(_plain(each[0])), each[1]) for each in scalar.values)
+    if scalar.is_valid and pa.types.is_nested(kind):
+        return [_item(_plain(each)) for each in scalar.values]
+    value: Any = _of_python(scalar)
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, date | time | timedelta | Decimal) or (
         isinstance(value, float) and not math.isfinite(value)
     ):
-        plain = str(value)
-    return plain
+        return str(value)
+    return value
+
+
+def _fields(scalars: Iterable[tuple[str, pa.Scalar]]) -> dict[str, Any]:
+    return {
+        name: value
+        for field, scalar in scalars
+        for name, value in _field(field, _plain(scalar)).items()
+    }
+
+
+def _item(value: Any) -> Any:
+    """Return an item of an array of JSON: an object with base64 for bytes that are not UTF-8."""
+    ((name, plain),) = _field("", value).items()
+    return {name.lstrip("_"): plain} if name else plain
+
+
+def _of_python(scalar: pa.Scalar) -> Any:
+    """Return a value as Python's; a time that Python lacks as the text that Arrow has for it."""
+    import pyarrow as pa  # noqa: PLC0415 - for help
+
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        return scalar.cast(pa.string()).as_py()
 
 
 def _decoded(value: bytes | _Document) -> str:

@@ -73,8 +73,22 @@ class RecordDecoder:
         del reader
         return self
 
+    @property
+    def readers(self) -> str:
+        """The schemas that it reads with, those of its parts included, as text to be stored."""
+        return self.reader
+
+    def reading_all(self, readers: str) -> RecordDecoder:
+        """Return a decoder that reads with stored schemas, as `reading` does with one."""
+        return self.reading(readers)
+
     async def prepare(self, records: pa.RecordBatch) -> None:
         """Fetch what a batch needs, or raise RetryLaterError where that is unavailable for now."""
+
+
+@final
+class TooManyRowsError(ValueError):
+    """A decoder cannot decode so many rows at once, and each of them may be a good one."""
 
 
 @final
@@ -275,9 +289,12 @@ class BatchDecoder:
             try:
                 decoded.append(self._function(batch.records.slice(begin, rows), batch.split))
             except DecodeFailedError as error:
+                # So many are no record's fault.
+                too_many = isinstance(error.__cause__, TooManyRowsError) and rows > 1
                 # Without a cause the function has returned what no record may become. SystemExit
                 # and its like are about the process, and not about a record.
-                if self._on_bad == "fail" or not isinstance(error.__cause__, Exception):
+                fails = self._on_bad == "fail" and not too_many
+                if fails or not isinstance(error.__cause__, Exception):
                     raise
                 if isinstance(error.__cause__, BadRowsError):
                     decoded.append(error.__cause__.decoded)

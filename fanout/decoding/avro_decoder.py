@@ -71,7 +71,7 @@ class Avro(Decoder):
         Decoder.__post_init__(self)
         if self.registry is not None and not isinstance(self.registry, AnyRegistry):
             names = " or a ".join(_OF_REGISTRIES.values())
-            raise OptionError(Option("registry", self.registry), f" must be a {names}")
+            raise OptionError(Option("registry"), f" must be a {names}")
         own = "none" if self.registry is None else self.registry.framing
         if self.framing is None:
             object.__setattr__(self, "framing", own)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.core.sentence import Option
-from fanout.core.user_decode import RecordDecoder
+from fanout.core.user_decode import RecordDecoder, TooManyRowsError
 from fanout.errors import BadRowsError, OptionError
 
 if TYPE_CHECKING:
@@ -77,6 +77,20 @@ class Decoder(RecordDecoder, ABC):
                 Option("key"), " has a decoder with columns or a key of its own: name them outside"
             )
 
+    @property
+    def readers(self) -> str:
+        """The schema that it reads with, and that of keys on a line of its own."""
+        return self.reader if self.key is None else f"{self.reader}\n{self.key.reader}"
+
+    def reading_all(self, readers: str) -> RecordDecoder:
+        """Return a decoder that reads with stored schemas; where none of keys is, with its own."""
+        reader, _, of_keys = readers.partition("\n")
+        found: Any = self.reading(reader)
+        if self.key is not None and of_keys:
+            found = replace(found, key=self.key.reading(of_keys))
+        whole: RecordDecoder = found
+        return whole
+
     def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns that stay, and those of the payload."""
         given = records.schema
@@ -98,11 +112,19 @@ class Decoder(RecordDecoder, ABC):
 
         Raises:
             BadRowsError: If rows cannot be encoded; it has the others, encoded.
-            OptionError: If the records lack a column, or one has a type that does not fit.
+            OptionError: If the records lack a column, one has a type that does not fit, or one that
+                stays has the place of the bytes.
         """
+        if not isinstance(records, pa.RecordBatch):
+            given = type(records).__name__
+            raise OptionError(f"encode takes a pyarrow.RecordBatch, and not a {given}")
         columns: dict[str, pa.Array] = {}
         errors: dict[int, Exception] = {}
         parts = [(self, column)] if self.key is None else [(self, column), (self.key, "key")]
+        for _, name in parts:
+            if name in self.columns:
+                problem = f" has {name!r}, which is the column of what is encoded"
+                raise OptionError(Option("columns"), problem)
         for encoder, name in parts:
             whole = records.to_struct_array()
             fields = whole if encoder.into is None else _column(records, encoder.into)
@@ -202,17 +224,21 @@ def decompressed(payloads: pa.BinaryArray) -> tuple[pa.BinaryArray, dict[int, st
     found, problems, left = payloads.to_pylist(), {}, _MOST_OF_BATCH
     size = FRAMES["glue"][1]
     for row in rows:
-        inflater, most = zlib.decompressobj(), min(_LARGEST, left)
+        inflater = zlib.decompressobj()
         head, body = found[row][:size], found[row][size:]
         try:
-            whole = inflater.decompress(body, most + 1)
+            whole = inflater.decompress(body, _LARGEST + 1)
         except zlib.error:
             whole = b""
-        if len(whole) > most:
-            problems[row] = f"it has more than {most} bytes behind its compression"
+        if len(whole) > _LARGEST:
+            problems[row] = f"it has more than {_LARGEST} bytes behind its compression"
         elif not inflater.eof or inflater.unused_data:
             problems[row] = "it is not what zlib has compressed"
-        left -= min(len(whole), most)
+        elif (left := left - len(whole)) < 0:
+            raise TooManyRowsError(
+                f"the records have more than {_MOST_OF_BATCH} bytes behind their compression: "
+                "decode fewer at once"
+            )
         found[row] = None if row in problems else b"\3\0" + head[2:] + whole
     return pa.array(found, pa.binary()), problems
 
@@ -222,7 +248,7 @@ def frame_of(framing: str, schema_id: object) -> bytes:
     try:
         if framing == "glue" and isinstance(schema_id, str):
             return b"\3\0" + UUID(schema_id).bytes
-        if framing == "confluent" and isinstance(schema_id, int):
+        if framing == "confluent" and type(schema_id) is int:  # True is no number here
             return b"\0" + schema_id.to_bytes(4, "big")
     except (ValueError, OverflowError):
         pass

@@ -66,7 +66,7 @@ class DecodeOptions:
             latest = self._latest(registry, topics) if self.schema is None else None
             kept: Any = {"registry": registry, "columns": self.columns, "into": self.into}
             if self.decode == "avro":
-                return Avro(latest or _text(str(self.schema)), **kept)
+                return Avro(latest or _text(str(self.schema), Avro), **kept)
             from fanout.decoding import Protobuf  # noqa: PLC0415 - its libraries are an extra
 
             return Protobuf(latest or _file(str(self.schema)), self.message, **kept)
@@ -76,7 +76,7 @@ class DecodeOptions:
         if self.schema is None:
             example = ", such as 'id BIGINT, name STRING'"
             raise OptionError(Option("decode", "json"), " needs ", Option("schema"), example)
-        return Json(_text(self.schema), columns=self.columns, into=self.into)
+        return Json(_text(self.schema, Json), columns=self.columns, into=self.into)
 
     def _refuse_all(self) -> None:
         for each in fields(self):
@@ -138,14 +138,27 @@ def _file(schema: str) -> str:
     return schema
 
 
-def _text(schema: str) -> str:
+def _text(schema: str, kind: type[Avro | Json]) -> str:
     """Return the text of a schema, or what is in the file that has such a name."""
     is_file = False
     with suppress(OSError, ValueError):  # a schema may be too long for the name of a file
         is_file = Path(schema).is_file()
-    if not is_file and not _TEXT.search(schema):
+    if is_file:
+        return _content(schema, kind)
+    if not _TEXT.search(schema):
         raise OptionError(Option("schema", schema), " is neither a file nor the text of a schema")
+    return schema
+
+
+def _content(file: str, kind: type[Avro | Json]) -> str:
+    """Return what is in a file of a schema; of another file nothing is shown."""
     try:
-        return Path(schema).read_text(encoding="utf-8") if is_file else schema
+        text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise OptionError(Option("schema", schema), " cannot be read: ", error) from error
+        raise OptionError(Option("schema", file), " cannot be read: ", error) from error
+    try:
+        kind(text)
+    except OptionError:
+        problem = f" is a file without a schema: {kind.__name__} of Python says what is wrong in it"
+        raise OptionError(Option("schema", file), problem) from None
+    return text

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import http.client
 import json
+import re
 import ssl
 import time
 import urllib.error
@@ -13,7 +14,9 @@ import urllib.parse
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, final
 
 from fanout.core.option_checks import check_seconds
@@ -28,6 +31,9 @@ Schemas: TypeAlias = tuple[str, ...]
 
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
 _NOT_FOUND: Final = 404
+# What the error codes of a registry begin with where it has no such id, subject, or version. A
+# gateway in front of a registry answers 404, too, while the registry starts.
+_CODES_OF_NONE: Final = 404
 # The schema does not go with others of its subject, or is none.
 _REFUSED: Final = frozenset({409, 422})
 _MOST_REFERENCES: Final = 256
@@ -35,6 +41,7 @@ _MOST_REFERENCES: Final = 256
 _ASKED_AGAIN_AFTER: Final = 30.0
 _MOST_KNOWN: Final = 4096
 _SERIALIZED: Final = "?format=serialized"
+_TOKEN: Final = re.compile(r"[!-~]+")
 
 
 class Found(NamedTuple):
@@ -64,7 +71,7 @@ class AnyRegistry(ABC):
         On an event loop it is not asked: `load` has done that.
         """
         if not (_on_event_loop() or self._knows(number)):
-            _KNOWN[self, number] = self._ask(number)
+            self._learn(number)
         found = _KNOWN.get((self, number))
         if found is None:
             raise RetryLaterError(
@@ -81,6 +88,22 @@ class AnyRegistry(ABC):
             _KNOWN.pop(oldest, None)
         if missing := [number for number in numbers if not self._knows(number)]:
             await asyncio.to_thread(lambda: [self.answer(number) for number in missing])
+
+    def _learn(self, number: int) -> None:
+        """Ask for an id, or wait for another thread that asks for it, and fail as that does."""
+        mine: Future[Found] = Future()
+        asking = _ASKING.setdefault((self, number), mine)
+        if asking is mine:
+            try:
+                mine.set_result(self._ask(number))
+            except BaseException as error:  # noqa: BLE001 - it is raised below
+                mine.set_exception(error)
+            finally:
+                del _ASKING[self, number]
+        try:
+            _KNOWN[self, number] = asking.result()
+        finally:
+            del mine, asking  # an error refers to this frame
 
     def _knows(self, number: int) -> bool:
         found = _KNOWN.get((self, number))
@@ -171,6 +194,12 @@ class SchemaRegistry(AnyRegistry):
         if parts.username is not None or parts.password is not None:
             sentence = "{url} has a password in it: pass {username} and {password}"
             raise OptionError(Sentence.of(sentence))
+        if self.token is not None and not (
+            isinstance(self.token, str) and _TOKEN.fullmatch(self.token)
+        ):
+            raise OptionError(
+                Option("token"), " must be printable ASCII, without spaces and ends of lines"
+            )
         if (self.username is None) != (self.password is None):
             raise OptionError("username and password belong together: pass both, or none")
         if self.token is not None and self.username is not None:
@@ -244,7 +273,7 @@ class SchemaRegistry(AnyRegistry):
         # The scheme is http or https.
         request = urllib.request.Request(self.url.rstrip("/") + path, data, headers)  # noqa: S310
         try:
-            opener = self._opener()
+            opener = _opener(self)
         except OSError as error:
             raise OptionError(
                 "the certificates for the registry cannot be used: ", error
@@ -253,25 +282,40 @@ class SchemaRegistry(AnyRegistry):
             with opener.open(request, timeout=self.timeout) as response:
                 answer = json.loads(response.read(_LARGEST_ANSWER))
         except urllib.error.HTTPError as error:
-            if error.code == _NOT_FOUND:
-                return None
+            with error:
+                if error.code == _NOT_FOUND and _says_that_there_is_none(error):
+                    return None
             if body is not None and error.code in _REFUSED:
                 raise OptionError(f"the registry refuses the schema: {error.code}") from error
             raise RetryLaterError(f"the schema registry answers {error.code}") from error
         except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+            _opener.cache_clear()  # certificates may have been renewed
             raise RetryLaterError("the schema registry does not answer") from error
         kind = str if wanted == "schema" else int
         if not isinstance(answer, dict) or not isinstance(answer.get(wanted), kind):
             raise RetryLaterError(f"the schema registry answers without a {wanted}")
         return answer
 
-    def _opener(self) -> urllib.request.OpenerDirector:
-        context = ssl.create_default_context(cafile=self.ca_file)
-        if self.certificate_file is not None:
-            context.load_cert_chain(self.certificate_file, self.key_file)
-        return urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=context), _NoRedirects()
-        )
+
+@lru_cache(maxsize=64)
+def _opener(registry: SchemaRegistry) -> urllib.request.OpenerDirector:
+    """Return what connects to a registry; over http it goes past proxies, which see secrets."""
+    context = ssl.create_default_context(cafile=registry.ca_file)
+    if registry.certificate_file is not None:
+        context.load_cert_chain(registry.certificate_file, registry.key_file)
+    handlers = [urllib.request.HTTPSHandler(context=context), _NoRedirects()]
+    if urllib.parse.urlsplit(registry.url).scheme == "http":
+        handlers.append(urllib.request.ProxyHandler({}))
+    return urllib.request.build_opener(*handlers)
+
+
+def _says_that_there_is_none(error: urllib.error.HTTPError) -> bool:
+    try:
+        answer = json.loads(error.read(_LARGEST_ANSWER))
+    except (OSError, ValueError, RecursionError, http.client.HTTPException):
+        return False
+    code = answer.get("error_code") if isinstance(answer, dict) else None
+    return isinstance(code, int) and code // 100 == _CODES_OF_NONE
 
 
 def schema_texts(given: object) -> Schemas:
@@ -313,3 +357,4 @@ def _on_event_loop() -> bool:
 
 
 _KNOWN: Final[dict[tuple[AnyRegistry, int], Found]] = {}
+_ASKING: Final[dict[tuple[AnyRegistry, int], Future[Found]]] = {}

@@ -6,7 +6,8 @@ import json
 import re
 import unicodedata
 from base64 import b64decode
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -149,6 +150,44 @@ def test_json_of_kafka_has_headers() -> None:
             ],
         }
     ]
+
+
+def test_a_decoded_value_of_every_type_has_a_line() -> None:
+    far = 9_000_000 * 86400 * 10**6  # in the year 26611
+    kinds: dict[str, tuple[pa.DataType, Any, Any]] = {
+        "wait": (pa.duration("us"), 1_500_000, "0:00:01.500000"),
+        "at": (pa.timestamp("us", "UTC"), far, "26611-03-02 00:00:00.000000Z"),
+        "day": (pa.date32(), 9_000_000, "26611-03-02"),
+        "hour": (pa.time64("us"), 1, "00:00:00.000001"),
+        "many": (pa.list_(pa.binary()), [b"a", b"\xff"], ["a", {"base64": "/w=="}]),
+        "each": (pa.map_(pa.string(), pa.binary()), [("k", b"\xff")], {"k_base64": "/w=="}),
+        "days": (pa.list_(pa.date32()), [date(1970, 1, 1)], ["1970-01-01"]),
+        "none": (pa.struct([("a", pa.int64())]), None, None),
+    }
+    fields = {
+        name: pa.array([value], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+        if isinstance(value, int)
+        else pa.array([value], kind)
+        for name, (kind, value, _) in kinds.items()
+    }
+    whole = kafka()
+    value = pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
+    at = whole.records.schema.get_field_index("value")
+    decoded = replace(whole, records=whole.records.set_column(at, "value", value))
+    (found,) = objects(decoded)
+    assert found["value"] == {name: shown for name, (_, _, shown) in kinds.items()}
+    (line,) = text(decoded)
+    assert json.loads(line.split("\t")[3]) == found["value"]
+
+
+def test_a_time_of_kafka_that_python_lacks_is_shown() -> None:
+    whole = kafka()
+    at = whole.records.schema.get_field_index("timestamp")
+    times = pa.array([2**58], pa.int64()).cast(whole.records.schema.field("timestamp").type)
+    far = replace(whole, records=whole.records.set_column(at, "timestamp", times))
+    (found,) = objects(far)
+    assert found["time"].startswith("11")
+    assert text(far)[0].startswith(found["time"])
 
 
 @pytest.mark.parametrize(

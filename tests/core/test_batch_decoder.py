@@ -17,6 +17,7 @@ from fanout.core.user_decode import (
     BatchDecoder,
     PlaceColumns,
     RecordDecoder,
+    TooManyRowsError,
     UserDecode,
     check_on_bad_record,
 )
@@ -477,6 +478,22 @@ async def test_a_function_that_knows_its_bad_rows_is_called_once() -> None:
         (Cursor(2), Cursor(3)),
         (Cursor(8), Cursor(9)),
     ]
+
+
+@pytest.mark.parametrize("on_bad", ["fail", "gap"])
+@in_virtual_time
+async def test_a_batch_that_is_too_large_to_decode_is_halved(on_bad: OnBadRecord) -> None:
+    numbers = Numbers()
+
+    def decode(records: pa.RecordBatch) -> pa.RecordBatch:
+        if records.num_rows > 3:
+            raise TooManyRowsError("decode fewer at once")
+        return numbers(records)
+
+    found, gaps, _ = await read(source(decode, on_bad))
+    assert found == list(range(1, 11))
+    assert gaps == []
+    assert numbers.calls == 5  # one is without rows
 
 
 @in_virtual_time

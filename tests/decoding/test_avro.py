@@ -333,7 +333,7 @@ def test_frames_that_are_none_are_bad() -> None:
             },
             "value has more than 38 digits",
         ),
-        ({"registry": "http://registry"}, "registry='http://registry' must be a SchemaRegistry"),
+        ({"registry": "http://registry"}, "registry must be a SchemaRegistry"),
         ({"framing": "xml"}, "framing='xml' is not understood"),
         ({"framing": "glue"}, "framing='glue' needs a registry, a GlueSchemaRegistry"),
         ({"framing": "confluent"}, "framing='confluent' needs a registry, a SchemaRegistry"),

@@ -629,3 +629,34 @@ def test_a_large_whole_number_is_a_float_where_it_is_equal() -> None:
     with pytest.raises(BadRowsError) as caught:
         Json("x FLOAT").encode(rows)
     assert list(caught.value.errors) == [0]
+
+
+@pytest.mark.parametrize(
+    ("decode", "records", "words"),
+    [
+        (
+            Json("a INT", columns=["value"]),
+            pa.record_batch({"a": [1], "value": [b"x"]}),
+            "columns has 'value', which is the column of what is encoded",
+        ),
+        (
+            Json("a INT", columns=["key"], key=Json("a INT")),
+            pa.record_batch({"a": [1], "key": [b"x"]}),
+            "columns has 'key', which is the column of what is encoded",
+        ),
+        (
+            Json("a INT"),
+            pa.table({"a": [1]}),
+            "encode takes a pyarrow.RecordBatch",
+        ),
+    ],
+)
+def test_what_would_get_lost_is_not_encoded(decode: Json, records: Any, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        decode.encode(records)
+    assert str(caught.value).startswith(words)
+
+
+def test_a_truth_is_no_id() -> None:
+    with pytest.raises(OptionError, match="schema_id=True must be a number"):
+        Json("a INT", framing="confluent", schema_id=True)

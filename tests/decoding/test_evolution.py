@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,8 +13,11 @@ import pytest
 
 import fanout
 from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
+from fanout.decoding.decoder import Decoder
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.log.columns import landed_schema
+from fanout.kafka.reading.columns import NO_RECORDS
+from fanout.landing.log.columns import LandedColumns, landed_schema
+from fanout.landing.log.evolution import reader_of, without_new_columns
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.decoding.protobuf_schemas import parse
 from tests.decoding.test_avro import single_object
@@ -266,3 +270,62 @@ def test_the_schema_is_stored_with_the_columns(landed: Landed) -> None:
     assert json.loads(json.loads(stored.read_text())["reader"].removeprefix("avro ")) == [
         json.dumps(ONE)
     ]
+
+
+@dataclass(frozen=True)
+class OfKafka:
+    """What a landing asks of a source of Kafka."""
+
+    decode: Any
+
+    @property
+    def schema(self) -> pa.Schema:
+        schema: pa.Schema = self.decode(NO_RECORDS).schema
+        return schema
+
+
+def stored(decode: Any) -> LandedColumns:
+    return LandedColumns(OfKafka(decode).schema, by_date=False, reader=reader_of(decode))
+
+
+def reading_on(decode: Any, before: Any) -> list[str]:
+    """Return the columns of a run that ignores new ones, behind those that locate a record."""
+    source: Any = OfKafka(decode)
+    found = without_new_columns(source, stored(before), "here").schema
+    return [str(field.type) for field in found][3:]
+
+
+def test_keys_are_read_with_the_schema_of_before() -> None:
+    old = Json("a INT", key=Json("s STRUCT<x: INT, y: INT>"))
+    new = Json("a INT, b INT", key=Json("s STRUCT<x: INT, z: INT>"))
+    before = ["int32", "struct<x: int32, y: int32>"]
+    assert reading_on(new, old) == before
+    # A landing of before has the schema of values alone.
+    alone = stored(old).reader.partition("\n")[0]
+    assert old.reading_all(alone) == old
+    assert old.reader == alone
+    assert new.reading_all(stored(old).reader) == old
+
+
+def test_the_keys_of_a_map_keep_their_type() -> None:
+    old, new = (
+        SimpleDecoder(pa.map_(kind, pa.int32()), key=None) for kind in (pa.int32(), pa.string())
+    )
+    with pytest.raises(CheckpointError, match=r"records have m\[key\] of type int32"):
+        reading_on(new, old)
+
+
+class SimpleDecoder(Decoder):
+    """Return a column `m` of nulls."""
+
+    def __init__(self, kind: pa.DataType, **more: Any) -> None:
+        super().__init__(**more)
+        object.__setattr__(self, "kind", kind)
+
+    @property
+    def reader(self) -> str:
+        return "m"
+
+    def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
+        kind = pa.struct([("m", self.kind)])  # type: ignore[attr-defined]
+        return pa.nulls(len(payloads), kind), {}

@@ -166,9 +166,13 @@ def test_bombs_and_what_zlib_has_not_written_are_bad() -> None:
 def test_the_records_of_a_batch_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fanout.decoding.decoder._MOST_OF_BATCH", 25)
     payloads = framed(str(uuid4()), [b'{"a": "x"}'] * 3, compressed=True)
-    found, problems = Json("a STRING", framing="glue").read(pa.array(payloads))
+    decode = Json("a STRING", framing="glue")
+    with pytest.raises(ValueError, match=r"more than 25 bytes .*: decode fewer at once"):
+        decode.read(pa.array(payloads))
+    bad = payloads[0][:-1]
+    found, problems = decode.read(pa.array([*payloads[:2], bad]))
     assert found.to_pylist() == [{"a": "x"}, {"a": "x"}, None]
-    assert problems == {2: "it has more than 5 bytes behind its compression"}
+    assert [*problems] == [2]
 
 
 def test_a_schema_is_registered_and_found(registry: GlueSchemaRegistry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,15 @@ def test_a_schema_is_a_text_or_a_file(tmp_path: Path) -> None:
         DecodeOptions(decode="avro", schema=str(file)).decoder(())
     long = json.dumps(ORDER | {"doc": "x" * 10_000})
     assert DecodeOptions(decode="avro", schema=long).decoder(()) == Avro(long)
+
+
+@pytest.mark.parametrize("kind", ["json", "avro"])
+def test_nothing_is_shown_of_a_file_that_has_no_schema(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "passwd"
+    file.write_text("canary:x:0:0:canary:/canary:/bin/canary\n")
+    with pytest.raises(OptionError, match=r"passwd' is a file without a schema") as caught:
+        DecodeOptions(decode=kind, schema=str(file)).decoder(())
+    assert "canary" not in "".join(traceback.format_exception(caught.value)).replace(__file__, "")
 
 
 def test_a_registry_gives_the_newest_schema_of_the_topic_or_of_a_subject(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,58 @@ def test_an_id_that_the_registry_lacks_is_bad_and_asked_for_again_later(
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 31)
     assert read(decode, *framed(77, body)) == (ORDERS[:1], {})
+
+
+@pytest.mark.parametrize("body", [b"default backend - 404", b'{"error_code": 404}', b"[]", b"{}"])
+def test_a_gateway_that_answers_404_makes_no_record_bad(
+    embedded: EmbeddedRegistry, body: bytes
+) -> None:
+    number = embedded.register("orders-value", ORDER)
+    decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+    embedded.status, embedded.answer = 404, body
+    for ask in (
+        lambda: decode(records(*framed(number, written(ORDER, ORDERS)))),
+        lambda: SchemaRegistry(embedded.url).latest("orders-value"),
+        lambda: SchemaRegistry(embedded.url).id_of("orders-value", ORDER),
+    ):
+        with pytest.raises(RetryLaterError, match="the schema registry answers 404"):
+            ask()
+    embedded.status, embedded.answer = 200, None
+    assert decode(records(*framed(number, written(ORDER, ORDERS)))).num_rows == 10
+
+
+async def test_partitions_that_need_the_same_schema_ask_for_it_once(
+    embedded: EmbeddedRegistry,
+) -> None:
+    number = embedded.register("orders-value", ORDER)
+    decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+    batch = records(*framed(number, written(ORDER, ORDERS)))
+    await asyncio.gather(*(decode.prepare(batch) for _ in range(20)))
+    assert embedded.calls == [f"/schemas/ids/{number}"]
+    assert decode(batch).num_rows == 10
+
+
+def test_certificates_are_read_once_and_again_after_a_failure(
+    embedded: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    make = ssl.create_default_context
+
+    def noted(**options: Any) -> ssl.SSLContext:
+        made.append(options)
+        return make(**options)
+
+    monkeypatch.setattr(ssl, "create_default_context", noted)
+    decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+    payloads = [each for n in range(9) for each in framed(n, written(ORDER, ORDERS[:1]))]
+    assert len(read(decode, *payloads)[1]) == 9
+    assert len(made) == 1
+    embedded.register("s", ORDER)
+    embedded.answer = b"<html>"
+    for _ in range(2):
+        with pytest.raises(RetryLaterError):
+            SchemaRegistry(embedded.url).latest("s")
+    assert len(made) == 2
 
 
 def test_schemas_refer_to_others(embedded: EmbeddedRegistry) -> None:
@@ -235,6 +288,18 @@ def test_credentials_are_sent_and_not_shown(embedded: EmbeddedRegistry) -> None:
     assert "canary" not in repr(basic) + repr(bearer) + repr(Avro(ORDER, registry=basic))
 
 
+def test_a_registry_over_plain_http_is_asked_past_proxies(
+    embedded: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded.register("s", ORDER)
+    with embedded_registry() as proxy:
+        for name in ("http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        SchemaRegistry(embedded.url, token="canary").latest("s")
+        assert proxy.calls == []
+
+
 def test_the_certificate_of_the_registry_is_checked() -> None:
     certificate = LocalCertificate()
     try:
@@ -257,6 +322,9 @@ def test_the_certificate_of_the_registry_is_checked() -> None:
         ({"username": "a"}, "username and password belong together"),
         ({"username": "a", "password": "canary", "token": "canary"}, "not both"),
         ({"url": "http://registry", "token": "canary"}, "a password or a token needs https"),
+        ({"token": "canary\n"}, "token must be printable ASCII"),
+        ({"token": "can ary"}, "token must be printable ASCII"),
+        ({"token": b"canary"}, "token must be printable ASCII"),
         ({"timeout": 0}, "timeout=0 "),
     ],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fanout.core.user_decode import TooManyRowsError
 from fanout.errors import BadRowsError, DecodeFailedError
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def decode(
 ) -> DecodedRows:
     """Apply the user's function to some rows of a poll, at least one, group by group.
 
-    With `find_bad`, a batch that fails is halved until the bad rows are found.
+    With `find_bad`, a batch that fails is halved until the bad rows are found; one that is too
+    large to decode always is.
 
     Raises:
         DecodeFailedError: If the function fails without `find_bad`, or tries to end the process.
@@ -71,10 +73,12 @@ class _Decoding:
         try:
             batch = self.function(given, group)
         except DecodeFailedError as error:
-            # SystemExit and its like are about the process, and not about a record.
-            if not self.find_bad or not isinstance(error.__cause__, Exception | None):
-                raise
             cause = error.__cause__
+            # So many are no record's fault.
+            halves = self.find_bad or (isinstance(cause, TooManyRowsError) and len(rows) > 1)
+            # SystemExit and its like are about the process, and not about a record.
+            if not halves or not isinstance(cause, Exception | None):
+                raise
             if isinstance(cause, BadRowsError):
                 decoded.bad |= {
                     int(rows[row]): f"{self.function.failure_at(given, row, group)}: {reason}"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def reader_of(decode: object) -> str:
-    """Return the schema that a `decode` reads with, as text; empty where it has none."""
-    return decode.reader if isinstance(decode, RecordDecoder) else ""
+    """Return the schemas that a `decode` reads with, as text; empty where it has none."""
+    return decode.readers if isinstance(decode, RecordDecoder) else ""
 
 
 def without_new_columns(source: Source, landed: LandedColumns | None, location: str) -> Source:
@@ -39,7 +39,7 @@ def without_new_columns(source: Source, landed: LandedColumns | None, location: 
             if field.name in landed.schema.names:
                 was = landed.schema.field(field.name).type
                 _check_type(was, field.type, field.name, location)
-        given = replace(given, decode=decode.reading(landed.reader))
+        given = replace(given, decode=decode.reading_all(landed.reader))
     if not {*given.schema.names} <= {*landed.schema.names}:
         given = replace(given, decode=_Kept(given.decode, tuple(landed.schema.names)))
     known: Source = given
@@ -57,6 +57,7 @@ def _check_type(was: pa.DataType, now: pa.DataType, path: str, location: str) ->
     elif pa.types.is_list(was) and pa.types.is_list(now):
         _check_type(was.value_type, now.value_type, f"{path}[]", location)
     elif pa.types.is_map(was) and pa.types.is_map(now):
+        _check_type(was.key_type, now.key_type, f"{path}[key]", location)
         _check_type(was.item_type, now.item_type, f"{path}[]", location)
     elif was != now:
         raise CheckpointError(
@@ -75,7 +76,7 @@ class _Kept(RecordDecoder):
     names: tuple[str, ...]
 
     @property
-    def reader(self) -> str:
+    def readers(self) -> str:
         return reader_of(self.decode)
 
     async def prepare(self, records: pa.RecordBatch) -> None:

@@ -20,7 +20,7 @@ from fanout.core.lending.acquired import AcquiredRecords, ExpiredRecords
 from fanout.core.lending.decode import decode
 from fanout.core.lending.dedup import Dedup
 from fanout.core.lending.delivery import MemberDelivery
-from fanout.core.user_decode import RecordDecoder, UserDecode
+from fanout.core.user_decode import RecordDecoder, TooManyRowsError, UserDecode
 from fanout.decoding import Json
 from fanout.errors import DecodeFailedError
 from fanout.kafka.reading.columns import PLACES
@@ -135,3 +135,17 @@ def test_rows_that_json_cannot_be_are_bad_and_the_rest_is_decoded_at_once() -> N
     }
     assert [batch.column("id").to_pylist() for batch in decoded.batches] == [[1, 3]]
     assert [rows.tolist() for rows in decoded.rows] == [[0, 2]]
+
+
+@pytest.mark.parametrize("find_bad", [True, False])
+def test_rows_that_are_too_many_at_once_are_halved(*, find_bad: bool) -> None:
+    def few(records: pa.RecordBatch) -> pa.RecordBatch:
+        if records.num_rows > 2:
+            raise TooManyRowsError("decode fewer at once")
+        return records
+
+    acquired = AcquiredRecords(polled(5), LOCK, None)
+    function = UserDecode(few, NO_RECORDS, PLACES)
+    decoded = decode(function, acquired, acquired.all_rows, row_column="offset", find_bad=find_bad)
+    assert decoded.bad == {}
+    assert sorted(row for rows in decoded.rows for row in rows.tolist()) == [0, 1, 2, 3, 4]
