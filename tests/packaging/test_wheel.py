@@ -83,7 +83,7 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
 # - 2,300 for typed records: JSON and Avro into columns, with a schema registry.
 # - 500 for decoders by options of commands and of Spark, and landings whose schemas evolve.
 # - 850 to encode typed records, for schemas in AWS Glue, and for checks of schemas of Avro.
-# - 1,080 for tables of Delta and Iceberg that name the files of a landing, and for what they refuse.
+# - 1,080 for tables of Delta and Iceberg that name the files of a landing, and what they refuse.
 # - 740 for Protobuf among typed records.
 # Then 8,200 went: private docstrings of one sentence, one engine for the demo and the crash
 # campaign, one error of another process, and 78 modules that were no concept of their own. Only a
