@@ -116,9 +116,7 @@ class Decoder(RecordDecoder, ABC):
                 stays has the place of the bytes.
         """
         if not isinstance(records, pa.RecordBatch):
-            raise OptionError(
-                f"encode takes a pyarrow.RecordBatch, and no {type(records).__name__}"
-            )
+            raise OptionError("encode takes a pyarrow.RecordBatch")
         columns: dict[str, pa.Array] = {}
         errors: dict[int, Exception] = {}
         parts = [(self, column)] if self.key is None else [(self, column), (self.key, "key")]
