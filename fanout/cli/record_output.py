@@ -151,8 +151,7 @@ def _plain(scalar: pa.Scalar) -> Any:
 
     kind = scalar.type
     if scalar.is_valid and pa.types.is_struct(kind):
-        fields = [(field.name, scalar[number]) for number, field in enumerate(kind)]
-        return _fields(fields)
+        return _fields((field.name, scalar[number]) for number, field in enumerate(kind))
     if scalar.is_valid and pa.types.is_map(kind):
         return _fields((str(_plain(each[0])), each[1]) for each in scalar.values)
     if scalar.is_valid and pa.types.is_nested(kind):
@@ -168,11 +167,8 @@ def _plain(scalar: pa.Scalar) -> Any:
 
 
 def _fields(scalars: Iterable[tuple[str, pa.Scalar]]) -> dict[str, Any]:
-    return {
-        name: value
-        for field, scalar in scalars
-        for name, value in _field(field, _plain(scalar)).items()
-    }
+    fields = (_field(name, _plain(scalar)) for name, scalar in scalars)
+    return {name: value for field in fields for name, value in field.items()}
 
 
 def _item(value: Any) -> Any:
@@ -183,12 +179,10 @@ def _item(value: Any) -> Any:
 
 def _of_python(scalar: pa.Scalar) -> Any:
     """Return a value as Python's; a time that Python lacks as the text that Arrow has for it."""
-    import pyarrow as pa  # noqa: PLC0415 - for help
-
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):
-        return scalar.cast(pa.string()).as_py()
+        return scalar.cast("string").as_py()
 
 
 def _decoded(value: bytes | _Document) -> str:

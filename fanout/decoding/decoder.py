@@ -116,15 +116,13 @@ class Decoder(RecordDecoder, ABC):
                 stays has the place of the bytes.
         """
         if not isinstance(records, pa.RecordBatch):
-            given = type(records).__name__
-            raise OptionError(f"encode takes a pyarrow.RecordBatch, and not a {given}")
+            raise OptionError("encode takes a pyarrow.RecordBatch")
         columns: dict[str, pa.Array] = {}
         errors: dict[int, Exception] = {}
         parts = [(self, column)] if self.key is None else [(self, column), (self.key, "key")]
         for _, name in parts:
             if name in self.columns:
-                problem = f" has {name!r}, which is the column of what is encoded"
-                raise OptionError(Option("columns"), problem)
+                raise OptionError(Option("columns"), f" has {name!r}, which encode makes")
         for encoder, name in parts:
             whole = records.to_struct_array()
             fields = whole if encoder.into is None else _column(records, encoder.into)

@@ -65,7 +65,7 @@ class Protobuf(Decoder):
     def __post_init__(self) -> None:
         Decoder.__post_init__(self)
         if self.registry is not None and not isinstance(self.registry, SchemaRegistry):
-            raise OptionError(Option("registry", self.registry), " must be a SchemaRegistry")
+            raise OptionError(Option("registry"), " must be a SchemaRegistry")
         name = self.message
         if name is None and isinstance(self.descriptor, type):
             name = getattr(self.descriptor, "DESCRIPTOR", self.descriptor).full_name

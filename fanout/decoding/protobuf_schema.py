@@ -105,6 +105,9 @@ def find_message(files: bytes, name: str | None) -> Descriptor:
     try:
         return pool.FindMessageTypeByName(names[0] if name is None and len(names) == 1 else name)
     except (KeyError, TypeError) as error:
+        if name is None:
+            several = f" is missing: the descriptor has {', '.join(names) or 'no message'}"
+            raise OptionError(Option("message"), several) from error
         choice = f" must be one of the descriptor's, such as {', '.join(names) or 'none'}"
         raise OptionError(Option("message", name), choice) from error
 

@@ -197,9 +197,7 @@ class SchemaRegistry(AnyRegistry):
         if self.token is not None and not (
             isinstance(self.token, str) and _TOKEN.fullmatch(self.token)
         ):
-            raise OptionError(
-                Option("token"), " must be printable ASCII, without spaces and ends of lines"
-            )
+            raise OptionError(Option("token"), " must be printable ASCII, without spaces")
         if (self.username is None) != (self.password is None):
             raise OptionError("username and password belong together: pass both, or none")
         if self.token is not None and self.username is not None:

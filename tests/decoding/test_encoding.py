@@ -637,12 +637,12 @@ def test_a_large_whole_number_is_a_float_where_it_is_equal() -> None:
         (
             Json("a INT", columns=["value"]),
             pa.record_batch({"a": [1], "value": [b"x"]}),
-            "columns has 'value', which is the column of what is encoded",
+            "columns has 'value', which encode makes",
         ),
         (
             Json("a INT", columns=["key"], key=Json("a INT")),
             pa.record_batch({"a": [1], "key": [b"x"]}),
-            "columns has 'key', which is the column of what is encoded",
+            "columns has 'key', which encode makes",
         ),
         (
             Json("a INT"),

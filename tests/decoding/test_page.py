@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.server import KinesisServer
 
 TEXT = page("typed-records.md")
-EXAMPLE, SCHEMAS, AVRO, PROTOBUF, _, GLUE, ENCODED, SINKS, REGISTERED = python_blocks(
+EXAMPLE, SCHEMAS, AVRO, GLUE, PROTOBUF, _, ENCODED, SINKS, REGISTERED = python_blocks(
     "typed-records.md"
 )
 SCHEMA = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'

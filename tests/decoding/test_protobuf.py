@@ -444,7 +444,7 @@ message_type { name: "Two" field { name: "a" number: 1 type: TYPE_INT32 label: L
             {"message": "shop.Cart"},
             "message='shop.Cart' must be one of the descriptor's, such as shop.Item, shop.Order",
         ),
-        ({"message": None}, "message=None must be one of the descriptor's, such as shop.Item"),
+        ({"message": None}, "message is missing: the descriptor has shop.Item"),
         (
             {"descriptor": parse('name: "a.proto" dependency: "b.proto"')},
             "descriptor is no descriptor set, or lacks a file that it imports: ",
@@ -461,7 +461,7 @@ message_type { name: "Two" field { name: "a" number: 1 type: TYPE_INT32 label: L
             {"descriptor": parse(RECURSIVE), "message": "Nothing"},
             "the message Nothing has no fields",
         ),
-        ({"registry": "http://registry"}, "registry='http://registry' must be a SchemaRegistry"),
+        ({"registry": "http://registry"}, "registry must be a SchemaRegistry"),
     ],
 )
 def test_a_malformed_option_is_named(options: Any, words: str) -> None:
