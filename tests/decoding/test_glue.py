@@ -269,7 +269,7 @@ def test_a_registry_that_does_not_answer_makes_no_record_bad(
 def test_what_another_serializer_of_glue_writes_is_read_and_reads_ours(
     registry: GlueSchemaRegistry, glue: Any
 ) -> None:
-    # A port of AWS's serializers, which are in Java: https://pypi.org/project/aws-glue-schema-registry/
+    # A port of AWS's serializers, which are in Java.
     serde = pytest.importorskip("aws_schema_registry")
     avro = pytest.importorskip("aws_schema_registry.avro")
     codec = pytest.importorskip("aws_schema_registry.codec")
