@@ -10,7 +10,9 @@ many bytes as the record. Google's runtime parses the others.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -24,11 +26,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from fanout.core.user_functions import is_interrupt
 
-HandlerPool: Any
-try:
-    from ptars import HandlerPool
-except ImportError:  # it has no builds for this machine
-    HandlerPool = None
+ptars: Any = None
+with suppress(ImportError):  # it has no builds for some machines
+    ptars = import_module("ptars")
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -279,8 +279,8 @@ class Parsers:
         self._class = GetMessageClass(raw)
         self._handler: Any = None
         has_groups = any(each.type == _GROUP for one in file.message_type for each in one.field)
-        if HandlerPool is not None and not has_groups:
-            self._handler = HandlerPool([raw.file]).get_for_message(raw)
+        if ptars is not None and not has_groups:
+            self._handler = ptars.HandlerPool([raw.file]).get_for_message(raw)
 
     def parse(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         """Return what is in each payload, none of them null, and why some cannot be parsed."""

@@ -414,7 +414,7 @@ def test_few_bad_records_cost_no_look_at_each_of_the_others(
 
 
 def test_without_ptars_the_same_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protobuf_columns, "HandlerPool", None)
+    monkeypatch.setattr(protobuf_columns, "ptars", None)
     protobuf_decoder._plan.cache_clear()
     try:
         assert read(Protobuf(ORDER_CLASS), *BODIES * 10) == (ROWS * 10, {})
