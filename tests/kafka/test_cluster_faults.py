@@ -36,6 +36,9 @@ def cluster(_kafka_jars: None) -> Iterator[KafkaCluster]:
         "replica.lag.time.max.ms": "10000",
         # One node coordinates all transactions.
         "transaction.state.log.num.partitions": "1",
+        # A leader asks the coordinator whether a transaction is open before it takes the records
+        # (KIP-890). While that node hangs, it keeps the writer waiting for this long.
+        "request.timeout.ms": "10000",
     }
     with KafkaCluster(settings=settings) as cluster:
         yield cluster
