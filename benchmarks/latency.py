@@ -1,8 +1,9 @@
 """How long a record takes from its put until the consumer has it, at a steady rate.
 
 Records of 1 KB are put into 4 shards or partitions by another process, each with the time of its
-put. In asyncio, `fanout.open` is measured against a plain aioboto3 loop on the embedded Kinesis:
-the time ends where the consumer has a batch. On Spark, `foreach_batch` and the streaming DataFrame
+put. In asyncio, `fanout.open` is measured against a plain aioboto3 loop on the embedded Kinesis,
+and against a plain aiokafka loop on the real broker: the time ends where the consumer has a batch.
+On Spark, `foreach_batch` and the streaming DataFrame
 are measured against Spark's own Kafka source on the real broker: it ends where the handler has
 counted the records of its batch, as Spark reads them no sooner. Queries start the next batch as
 soon as the one before it is over.
@@ -23,8 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 import aioboto3
 import numpy as np
 import pyarrow as pa
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 import fanout
+from benchmarks.consume_kafka import AIOKAFKA, kafka_source
 from benchmarks.consume_kinesis import CREDENTIALS
 from benchmarks.harness import (
     Measurement,
@@ -34,7 +37,7 @@ from benchmarks.harness import (
     own_peak_rss_bytes,
     run_apart,
 )
-from benchmarks.kafka_topic import PARTITIONS
+from benchmarks.kafka_topic import PARTITIONS, TOPIC
 from benchmarks.paced import RECORD_BYTES, SHARDS, STAMP_BYTES, STREAM, paced
 from benchmarks.spark_contender import compare
 from benchmarks.turns import take_turns, tell
@@ -138,14 +141,38 @@ async def _by_hand(url: str) -> AsyncGenerator[pa.Array, None]:
             await client.deregister_stream_consumer(ConsumerARN=consumer)
 
 
-READERS: Mapping[str, Callable[[str], AsyncGenerator[pa.Array, None]]] = {
-    FANOUT: _by_fanout,
-    LOOP: _by_hand,
+async def _kafka_by_fanout(servers: str) -> AsyncGenerator[pa.Array, None]:
+    async with fanout.open(replace(kafka_source(servers), start="LATEST")) as stream:
+        async for batch in stream:
+            yield batch.records.column("value")
+
+
+async def _kafka_by_hand(servers: str) -> AsyncGenerator[pa.Array, None]:
+    """Read as a loop over `getmany` does."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=servers,
+        enable_auto_commit=False,
+        auto_offset_reset="latest",
+        isolation_level="read_committed",
+    )
+    await consumer.start()
+    try:
+        consumer.assign([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
+        while True:
+            for records in (await consumer.getmany(timeout_ms=1000)).values():
+                yield pa.array([record.value for record in records])
+    finally:
+        await consumer.stop()
+
+
+READERS: Mapping[str, Mapping[str, Callable[[str], AsyncGenerator[pa.Array, None]]]] = {
+    "kinesis": {FANOUT: _by_fanout, LOOP: _by_hand},
+    "kafka": {FANOUT: _kafka_by_fanout, AIOKAFKA: _kafka_by_hand},
 }
 
 
-async def _read(name: str, url: str, rate: int, seconds: float) -> Measurement:
-    async with aclosing(READERS[name](url)) as arriving:
+async def _read(service: str, name: str, url: str, rate: int, seconds: float) -> Measurement:
+    async with aclosing(READERS[service][name](url)) as arriving:
         skipped = SKIPPED_SECONDS * rate
         while skipped > 0:
             skipped -= len(await anext(arriving))
@@ -155,8 +182,27 @@ async def _read(name: str, url: str, rate: int, seconds: float) -> Measurement:
         return measured(parts, took, own_cpu_seconds() - cpu)
 
 
-def _read_apart(name: str, url: str, rate: int, seconds: float) -> Measurement:
-    return asyncio.run(_read(name, url, rate, seconds))
+def _read_apart(service: str, name: str, url: str, rate: int, seconds: float) -> Measurement:
+    return asyncio.run(_read(service, name, url, rate, seconds))
+
+
+def _run_asyncio(
+    service: str, report: Report, rounds: int, rates: Sequence[int], seconds: float
+) -> None:
+    """Measure `fanout.open` and the loop on a service at each rate."""
+    for rate in rates:
+        with paced(service, rate) as url:
+            contenders = {
+                name: partial(run_apart, partial(_read_apart, service, name, url, rate, seconds))
+                for name in READERS[service]
+            }
+            taken = take_turns(f"latency, {service}, {rate:,} records/s", contenders, rounds)
+        ours, theirs = (
+            replace(median_row(name, readings, record_bytes=RECORD_BYTES, shards=SHARDS), rate=rate)
+            for name, readings in taken.items()
+        )
+        report.rows.extend((ours, theirs))
+        report.ratios[f"latency/asyncio/{rate}/vs_{theirs.name}"] = _ratio(theirs, ours)
 
 
 def run_kinesis(rounds: int, rates: Sequence[int] = RATES, seconds: float = SECONDS) -> Report:
@@ -168,19 +214,7 @@ def run_kinesis(rounds: int, rates: Sequence[int] = RATES, seconds: float = SECO
         seconds: How long a run is measured.
     """
     report = Report(scenario="latency", rows=[], ratios={})
-    for rate in rates:
-        with paced("kinesis", rate) as url:
-            contenders = {
-                name: partial(run_apart, partial(_read_apart, name, url, rate, seconds))
-                for name in READERS
-            }
-            taken = take_turns(f"latency, {rate:,} records/s", contenders, rounds)
-        ours, theirs = (
-            replace(median_row(name, readings, record_bytes=RECORD_BYTES, shards=SHARDS), rate=rate)
-            for name, readings in taken.items()
-        )
-        report.rows.extend((ours, theirs))
-        report.ratios[f"latency/asyncio/{rate}/vs_aioboto3"] = _ratio(theirs, ours)
+    _run_asyncio("kinesis", report, rounds, rates, seconds)
     return report
 
 
@@ -191,7 +225,9 @@ def run_kafka(
     *,
     brief: bool = False,
 ) -> Report:
-    """Measure queries of Spark at each rate; ours alone where Spark's source has no jars.
+    """Measure the loops of asyncio at each rate, and queries of Spark.
+
+    Where Spark's source has no jars, the queries are ours alone.
 
     Args:
         rounds: As for `run_kinesis`, like the next two.
@@ -200,6 +236,7 @@ def run_kafka(
         brief: As for `compare`.
     """
     report = Report(scenario="latency", rows=[], ratios={})
+    _run_asyncio("kafka", report, rounds, rates, SECONDS)
     for rate in rates:
         with paced("kafka", rate) as servers:
             measure = partial(

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.record_fields import Bytes, HeaderFields, Numbers, RecordFields, Spans
 
-_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+"""The type of a record's timestamp."""
 
 # The value of a header may be null, its key may not, and may come twice.
 _HEADER: Final = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
-_HEADERS: Final = pa.list_(pa.struct(_HEADER))
-_NO_HEADERS: Final = pa.array([], _HEADERS.value_type)
+HEADERS: Final = pa.list_(pa.struct(_HEADER))
+"""The type of a record's headers."""
+_NO_HEADERS: Final = pa.array([], HEADERS.value_type)
 
 # https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html
 SCHEMA: Final = pa.schema(
@@ -36,16 +38,16 @@ SCHEMA: Final = pa.schema(
         pa.field("topic", pa.string()),
         pa.field("partition", pa.int32()),
         pa.field("offset", pa.int64()),
-        pa.field("timestamp", _TIMESTAMP),
+        pa.field("timestamp", TIMESTAMP),
         pa.field("timestampType", pa.int32()),
-        pa.field("headers", _HEADERS),
+        pa.field("headers", HEADERS),
     ]
 )
 
 NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
-# The last millisecond of the year 9999: neither Python nor Spark has a timestamp after it.
-_LATEST: Final = 253_402_300_799_999
+LATEST: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999: neither Python nor Spark has a timestamp after it."""
 
 _QUESTION_MARKS: Final = "fanout.kafka.question_marks"
 
@@ -70,7 +72,7 @@ def arrival(records: pa.RecordBatch, row: int) -> int | None:
     if number < 0:
         return None
     column = records.column(number)
-    if column.type != _TIMESTAMP:
+    if column.type != TIMESTAMP:
         return None
     micros = column[row].value
     return None if micros is None else int(micros // 1000)
@@ -147,14 +149,19 @@ def take_spans(data: Bytes, spans: Spans) -> pa.BinaryArray:
 
 def timestamps_of(milliseconds: Numbers) -> pa.TimestampArray:
     """Return timestamps since the Unix epoch; null for one that is missing or after 9999."""
-    null = (milliseconds < 0) | (milliseconds > _LATEST)
-    return pa.array(milliseconds * 1000, mask=null if null.any() else None).view(_TIMESTAMP)
+    null = (milliseconds < 0) | (milliseconds > LATEST)
+    return pa.array(milliseconds * 1000, mask=null if null.any() else None).view(TIMESTAMP)
+
+
+def no_headers(rows: int) -> pa.ListArray:
+    """Return the headers of records that have none."""
+    # Repeating an empty list would take as long as all other columns together.
+    return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), _NO_HEADERS)
 
 
 def _headers(data: Bytes, headers: HeaderFields | None, rows: int) -> pa.ListArray:
     if headers is None:
-        # Repeating an empty list would take as long as all other columns together.
-        return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), _NO_HEADERS)
+        return no_headers(rows)
     keys, values = _texts(take_spans(data, headers.keys)), take_spans(data, headers.values)
     pairs = pa.StructArray.from_arrays([keys, values], fields=_HEADER)
     return pa.ListArray.from_arrays(pa.array(headers.ends.astype(np.int32)), pairs)
@@ -169,9 +176,12 @@ def _texts(keys: pa.BinaryArray) -> pa.StringArray:
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array(
-            [key.decode(errors=_QUESTION_MARKS) for key in keys.to_pylist()], pa.string()
-        )
+        return pa.array([text_of_header(key) for key in keys.to_pylist()], pa.string())
+
+
+def text_of_header(key: bytes) -> str:
+    """Return the key of a header as text, with a question mark for a byte that is not UTF-8."""
+    return key.decode(errors=_QUESTION_MARKS)
 
 
 def _replace_with_question_marks(error: UnicodeError) -> tuple[str, int]:

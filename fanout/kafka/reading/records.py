@@ -2,7 +2,8 @@
 
 The records of many batches are decoded at once: `record_batches` cuts the answer and decompresses,
 `AbortFilter` leaves out, `record_fields` finds the fields, and `columns` makes Arrow columns of
-them. Only the step from one record to the next is Python code per record.
+them. Only the step from one record to the next is Python code per record. `few_records` decodes
+the answers of an almost idle partition.
 
 A transaction of a partition is open from its first offset to its marker, and a producer has one at
 a time. The broker lists the aborted transactions of an answer (KIP-98).
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from fanout.errors import FanOutError, MalformedEventError
 from fanout.kafka.reading.columns import KAFKA_LAYOUT, LocatedRecords
+from fanout.kafka.reading.few_records import FEW, FEW_BYTES, FewRecords, decode_few
 from fanout.kafka.reading.record_batches import (
     BREAKS_FORMAT,
     RECORDS_AT,
@@ -231,14 +233,28 @@ class _Part:
 
     def decoded(self, layout: Layout) -> tuple[DecodedPart, FanOutError | None]:
         """Return the part up to the first damage, and the error of that damage."""
-        records, damage = self._decode(layout)
-        records = self._trim(records)
+        damage = None
+        few = 0 < len(self._begins) <= FEW and self.nbytes <= FEW_BYTES
+        records = self._decode_few() if few and layout is KAFKA_LAYOUT else None
+        if records is None:
+            records, damage = self._decode(layout)
+            records = self._trim(records)
         if damage is not None:
             base_offset, self.error = damage
             self.next_offset = max(self.first_offset, base_offset)
         if self.error is not None and records.num_rows:
             self.cover(records["offset"][-1].as_py() + 1)
         return DecodedPart(records, self.next_offset, self.leader_epoch), self.error
+
+    def _decode_few(self) -> pa.RecordBatch | None:
+        """Decode few records; None where they are not as they should be."""
+        answer, batches, done = memoryview(self._answer), [], 0
+        for number, (rows, base, last, time, by_broker, at, size) in enumerate(self._batches):
+            data = memoryview(self._decompressed.get(number) or answer[at : at + size])
+            begins = self._begins[done : done + rows]
+            batches.append(FewRecords(data, begins, base, last, time, by_broker))
+            done += rows
+        return decode_few(batches, self._partition, self.first_offset, self._stop)
 
     def _decode(
         self, layout: Layout

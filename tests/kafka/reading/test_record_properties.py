@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from fanout.kafka.reading.records import DecodedPart
 
+pytestmark = pytest.mark.usefixtures("_decoded_both_ways")
+
 PARTITION = Partition("orders", 3)
 MAX_BYTES = 1 << 20
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from fanout.kafka.reading.records import DecodedPart
 
+pytestmark = pytest.mark.usefixtures("_decoded_both_ways")
+
 PARTITION = Partition("orders", 3)
 MANY = 300
 
