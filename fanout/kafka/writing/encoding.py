@@ -15,9 +15,19 @@ import pyarrow.compute as pc
 from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 
 try:
-    from google_crc32c.cext import value as crc32c
+    from google_crc32c.cext import extend, value
 except ImportError:  # no build for this platform
-    from aiokafka.record.util import calc_crc32c as crc32c
+    from aiokafka.record.util import calc_crc32c
+
+    def _checksum(header: bytes, records: pa.Buffer) -> int:
+        number: int = calc_crc32c(header + bytes(records))
+        return number
+else:
+
+    def _checksum(header: bytes, records: pa.Buffer) -> int:
+        number: int = extend(value(header), records)
+        return number
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,9 +73,13 @@ def record_sizes(rows: pa.RecordBatch) -> _Numbers:
     return most
 
 
+EncodedBatch: TypeAlias = "tuple[bytes, pa.Buffer]"
+"""The bytes of a record batch: its header, and its records."""
+
+
 def encode_record_batch(
     rows: pa.RecordBatch, codec: str, producer: ProducerId, sequence: int
-) -> bytes:
+) -> EncodedBatch:
     """Encode at least one record as one batch, by a codec of CODECS.
 
     The rows have `key` and `value` (binary, null for none), `timestamp` (int64, milliseconds from
@@ -85,15 +99,16 @@ def encode_record_batch(
         sequence,
         len(times),
     )
-    content = b"".join((after, compress(_records(rows, times))))
-    length = _BEFORE_CHECKSUM.size - _BEFORE_LENGTH_COUNTS + len(content)
-    return _BEFORE_CHECKSUM.pack(0, length, -1, _MAGIC, crc32c(content)) + content
+    records = pa.py_buffer(compress(memoryview(_records(rows, times))))
+    length = _HEADER - _BEFORE_LENGTH_COUNTS + len(records)
+    before = _BEFORE_CHECKSUM.pack(0, length, -1, _MAGIC, _checksum(after, records))
+    return before + after, records
 
 
-def _records(rows: pa.RecordBatch, times: _Numbers) -> memoryview:
+def _records(rows: pa.RecordBatch, times: _Numbers) -> pa.Buffer:
     keys, values = rows["key"], rows["value"]
     key_lengths, value_lengths = _lengths(keys, -1), _lengths(values, -1)
-    headers = _headers(rows["headers"])
+    headers, header_lengths = _headers(rows["headers"])
     before_key = [
         _Varints(times - times[0]),
         _Varints(np.arange(len(times))),
@@ -102,18 +117,18 @@ def _records(rows: pa.RecordBatch, times: _Numbers) -> memoryview:
     before_value = _Varints(value_lengths)
     flags = _Varints(np.zeros(len(times), np.int64))  # no flag is defined: a zero byte
     inside = np.sum([part.widths for part in (flags, *before_key, before_value)], axis=0)
-    inside += np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + _lengths(headers, 0)
+    inside += np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + header_lengths
     start = _binary(_Varints(inside), flags, *before_key)
     return _content(_joined(start, keys, _binary(before_value), values, headers))
 
 
-def _headers(headers: pa.ListArray) -> pa.BinaryArray:
-    """Return the encoded headers of each record, with their number before them."""
-    offsets = _list_offsets(headers)
-    counts = _binary(_Varints(np.diff(offsets)))
+def _headers(headers: pa.ListArray) -> tuple[pa.BinaryArray | pa.Scalar, _Numbers | int]:
+    """Return the encoded headers of each record, with their number before them, and their bytes."""
     inside = headers.flatten()
     if not len(inside):
-        return counts
+        return pa.scalar(b"\0", pa.binary()), 1
+    offsets = _list_offsets(headers)
+    counts = _binary(_Varints(np.diff(offsets)))
     keys, values = inside.field("key").cast(pa.binary()), inside.field("value")
     each = _joined(
         _binary(_Varints(_lengths(keys, 0))), keys, _binary(_Varints(_lengths(values, -1))), values
@@ -121,7 +136,8 @@ def _headers(headers: pa.ListArray) -> pa.BinaryArray:
     # The bytes of all headers follow each other, so those of one record are one slice of them.
     ends = np.frombuffer(each.buffers()[1], np.int32, len(each) + 1)[offsets]
     buffers = [None, pa.py_buffer(ends), each.buffers()[2]]
-    return _joined(counts, pa.Array.from_buffers(pa.binary(), len(headers), buffers))
+    whole = _joined(counts, pa.Array.from_buffers(pa.binary(), len(headers), buffers))
+    return whole, _lengths(whole, 0)
 
 
 def _list_offsets(lists: pa.ListArray) -> _Numbers:
@@ -135,15 +151,15 @@ def _lengths(column: pa.BinaryArray, of_null: int) -> _Numbers:
     return lengths.astype(np.int64)
 
 
-def _joined(*columns: pa.BinaryArray) -> pa.BinaryArray:
+def _joined(*columns: pa.BinaryArray | pa.Scalar) -> pa.BinaryArray:
     return pc.binary_join_element_wise(*columns, b"", null_handling="replace", null_replacement=b"")
 
 
-def _content(column: pa.BinaryArray) -> memoryview:
+def _content(column: pa.BinaryArray) -> pa.Buffer:
     """Return the bytes of all elements, one after the other."""
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int32, len(column) + 1)
-    return memoryview(data)[ends[0] : ends[-1]]
+    return data.slice(int(ends[0]), int(ends[-1] - ends[0]))
 
 
 @final
@@ -153,6 +169,11 @@ class _Varints:
     def __init__(self, numbers: _Numbers) -> None:
         left = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
         longest = max(1, -(-int(left.max()).bit_length() // 7))
+        if longest == 1:
+            self.lines = left.astype(np.uint8)[np.newaxis]
+            self.present = np.ones(self.lines.shape, np.bool_)
+            self.widths: _Numbers = np.ones(len(numbers), np.int64)
+            return
         # A line holds one byte of every number; whole lines are computed at once.
         self.lines = np.empty((longest, len(numbers)), np.uint8)
         self.present = np.empty(self.lines.shape, np.bool_)
@@ -166,7 +187,7 @@ class _Varints:
             if line + 1 < longest:
                 self.present[line + 1] = more
             left = rest
-        self.widths: _Numbers = self.present.sum(axis=0, dtype=np.int64)
+        self.widths = self.present.sum(axis=0, dtype=np.int64)
 
 
 def _binary(*parts: _Varints) -> pa.BinaryArray:

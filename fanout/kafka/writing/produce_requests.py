@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.writing.delivery import Part
+    from fanout.kafka.writing.encoding import EncodedBatch
     from fanout.kafka.writing.producer_id import OpenTransaction, ProducerId
     from fanout.kafka.writing.write_options import ProducerOptions
 
@@ -96,7 +97,7 @@ class ProduceBatch:
     rows: pa.RecordBatch
     nbytes: int
     deadline: float
-    data: bytes | None = None
+    data: EncodedBatch | None = None
     attempts: int = 0
     parts: list[Part] = field(default_factory=list)
     first_offset: int | None = None

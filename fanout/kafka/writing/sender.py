@@ -253,7 +253,7 @@ class Sender:
         batch.release()
         assert batch.data is not None
         self.rows += len(batch.rows)
-        self.bytes += len(batch.data)
+        self.bytes += sum(map(len, batch.data))
         self.partitions[queue.partition] += len(batch.rows)
         batch.report(queue.partition)
         if queue.batches:

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, CloseReason
@@ -21,6 +22,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
     EndTxnRequest,
@@ -28,7 +30,7 @@ from aiokafka.protocol.transaction import (
 )
 
 from fanout.kafka.partitions import Partition, partition_rows
-from fanout.kafka.protocol.broker_connection import ResponseFrame, _UnloggedRequest
+from fanout.kafka.protocol.broker_connection import ResponseFrame, _pieces, _UnloggedRequest
 from fanout.kafka.protocol.coordinators import codes_of
 from fanout.kafka.protocol.messages.transactions import (
     CommittedOffsetsRequest,
@@ -212,6 +214,19 @@ def test_a_request_and_its_answer_are_shown_by_their_names_alone(request_: Any) 
     assert header.encode() == plain.build_request_header(7, "me").encode()
 
 
+@pytest.mark.parametrize("version", range(3, 8))
+def test_records_are_sent_as_aiokafka_encodes_them(version: int) -> None:
+    def request_of(*records: Any) -> Any:
+        rows = [("orders", [*enumerate(records[:2])]), ("users", [(7, records[2])])]
+        request = ProduceRequest("w-1", -1, 1000, rows)
+        return request.prepare({request.API_KEY: (version, version)})
+
+    whole = request_of(b"head body", b"", b"x" * 100_000).encode()
+    struct = request_of((b"head ", pa.py_buffer(b"body")), (), (b"x" * 60_000, b"x" * 40_000))
+    fields = [getattr(struct, name) for name in struct.SCHEMA.names]
+    assert b"".join(_pieces(struct.SCHEMA, fields)) == whole
+
+
 def test_a_connection_takes_what_it_is_given() -> None:
     taken = inspect.signature(AIOKafkaConnection).parameters
     assert {
@@ -269,6 +284,10 @@ def test_a_connection_can_be_given_another_way_to_receive() -> None:
         "request.parse_response_header(resp)",
         "self._last_action = time.monotonic()",
         "self._requests.popleft()",
+        "correlation_id = self._next_correlation_id()",
+        "client_id=self._client_id",
+        "self._writer.write(size + message)",
+        "wait_for(fut, self._request_timeout)",
     ):
         assert used in source, used
     assert issubclass(AIOKafkaProtocol, asyncio.StreamReaderProtocol)

@@ -38,6 +38,10 @@ def columns(records: list[Any]) -> pa.RecordBatch:
     )
 
 
+def encoded(*arguments: Any) -> bytes:
+    return b"".join(encode_record_batch(*arguments))
+
+
 def decoded(batch: bytes) -> list[Any]:
     return [
         (record.key, record.value, record.timestamp, list(record.headers))
@@ -55,7 +59,7 @@ def test_what_is_encoded_is_what_is_decoded(records: list[Any], skipped: int, co
     skipped = min(skipped, len(records) - 1)
     rows = columns(records)[skipped:]
     given_ = plain(records[skipped:])
-    batch = encode_record_batch(rows, codec, ProducerId(7, 3, transactional=True), 2**31 - 1)
+    batch = encoded(rows, codec, ProducerId(7, 3, transactional=True), 2**31 - 1)
     read = DefaultRecordBatch(bytearray(batch))
     assert read.validate_crc()
     assert (read.is_transactional, read.producer_id, read.producer_epoch) == (True, 7, 3)
@@ -69,14 +73,12 @@ def test_what_is_encoded_is_what_is_decoded(records: list[Any], skipped: int, co
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 8_191, 8_193])
 def test_numbers_of_any_width_are_encoded(count: int) -> None:
     records = [(None, b"x" * (row % 200), 10**12 - row * 10**6, None) for row in range(count)]
-    assert decoded(encode_record_batch(columns(records), "none", NO_PRODUCER_ID, -1)) == plain(
-        records
-    )
+    assert decoded(encoded(columns(records), "none", NO_PRODUCER_ID, -1)) == plain(records)
 
 
 def test_nobody_writes_in_no_transaction() -> None:
     read = DefaultRecordBatch(
-        bytearray(encode_record_batch(columns([(b"", b"", 0, [])]), "none", NO_PRODUCER_ID, -1))
+        bytearray(encoded(columns([(b"", b"", 0, [])]), "none", NO_PRODUCER_ID, -1))
     )
     assert not read.is_transactional
     assert (read.producer_id, read.producer_epoch, read.base_sequence) == (-1, -1, -1)
