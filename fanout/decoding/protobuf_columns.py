@@ -5,8 +5,8 @@ entries. So they alter none: what is too large for a column is seen here, and ba
 
 ptars makes columns at once. It skips and replaces without a word what Google's runtime refuses or
 clears, and a deep nest of groups ends the process. So what it has of a record counts where it is as
-many bytes as the record, and where that does not tell, what it writes again. Google's runtime parses the
-others.
+many bytes as the record, and where that leaves a doubt, where it writes the same bytes again.
+Google's runtime parses the others.
 """
 
 from __future__ import annotations

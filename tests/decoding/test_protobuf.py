@@ -332,7 +332,7 @@ def test_text_that_looks_like_a_number_of_more_than_64_bits_is_text(copies: int)
 
 def test_bytes_that_look_like_a_number_of_more_than_64_bits_are_none_wherever_they_are() -> None:
     fields = "".join(
-        f'field {{ name: "{name}" number: {number} type: TYPE_{kind} label: LABEL_OPTIONAL {more} }}'
+        f'field {{ name: "{name}" number: {number} type: TYPE_{kind} label: 1 {more} }}'
         for name, number, kind, more in (
             ("a", 2047, "SFIXED64", ""),
             ("n", 2, "INT64", ""),

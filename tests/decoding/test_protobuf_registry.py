@@ -300,8 +300,16 @@ def test_a_type_that_makes_another_value_of_the_same_bytes_is_refused(
 
 @pytest.mark.parametrize(
     ("writer", "reader"),
-    [("INT32", "INT64"), ("INT64", "INT32"), ("BOOL", "UINT64"), ("UINT32", "INT64")]
-    + [("UINT32", "UINT64"), ("STRING", "BYTES"), ("SINT32", "SINT64"), ("BOOL", "INT32")],
+    [
+        ("INT32", "INT64"),
+        ("INT64", "INT32"),
+        ("BOOL", "UINT64"),
+        ("UINT32", "INT64"),
+        ("UINT32", "UINT64"),
+        ("STRING", "BYTES"),
+        ("SINT32", "SINT64"),
+        ("BOOL", "INT32"),
+    ],
 )
 def test_a_type_with_equal_values_is_read(
     embedded: EmbeddedRegistry, writer: str, reader: str
