@@ -6,7 +6,9 @@ import asyncio
 import os
 import re
 import signal
+from contextlib import closing
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, final
 
 import typer
@@ -167,7 +169,10 @@ def land(
     signal ends it at once: with 143 for SIGTERM, and 130 for Ctrl-C.
     """
     service, name = parse_source(source, kinesis={"consumer": consumer}, kafka={"group": group})
-    decoder = schemas.decoder(name.split(",") if service == "kafka" else (), columns or (), into)
+    pairs = _pairs(storage_options or ())
+    topics = name.split(",") if service == "kafka" else ()
+    stored = partial(_stored_reader, location, pairs)
+    decoder = schemas.decoder(topics, columns or (), into, stored)
     one_of("on_bad_record", on_bad_record, "fail", "gap")
     decoding = {"decode": decoder, "on_bad_record": on_bad_record}
     reading = (
@@ -182,7 +187,7 @@ def land(
         "tables": [table_option(table) for table in tables or ()],
         "keep": keep,
         "keep_for_readers": keep_for_readers,
-        "storage_options": _pairs(storage_options or ()),
+        "storage_options": pairs,
         "available_now": available_now,
         "max_wait": max_wait,
         "max_records": max_records,
@@ -238,6 +243,15 @@ class _Report:
                 f"landed {self.rows:,} records in {self.entries:,} entries, "
                 f"{self.bytes / 1e6:,.1f} MB"
             )
+
+
+def _stored_reader(location: str, storage_options: Mapping[str, str]) -> str:
+    """Return the schema that a landing was read with; empty where there is none."""
+    from fanout.landing.log.columns import stored_reader  # noqa: PLC0415 - for help
+    from fanout.landing.storage.opening import open_storage  # noqa: PLC0415 - for help
+
+    with closing(open_storage(location, storage_options)) as storage:
+        return stored_reader(storage)
 
 
 async def _land(

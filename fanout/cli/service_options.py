@@ -15,7 +15,7 @@ from fanout._secret_variables import (
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fanout.decoding.decoder import Decoder
     from fanout.kafka.cluster import Cluster
@@ -270,7 +270,11 @@ class SchemaOptions:
     )
 
     def decoder(
-        self, topics: Sequence[str], columns: Sequence[str] = (), into: str | None = None
+        self,
+        topics: Sequence[str],
+        columns: Sequence[str] = (),
+        into: str | None = None,
+        stored: Callable[[], str] = str,
     ) -> Decoder | None:
         """Return the decoder, if any; see `DecodeOptions`. It may ask the registry, and blocks."""
         if self == type(self)() and not columns and into is None:
@@ -278,4 +282,4 @@ class SchemaOptions:
         # Help and usage errors do not load Arrow.
         from fanout.decoding.options import DecodeOptions  # noqa: PLC0415
 
-        return DecodeOptions(**asdict(self), columns=columns, into=into).decoder(topics)
+        return DecodeOptions(**asdict(self), columns=columns, into=into).decoder(topics, stored)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.decoding.avro_cursors import EARLY, Cursors
+from fanout.decoding.decoder import check_items, width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -299,6 +300,7 @@ class Lists(Column):
 
     def read(self, cursors: Cursors) -> pa.Array:
         begins, owners = self._items(cursors)
+        check_items(len(begins) * width(self.item.type))
         values = self.item.read(cursors.at(begins, owners))
         offsets = np.zeros(len(cursors) + 1, np.int32)
         np.cumsum(np.bincount(owners, minlength=len(cursors)), out=offsets[1:])

@@ -40,6 +40,8 @@ _COMPRESSED: Final = b"\3\5"
 # The largest record that Kinesis takes; and what all records of a batch may have together.
 _LARGEST: Final = 10 * 1024 * 1024
 _MOST_OF_BATCH: Final = 512 * 1024 * 1024
+# What items of arrays may take in columns, as few bytes may be many of them.
+MOST_OF_ITEMS: Final = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +213,23 @@ def _add(columns: dict[str, pa.Array], decoder: Decoder, decoded: pa.StructArray
                 Option("into", "record"),
             )
         columns[name] = column
+
+
+def width(kind: pa.DataType) -> int:
+    """Return how many bytes each value of a type takes in a column, at the least."""
+    if pa.types.is_struct(kind):
+        return sum(width(field.type) for field in kind)
+    if pa.types.is_nested(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return 4  # an offset
+    return 0 if pa.types.is_null(kind) else (kind.bit_width + 7) // 8
+
+
+def check_items(size: int) -> None:
+    """Check how many bytes the items of arrays take in columns."""
+    if size > MOST_OF_ITEMS:
+        raise TooManyRowsError(
+            f"the items of arrays would take more than {MOST_OF_ITEMS} bytes: decode fewer at once"
+        )
 
 
 def decompressed(payloads: pa.BinaryArray) -> tuple[pa.BinaryArray, dict[int, str]]:

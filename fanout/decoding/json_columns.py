@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from fanout.decoding.decoder import MOST_OF_ITEMS, check_items, width
 from fanout.decoding.json_values import MismatchError, parse
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 # Documents among which a bad one is looked for one by one, and how often Arrow reads all of them.
 _FEW: Final = 32
 _PASSES: Final = 4
+_SOME_BYTES: Final = 1 << 20
 _UNREADABLE: Final = "it is not one JSON document"
 
 
@@ -30,6 +33,7 @@ class JsonColumns:
     def __init__(self, schema: pa.Schema) -> None:
         self._wanted = pa.struct(list(schema))
         self.kind: pa.StructType = _nullable(self._wanted)
+        self._width = _widest_item(self.kind)
         self._options = None
         if "map<" not in str(self.kind):
             self._options = pyarrow.json.ParseOptions(
@@ -41,6 +45,7 @@ class JsonColumns:
         """Return a struct for each document, and why others are null."""
         if not len(payloads):
             return pa.array([], self.kind), {}
+        self._check_items(payloads)
         if self._options is None:
             return self._read_each(payloads)
         read: list[pa.StructArray] = []
@@ -62,15 +67,30 @@ class JsonColumns:
                 problems |= {begin + row: reason for row, reason in why.items()}
         return pa.concat_arrays(read), problems
 
+    def _check_items(self, payloads: pa.BinaryArray) -> None:
+        """Check that the items of arrays fit: each has a comma, a structure, or a null."""
+        _, offsets, data = payloads.buffers()
+        bounds = np.frombuffer(offsets, np.int32)[payloads.offset :][: len(payloads) + 1]
+        size = int(bounds[-1] - bounds[0])
+        if data is not None and size * self._width > MOST_OF_ITEMS:
+            found = data.slice(int(bounds[0]), size).to_pybytes()
+            check_items((found.count(b"{") + found.count(b"null")) * self._width)
+
     def _read_each(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
-        values, problems = [], {}
-        for row, payload in enumerate(payloads.to_pylist()):
+        """Read documents in Python, where they take more room than as columns."""
+        pieces, values, problems, size = [], [], {}, 0
+        for row, payload in enumerate(payloads):
             try:
-                values.append(None if payload is None else parse(payload, self._wanted))
+                body = payload.as_py()
+                size += len(body or b"")
+                values.append(None if body is None else parse(body, self._wanted))
             except MismatchError as error:
                 values.append(None)
                 problems[row] = str(error)
-        return pa.array(values, self.kind), problems
+            if size > _SOME_BYTES:
+                pieces.append(pa.array(values, self.kind))
+                values, size = [], 0
+        return pa.concat_arrays([*pieces, pa.array(values, self.kind)]), problems
 
     def _read_few(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         """Read documents that Python's reader takes, or Arrow's: each has its limits."""
@@ -137,6 +157,16 @@ def _finished(column: pa.Array, wanted: pa.DataType, is_null: pa.Array | None = 
 def _are_objects(documents: pa.StringArray) -> bool:
     braces = pc.and_(pc.starts_with(documents, "{"), pc.ends_with(documents, "}"))
     return bool(pc.all(braces).as_py())
+
+
+def _widest_item(kind: pa.DataType) -> int:
+    """Return how many bytes a structure takes that is an item of an array, or a value of a map."""
+    if pa.types.is_struct(kind):
+        return max((_widest_item(field.type) for field in kind), default=0)
+    if not pa.types.is_nested(kind):
+        return 0
+    item = kind.item_type if pa.types.is_map(kind) else kind.value_type
+    return max(width(item), _widest_item(item))
 
 
 def _as_written(kind: pa.DataType) -> pa.DataType:

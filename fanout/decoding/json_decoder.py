@@ -87,6 +87,8 @@ class Json(Decoder):
             payloads, problems = decompressed(payloads)
         if self.framing != "none":
             begin, size, missing = FRAMES[self.framing]
+            if self.framing == "glue":
+                begin += b"\0"  # what was compressed is no longer
             framed = pc.and_(
                 pc.starts_with(payloads, begin), pc.greater_equal(pc.binary_length(payloads), size)
             )

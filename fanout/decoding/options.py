@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import logging
 import os
 import re
 from contextlib import suppress
@@ -14,13 +17,14 @@ from fanout.core.sentence import Option, Sentence
 from fanout.decoding.avro_decoder import Avro
 from fanout.decoding.json_decoder import Json
 from fanout.decoding.registry import SchemaRegistry, Schemas
-from fanout.errors import FanOutError, OptionError
+from fanout.errors import FanOutError, OptionError, RetryLaterError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fanout.decoding.decoder import Decoder
 
+_LOG: Final = logging.getLogger(__name__)
 _FORMATS: Final = ("json", "avro", "protobuf")
 # What is in the text of a schema, and rarely in the name of a file.
 _TEXT: Final = re.compile(r'[\s:{\["]')
@@ -45,14 +49,15 @@ class DecodeOptions:
     registry_certificate_file: str | None = None
     registry_key_file: str | None = None
 
-    def decoder(self, topics: Sequence[str]) -> Decoder | None:
+    def decoder(self, topics: Sequence[str], stored: Callable[[], str] = str) -> Decoder | None:
         """Return the decoder, if any; `topics` are those that are read, where they are known.
 
-        It may ask the registry, and waits for the answer.
+        It may ask the registry, and waits for the answer. Where none comes, it reads with the
+        schema that `stored` returns, that of a landing; empty text is none.
 
         Raises:
             OptionError: An option is malformed, is missing, or contradicts another one.
-            RetryLaterError: The registry does not answer.
+            RetryLaterError: The registry does not answer, and nothing is stored.
         """
         if self.decode is None:
             self._refuse_all()
@@ -63,7 +68,7 @@ class DecodeOptions:
             raise OptionError(Option("message"), " is for ", Option("decode", "protobuf"))
         if self.decode != "json":
             registry = self._registry()
-            latest = self._latest(registry, topics) if self.schema is None else None
+            latest = None if self.schema is not None else self._newest(registry, topics, stored)
             kept: Any = {"registry": registry, "columns": self.columns, "into": self.into}
             if self.decode == "avro":
                 return Avro(latest or _text(str(self.schema), Avro), **kept)
@@ -106,6 +111,21 @@ class DecodeOptions:
         except FanOutError as error:
             error.args = (Sentence(error).in_words(_in_these_options),)
             raise
+
+    def _newest(
+        self, registry: SchemaRegistry | None, topics: Sequence[str], stored: Callable[[], str]
+    ) -> Schemas | bytes:
+        """Return the newest schema of the registry, or the stored one where it does not answer."""
+        try:
+            return self._latest(registry, topics)
+        except RetryLaterError as error:
+            kind, _, reader = stored().partition("\n")[0].partition(" ")
+            if kind != self.decode:
+                raise
+            _LOG.warning("%s: records are read with the schema that the landing stores", error)
+            if kind == "avro":
+                return tuple(json.loads(reader))
+            return base64.b64decode(reader.partition(" ")[2])
 
     def _latest(self, registry: SchemaRegistry | None, topics: Sequence[str]) -> Schemas:
         if registry is None:

@@ -128,10 +128,18 @@ def exact(values: pa.Array, kind: pa.DataType, path: str, rows: Rows) -> pa.Arra
         is_whole and pa.types.is_floating(kind)
     ):
         raise OptionError(f"{path or 'it'} is {values.type}, and the schema has {kind}")
+    if pa.types.is_string(kind):
+        return _texts(values.cast(kind), path, rows)
     if values.type == kind or (pa.types.is_nested(kind) and not is_null):
         return values
-    found = _cast(values, kind)
-    if kind == pa.float32():
+    is_float = pa.types.is_floating(kind)
+    found = values.cast(kind, safe=False) if is_whole and is_float else _cast(values, kind)
+    if is_whole and is_float:
+        most = 2.0 ** (values.type.bit_width - pa.types.is_signed_integer(values.type))
+        fits = pc.less(found.cast(pa.float64()), most)
+        back = pc.if_else(fits, found, 0).cast(values.type, safe=False)
+        found = pc.if_else(pc.and_(fits, pc.equal(back, values)), found, None)
+    elif kind == pa.float32():
         same = pc.equal(found.cast(pa.float64()), values.cast(pa.float64(), safe=False))
         found = pc.if_else(pc.or_(same, pc.is_nan(values)), found, None)
     bad = pc.and_(found.is_null(), values.is_valid()).to_numpy(zero_copy_only=False)
@@ -175,6 +183,18 @@ def _binary(offsets: Ints, data: pa.Buffer | None) -> pa.BinaryArray:
         raise OptionError("the records have more than 2 GiB: encode fewer at once")
     ends = pa.py_buffer(np.ascontiguousarray(offsets, np.int32))
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, ends, data])
+
+
+def _texts(texts: pa.StringArray, path: str, rows: Rows) -> pa.StringArray:
+    """Return texts, and an empty one in place of each that is not UTF-8; its row is bad then."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        bodies = texts.cast(pa.binary()).fill_null(b"").to_pylist()
+        bad = np.array([body != body.decode(errors="ignore").encode() for body in bodies])
+        rows.fail(bad, f"{path} is not UTF-8")
+        return pc.if_else(pa.array(bad), "", texts)
+    return texts
 
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:

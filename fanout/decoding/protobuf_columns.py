@@ -5,13 +5,16 @@ entries. So they alter none: what is too large for a column is seen here, and ba
 
 ptars makes columns at once. It skips and replaces without a word what Google's runtime refuses or
 clears, and a deep nest of groups ends the process. So what it has of a record counts where it is as
-many bytes as the record. Google's runtime parses the others.
+many bytes as the record, and where that leaves a doubt, where it writes the same bytes again.
+Google's runtime parses the others.
 """
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -25,6 +28,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from fanout.core.user_functions import is_interrupt
+from fanout.decoding.decoder import MOST_OF_ITEMS, width
 
 ptars: Any = None
 with suppress(ImportError):  # it has no builds for some machines
@@ -43,11 +47,21 @@ _MICROS: Final = 1_000_000
 _NANOS: Final = 1_000_000_000
 _MOST_SECONDS: Final = (1 << 63) // _MICROS - 1
 _VARINTS: Final = np.array([1 << 7 * count for count in range(1, 10)], np.uint64)
-# No record has so many bytes.
-_NEVER: Final = 1 << 40
-_SINGLE: Final = 1 << 41
+# No record has so many bytes; above are the doubts that a size leaves.
+_NEVER: Final = 1 << 32
+_DOUBT: Final = 1 << 33
+# A number that may have more than 64 bits, which all parsers cut.
+_CUT: Final = re.compile(rb"[\x80-\xff]{9}([\x02-\x7f])")
+_MORE: Final = 0x80
+_ASCII: Final = bytes(range(_MORE))
+# Types of a descriptor, and those on the wire.
+_IN_VARINTS: Final = (3, 4, 18)
+_BYTES: Final = 2
+_GROUPS: Final = (3, 4)
+_SIZES: Final = {1: 8, 5: 4}
 # Records that are left when parsing them one by one takes less time.
 _FEW: Final = 64
+_LITTLE: Final = 1 << 16
 # So many groups in one another fit on a stack.
 _MOST_GROUPS: Final = 4096
 _GROUP: Final = 10
@@ -105,7 +119,9 @@ class Numbers(_ProtoKind):
         if self.size is not None:
             return self.size
         numbers = _numbers(values)
-        return _varint_sizes((numbers << 1) ^ (numbers >> 63) if self.is_zigzag else numbers)
+        sizes = _varint_sizes((numbers << 1) ^ (numbers >> 63) if self.is_zigzag else numbers)
+        # What has ten bytes may have more than 64 bits.
+        return sizes if type(sizes) is int else sizes + _DOUBT * (sizes > len(_VARINTS))
 
     def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
         if self.limits is not None and len(values):
@@ -186,8 +202,9 @@ class Repeated(Field):
         sizes = np.diff(np.cumsum(sizes)[offsets - offsets[0]])
         if not self.is_packed:
             return sizes
-        packed = np.where(sizes > 0, sizes + _varint_sizes(sizes) + self.tag_size, 0)
-        return packed + _SINGLE * (np.diff(offsets) == 1)
+        lengths = _varint_sizes(sizes & (_DOUBT - 1))
+        packed = np.where(sizes > 0, sizes + lengths + self.tag_size, 0)
+        return packed + _DOUBT * (np.diff(offsets) == 1)
 
     def read(self, values: pa.Array, records: MessageRows) -> pa.Array:
         offsets = _offsets(values) - _offsets(values)[0]
@@ -219,13 +236,14 @@ class Messages(_ProtoKind):
 
     def sizes(self, values: pa.Array) -> Any:
         lengths = self.lengths(values)
-        return lengths + _varint_sizes(lengths & (_SINGLE - 1))
+        return lengths + _varint_sizes(lengths & (_DOUBT - 1))
 
     def lengths(self, values: pa.Array) -> Ints:
         """Return the fewest bytes of each message; too many where two fields of a oneof are there.
 
-        A parser that has read as many bytes has skipped and replaced none. A packed field with one
-        number may be a byte shorter than here. So these are counted, too, in the upper bits.
+        A parser that has read as many bytes has skipped, replaced and cut none. But a packed field
+        with one number may be a byte shorter than here, and a number of ten bytes may have been
+        cut. Such doubts are counted in the upper bits.
         """
         total = np.zeros(len(values), np.int64)
         for each in self.fields:
@@ -278,42 +296,59 @@ class Parsers:
         raw = pool.FindMessageTypeByName("M0")
         self._class = GetMessageClass(raw)
         self._handler: Any = None
+        # Two bytes may be an item.
+        self._most = 2 * MOST_OF_ITEMS // max(_widest_item(columns), 1)
         has_groups = any(each.type == _GROUP for one in file.message_type for each in one.field)
         if ptars is not None and not has_groups:
             self._handler = ptars.HandlerPool([raw.file]).get_for_message(raw)
 
     def parse(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         """Return what is in each payload, none of them null, and why some cannot be parsed."""
+        payloads, too_large = self._without_too_large(payloads)
         pieces: list[pa.StructArray] = []
         exact: list[Ints] = []
         left: list[Ints] = []
-        lengths = pc.binary_length(payloads).to_numpy()
         waiting = [(payloads, np.arange(len(payloads)))]
         while waiting:
             part, rows = waiting.pop()
-            found = self._at_once(part)
+            is_large = len(part) > 1 and _size(part) > self._most
+            found = None if is_large else self._at_once(part)
             if found is not None:
-                sizes = self._columns.lengths(found)
-                # With two of those, what was skipped might be as long; nothing has one byte alone.
-                is_exact = (sizes & (_SINGLE - 1) == lengths[rows]) & (sizes < 2 * _SINGLE)
+                is_exact = self._is_exact(found, part)
                 pieces.append(found if is_exact.all() else found.filter(pa.array(is_exact)))
                 exact.append(rows[is_exact])
                 left.append(rows[~is_exact])
-            elif len(part) > _FEW and self._handler is not None:
+            elif is_large or (len(part) > _FEW and self._handler is not None):
                 half = len(part) // 2
                 waiting += [(part[:half], rows[:half]), (part[half:], rows[half:])]
             else:
                 left.append(rows)
         others = np.concatenate([np.empty(0, np.int64), *left])
         if not len(others) and len(pieces) == 1:
-            return pieces[0], {}
+            return pieces[0], too_large
         parsed, failures = self._one_by_one(payloads, others)
         order = np.argsort(np.concatenate([*exact, others]))
-        return pa.concat_arrays([*pieces, parsed]).take(pa.array(order)), failures
+        return pa.concat_arrays([*pieces, parsed]).take(pa.array(order)), failures | too_large
+
+    def _without_too_large(self, payloads: pa.BinaryArray) -> tuple[pa.BinaryArray, dict[int, str]]:
+        """Empty the payloads that have too many items, and say so."""
+        failures: dict[int, str] = {}
+        lengths = pc.binary_length(payloads).to_numpy()
+        for row in np.flatnonzero(lengths > self._most).tolist():
+            try:
+                if _size_of_items(payloads[row].as_py(), self._columns) > MOST_OF_ITEMS:
+                    failures[row] = f"its items would take more than {MOST_OF_ITEMS} bytes"
+            except DecodeError:
+                failures[row] = f"it is no {self._name}"
+        if failures:
+            is_bad = np.isin(np.arange(len(payloads)), list(failures))
+            payloads = pc.if_else(pa.array(is_bad), b"", payloads)
+        return payloads, failures
 
     def _at_once(self, payloads: pa.BinaryArray) -> pa.StructArray | None:
         """Return what ptars has; None where there are few, or one that it cannot parse."""
-        if self._handler is None or len(payloads) <= _FEW or _has_deep(payloads):
+        is_little = len(payloads) <= _FEW and _size(payloads) < _LITTLE
+        if self._handler is None or is_little or _has_deep(payloads):
             return None
         try:
             batch = self._handler.array_to_record_batch(payloads)
@@ -324,6 +359,30 @@ class Parsers:
                 raise
             return None  # it panics, too
 
+    def _is_exact(self, found: pa.StructArray, payloads: pa.BinaryArray) -> Mask:
+        """Return which messages have all that is in their payloads, and nothing else."""
+        sizes = self._columns.lengths(found)
+        is_exact = sizes & (_DOUBT - 1) == pc.binary_length(payloads).to_numpy()
+        doubtful = np.flatnonzero(is_exact & (sizes >= _DOUBT))
+        if len(doubtful):
+            rows = pa.array(doubtful)
+            written = self.write(found.take(rows))
+            is_exact[doubtful] = pc.equal(written, payloads.take(rows)).to_numpy(
+                zero_copy_only=False
+            )
+        return is_exact
+
+    def write(self, found: pa.StructArray) -> pa.BinaryArray:
+        """Return the bytes of messages, by ptars."""
+        return self._handler.record_batch_to_array(pa.RecordBatch.from_struct_array(found))
+
+    def _parsed(self, body: bytes) -> Any:
+        """Return what Google's runtime parses."""
+        found = self._columns.parsed(self._class.FromString(body))
+        if len(body.translate(None, _ASCII)) >= len(_VARINTS) and _CUT.search(body) is not None:
+            _check_numbers(body, self._class.DESCRIPTOR)
+        return found
+
     def _one_by_one(
         self, payloads: pa.BinaryArray, rows: Ints
     ) -> tuple[pa.StructArray, dict[int, str]]:
@@ -331,12 +390,90 @@ class Parsers:
         bodies = payloads.take(pa.array(rows)).to_pylist()
         for row, body in zip(rows.tolist(), bodies, strict=True):
             try:
-                values.append(self._columns.parsed(self._class.FromString(body)))
+                values.append(self._parsed(body))
             except (DecodeError, BadMessageError) as error:
                 known = isinstance(error, BadMessageError)
                 failures[row] = str(error) if known else f"it is no {self._name}"
                 values.append(self._columns.parsed(self._class()))
         return pa.array(values, self._columns.raw), failures
+
+
+def _widest_item(columns: Messages) -> int:
+    """Return how many bytes a message takes in columns, the widest of those inside of one."""
+    inside = [each.values for each in columns.fields if isinstance(each.values, Messages)]
+    return max((max(_width(each), _widest_item(each)) for each in inside), default=0)
+
+
+def _width(columns: Messages) -> int:
+    return width(columns.raw) + width(columns.type)
+
+
+def _size_of_items(body: bytes, columns: Messages) -> int:
+    """Return how many bytes the messages inside of one take in columns; they are not parsed."""
+    inside = {f.name: f.values for f in columns.fields if isinstance(f.values, Messages)}
+    if not inside:
+        return 0
+    found, size = _counter(tuple(inside)).FromString(body), 0
+    for name, each in inside.items():
+        items = getattr(found, name)
+        size += len(items) * _width(each)
+        if size <= MOST_OF_ITEMS and _widest_item(each):
+            size += sum(_size_of_items(item, each) for item in items)
+    return size
+
+
+@lru_cache(maxsize=256)
+def _counter(names: tuple[str, ...]) -> Any:
+    """Return the class of a message that has some fields as bytes, and nothing else."""
+    pool, file = DescriptorPool(), FileDescriptorProto(name="counted.proto", syntax="proto2")
+    message = file.message_type.add(name="M")
+    for name in names:
+        message.field.add(name=name, number=int(name[1:]), type=12, label=3)
+    pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName("M"))
+
+
+def _size(payloads: pa.BinaryArray) -> int:
+    """Return how many bytes payloads have."""
+    offsets = _offsets(payloads)
+    return int(offsets[-1]) - int(offsets[0])
+
+
+def _check_numbers(body: bytes, kind: Descriptor | None) -> None:
+    """Check that no number of a message has more than 64 bits."""
+    at, groups = 0, [kind]
+    while at < len(body):
+        tag, at = _varint(body, at)
+        kind = groups[-1]
+        field = None if kind is None else kind.fields_by_number.get(tag >> 3)
+        inner = None if field is None else field.message_type
+        wire = tag & 7
+        if wire in _GROUPS:
+            groups = [*groups, inner] if wire == _GROUPS[0] else groups[:-1]
+        elif wire == _BYTES:
+            size, at = _varint(body, at)
+            if inner is not None:
+                _check_numbers(body[at : at + size], inner)
+            while field is not None and field.is_repeated and field.type in _IN_VARINTS and size:
+                _, end = _varint(body, at)
+                size, at = size - (end - at), end
+            at += size
+        else:
+            at = _varint(body, at)[1] if wire == 0 else at + _SIZES[wire]
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """Return a number, and where it ends."""
+    number = shift = 0
+    while True:
+        number |= (body[at] & 0x7F) << shift
+        at += 1
+        if body[at - 1] < _MORE:
+            break
+        shift += 7
+    if number >> 64:
+        raise BadMessageError("it has a number of more than 64 bits")
+    return number, at
 
 
 def default_of(values: Values, value: Any) -> pa.Scalar:

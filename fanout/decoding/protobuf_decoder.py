@@ -14,7 +14,13 @@ from fanout.core.sentence import Option
 from fanout.decoding.avro_cursors import Cursors
 from fanout.decoding.decoder import Decoder
 from fanout.decoding.protobuf_columns import MessageRows, Parsers
-from fanout.decoding.protobuf_schema import descriptor_set, find_message, messages_at, plan
+from fanout.decoding.protobuf_schema import (
+    changed_type,
+    descriptor_set,
+    find_message,
+    messages_at,
+    plan,
+)
 from fanout.decoding.registry import SchemaRegistry
 from fanout.errors import OptionError
 
@@ -120,19 +126,19 @@ class Protobuf(Decoder):
         is_ours = np.zeros(len(cursors), bool)
         for number, path, chosen in groups:
             found = self.registry.answer(number, "PROTOBUF")
-            problem = found.problem or self._problem(number, found.schemas[-1], path)
+            problem = found.problem or self._problem(number, found.schemas, path)
             is_ours[chosen] = not problem
             for row in cursors.rows[chosen].tolist() if problem else ():
                 cursors.failures[row] = problem
         return cursors.take(np.flatnonzero(is_ours))
 
-    def _problem(self, number: int, schema: str, path: tuple[int, ...]) -> str:
-        """Return why records are none of our message."""
-        names = messages_at(schema, path)
+    def _problem(self, number: int, schemas: Schemas, path: tuple[int, ...]) -> str:
+        """Return why records are none of our message, or have other values than it."""
+        names = messages_at(schemas[-1], path)
         if not names:
             return f"the schema {number} has no message {'.'.join(map(str, path))}"
         if self.message in names:
-            return ""
+            return changed_type(schemas, self.message, self.descriptor)  # type: ignore[arg-type]
         return f"it is of the message {min(names)}, and not of {self.message}"
 
 

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
-from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
@@ -25,6 +30,8 @@ from fanout.errors import OptionError
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+
+    from fanout.decoding.registry import Schemas
 
 _INT32: Final = (-(1 << 31), (1 << 31) - 1)
 _DECIMAL: Final = pa.decimal128(20, 0)
@@ -50,6 +57,16 @@ _TIMES: Final = {
     "google.protobuf.Timestamp": ("timestamp", pa.timestamp("us", "UTC")),
     "google.protobuf.Duration": ("duration", pa.duration("us")),
 }
+# Types whose bytes are equal values: numbers below zero, or above 63 bits, are others elsewhere.
+_ALIKE: Final = {
+    **dict.fromkeys((3, 5, 14), "signed"),
+    **dict.fromkeys((8, 13), "small"),
+    **dict.fromkeys(_ZIGZAG, "zigzag"),
+    4: "unsigned",
+    **{kind: str(kind) for kind in (1, 2, 6, 7, 10, 15, 16)},
+}
+_COMPATIBLE: Final = ({"signed", "small"}, {"unsigned", "small"})
+_TYPE_NAME: Final = FieldDescriptorProto.Type.Name
 # What descriptors of a registry import without having it.
 _NAMES: Final = ("any", "descriptor", "duration", "empty", "field_mask", "timestamp", "wrappers")
 _KNOWN: Final = [import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR for name in _NAMES]
@@ -110,6 +127,35 @@ def find_message(files: bytes, name: str | None) -> Descriptor:
             raise OptionError(Option("message"), several) from error
         choice = f" must be one of the descriptor's, such as {', '.join(names) or 'none'}"
         raise OptionError(Option("message", name), choice) from error
+
+
+@lru_cache(maxsize=256)
+def changed_type(schemas: Schemas, name: str, files: bytes) -> str:
+    """Return which field a writer's message has of a type whose bytes are another value here.
+
+    It is empty for none, and where the schema is text.
+    """
+    try:
+        writer = find_message(descriptor_set(schemas), name)
+    except OptionError:
+        return ""
+    return _changed(writer, find_message(files, name), "")
+
+
+def _changed(writer: Descriptor, reader: Descriptor, above: str) -> str:
+    for field in reader.fields:
+        written, path = writer.fields_by_number.get(field.number), f"{above}{field.name}"
+        if written is None:
+            continue
+        kinds = {_ALIKE.get(each.type, "bytes") for each in (written, field)}
+        if len(kinds) > 1 and kinds not in _COMPATIBLE:
+            one, other = (_TYPE_NAME(each.type)[5:].lower() for each in (field, written))
+            return f"{path} is {one}, and was written as {other}"
+        if written.message_type is not None and field.message_type is not None:
+            inner = _changed(written.message_type, field.message_type, f"{path}.")
+            if inner:
+                return inner
+    return ""
 
 
 class _Message(NamedTuple):

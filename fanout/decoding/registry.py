@@ -227,8 +227,8 @@ class SchemaRegistry(AnyRegistry):
         if answer is None:
             return Found.nothing(f"the registry has no schema {number}")
         kind = answer.get("schemaType", "AVRO")
-        if kind != "AVRO":  # the names of messages are in the schema itself
-            return Found((str(answer["schema"]),), kind)
+        if kind == "PROTOBUF":
+            answer = self._get(f"/schemas/ids/{number}{_SERIALIZED}") or answer
         return Found(self._schemas(answer), kind)
 
     def _schemas(self, answer: dict[str, Any]) -> Schemas:

@@ -29,6 +29,11 @@ def embedded() -> Iterator[EmbeddedRegistry]:
         yield found
 
 
+LATER = ORDER | {
+    "fields": [*ORDER["fields"], {"name": "paid", "type": "boolean", "default": False}]
+}
+
+
 def put(stream: Stream, *payloads: bytes) -> None:
     stream.server.put_records(stream.name, [("key", each) for each in payloads])
 
@@ -69,6 +74,21 @@ def test_avro_is_landed_and_shown_by_a_registry(
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line)["value"] for line in capfd.readouterr().out.splitlines()]
     assert rows == ORDERS
+
+
+def test_while_the_registry_is_down_the_stored_schema_reads_on(
+    stream: Stream, tmp_path: Path, embedded: EmbeddedRegistry
+) -> None:
+    number = embedded.register("orders-value", ORDER)
+    put(stream, *framed(number, written(ORDER, ORDERS)))
+    typed = ["--decode", "avro", "--registry", embedded.url, "--subject", "orders-value"]
+    assert landed(stream.source, str(tmp_path), *typed)[-1]["rows"] == len(ORDERS)
+    embedded.register("orders-value", LATER)
+    put(stream, *framed(number, written(ORDER, ORDERS)))
+    embedded.status = 503
+    assert landed(stream.source, str(tmp_path), *typed)[-1]["rows"] == len(ORDERS)
+    table = pq.read_table(tmp_path / "segments")
+    assert table.select(list(ORDERS[0])).to_pylist() == ORDERS * 2
 
 
 @pytest.mark.parametrize(

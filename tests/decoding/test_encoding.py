@@ -660,3 +660,61 @@ def test_what_would_get_lost_is_not_encoded(decode: Json, records: Any, words: s
 def test_a_truth_is_no_id() -> None:
     with pytest.raises(OptionError, match="schema_id=True must be a number"):
         Json("a INT", framing="confluent", schema_id=True)
+
+
+@pytest.mark.parametrize("schema", [Json("n DOUBLE"), Avro({"type": "double"}, into="of_avro")])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()])
+def test_a_whole_number_is_a_double_where_both_are_equal(schema: Any, kind: pa.DataType) -> None:
+    equal, others = [2**53, 2**60, 2**62 + 2**11, 2**63 - 2**10], [2**53 + 1, 2**60 - 1, 2**63 - 1]
+    if kind == pa.int64():
+        equal += [-(2**63)]
+    else:
+        equal, others = [*equal, 2**63, 2**64 - 2**11], [*others, 2**64 - 1]
+    batch = pa.RecordBatch.from_arrays([pa.array(equal + others, kind)], ["n"])
+    if schema.into is not None:
+        values = pa.StructArray.from_arrays(batch.columns, ["value"])
+        batch = pa.RecordBatch.from_arrays([values], [schema.into])
+    with pytest.raises(BadRowsError) as caught:
+        schema.encode(batch)
+    bad = dict.fromkeys(range(len(equal), len(equal + others)))
+    assert caught.value.errors.keys() == bad.keys()
+    found, _ = schema.read(caught.value.decoded.column("value"))
+    assert found.field(0).to_pylist() == equal
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_text_that_is_not_utf8_is_bad(kind: pa.DataType) -> None:
+    """Arrow does not look at what a library passes it."""
+    texts = pa.array([b"good", b"\xff", None, "é".encode(), b"\xed\xa0\x80"], pa.binary())
+    damaged = texts.cast(pa.string(), safe=False).cast(kind)
+    names = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 3, 4]), damaged)
+    for decode in (
+        Json("a STRING, l ARRAY<STRING>, m MAP<STRING, STRING>"),
+        Avro(
+            {
+                "type": "record",
+                "name": "R",
+                "fields": [
+                    {"name": "a", "type": ["null", "string"]},
+                    {"name": "l", "type": ["null", {"type": "array", "items": "string"}]},
+                    {"name": "m", "type": ["null", {"type": "map", "values": "string"}]},
+                ],
+            }
+        ),
+    ):
+        texts_of_items = damaged.cast(pa.string(), safe=False).fill_null("")
+        offsets = pa.array([0, 1, 2, 3, 4, 5])
+        lists = pa.ListArray.from_arrays(offsets, texts_of_items)
+        maps = pa.MapArray.from_arrays(offsets, texts_of_items, texts_of_items)
+        nothing = pa.nulls(5)
+        for columns, reason in (
+            ([damaged, nothing, nothing], "value: a is not UTF-8"),
+            ([names, nothing, nothing], "value: a is not UTF-8"),
+            ([nothing, lists, nothing], "value: l[] is not UTF-8"),
+            ([nothing, nothing, maps], "value: m (key) is not UTF-8"),
+        ):
+            batch = pa.RecordBatch.from_arrays(columns, ["a", "l", "m"])
+            with pytest.raises(BadRowsError) as caught:
+                decode.encode(batch)
+            assert {n: str(e) for n, e in caught.value.errors.items()} == {1: reason, 4: reason}
+            assert caught.value.decoded.num_rows == 3

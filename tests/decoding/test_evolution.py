@@ -329,3 +329,34 @@ class SimpleDecoder(Decoder):
     def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         kind = pa.struct([("m", self.kind)])  # type: ignore[attr-defined]
         return pa.nulls(len(payloads), kind), {}
+
+
+PROTO = parse(
+    'name: "o.proto" message_type { name: "O" field { name: "id" number: 1 type: 3 label: 1 } }'
+)
+
+
+@pytest.mark.parametrize(
+    ("decode", "reader"),
+    [
+        *(
+            (Avro(ONE, framing="single-object"), f"avro {text}")
+            for text in ("{", "[1]", "7", '["{"]')
+        ),
+        *((Json("id BIGINT"), f"json {text}") for text in ("!", "aGVsbG8=", "é")),
+        *(
+            (Protobuf(PROTO, "O"), f"protobuf {text}")
+            for text in ("", "O", "O aGVsbG8=", "O é", "P " + "", "a b c")
+        ),
+    ],
+)
+def test_a_stored_schema_that_is_damaged_is_named(decode: Any, reader: str) -> None:
+    kind = OfKafka(decode).schema
+    source: Any = OfKafka(decode)
+    with pytest.raises(CheckpointError) as caught:
+        without_new_columns(source, LandedColumns(kind, by_date=False, reader=reader), "here")
+    assert str(caught.value) == (
+        "here cannot be continued: the schema that it stores, to read with, is damaged; continue "
+        "it with new_columns='add', or land to another location"
+    )
+    assert caught.value.__cause__ is not None

@@ -163,6 +163,21 @@ def test_bombs_and_what_zlib_has_not_written_are_bad() -> None:
     assert len(values[0]["a"].as_py()) == (10 << 20) - 9
 
 
+def test_another_compression_than_those_of_glue_is_bad() -> None:
+    decode, body = Json("a STRING", framing="glue"), b'{"a": "x"}'
+    (plain,), (compressed,) = (
+        framed(str(uuid4()), [body], compressed=each) for each in (False, True)
+    )
+    others = [b"\3" + bytes([each]) + plain[2:] for each in range(1, 256) if each != 5]
+    for payloads in ([plain, *others], [plain, compressed, *others]):
+        found, problems = decode.read(pa.array(payloads, pa.binary()))
+        assert [*problems] == [*range(len(payloads) - 254, len(payloads))]
+        assert {*problems.values()} == {
+            "it does not begin with 3 and the id of a version of a schema"
+        }
+        assert found.to_pylist()[: len(payloads) - 254] == [{"a": "x"}] * (len(payloads) - 254)
+
+
 def test_the_records_of_a_batch_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fanout.decoding.decoder._MOST_OF_BATCH", 25)
     payloads = framed(str(uuid4()), [b'{"a": "x"}'] * 3, compressed=True)

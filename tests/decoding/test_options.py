@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import traceback
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,6 +72,24 @@ def test_a_registry_gives_the_newest_schema_of_the_topic_or_of_a_subject(
     embedded.status = 503
     with pytest.raises(RetryLaterError, match="the schema registry answers 503"):
         DecodeOptions(**options).decoder(["orders"])
+
+
+def test_the_stored_schema_is_read_with_where_the_registry_does_not_answer(
+    embedded: EmbeddedRegistry,
+) -> None:
+    embedded.register("orders-value", ORDER)
+    registry, options = SchemaRegistry(embedded.url), {"registry": embedded.url, "into": "order"}
+    avro = Avro(json.dumps(ORDER), registry=registry, into="order", key=Json("id INT"))
+    protobuf = Protobuf(FILES, "shop.Order", registry=registry, into="order")
+    embedded.status = 503
+    kept: Any
+    for decode, kept, message in (("avro", avro, None), ("protobuf", protobuf, "shop.Order")):
+        given = DecodeOptions(decode=decode, **options, message=message)
+        found = given.decoder(["orders"], partial(str, kept.readers))
+        assert found == replace(kept, key=None)
+        for other in ("", "json x", Json("id INT").readers):
+            with pytest.raises(RetryLaterError, match="the schema registry answers 503"):
+                given.decoder(["orders"], partial(str, other))
 
 
 def test_secrets_are_in_the_environment(

@@ -302,6 +302,68 @@ def test_a_number_is_equal_or_bad(kind: str, body: bytes, value: object, copies:
         assert found == [{"f": value}] * copies
 
 
+# A tenth byte has one bit of 64, and parsers drop the others.
+@pytest.mark.parametrize("copies", [1, 70])
+@pytest.mark.parametrize("tenth", [b"\x02", b"\x03", b"\x7f"])
+@pytest.mark.parametrize("kind", ["INT32", "INT64", "UINT64", "SINT64", "BOOL"])
+def test_a_number_of_more_than_64_bits_is_bad(kind: str, tenth: bytes, copies: int) -> None:
+    reasons = {"it has a number of more than 64 bits"}
+    for first in (b"\x80", b"\x81", b"\xff"):
+        number = first * 9 + tenth
+        for label, body in (
+            ("OPTIONAL", b"\x08"),
+            ("REPEATED", b"\x0a\x0a"),
+            ("REPEATED", b"\x08"),
+        ):
+            decode = one_of(f"TYPE_{kind}", label=f"LABEL_{label}")
+            problems = read(decode, *[body + number] * copies)[1]
+            assert problems.keys() == {*range(copies)}
+            assert {*problems.values()} <= reasons | {"f[] is too large for bool"}
+
+
+@pytest.mark.parametrize("copies", [1, 70])
+def test_text_that_looks_like_a_number_of_more_than_64_bits_is_text(copies: int) -> None:
+    for text in ("\b王小明a", "王小明", " 王小明 王小明", "a" * 8 + "\x7f王小明\2"):
+        made = ORDER_CLASS(id=-1, name=text, note=text)
+        made.items.add(sku=text, count=-2)
+        bodies = [made.SerializeToString()] * copies
+        assert read(Protobuf(ORDER_CLASS), *bodies) == ([in_columns(made)] * copies, {})
+
+
+def test_bytes_that_look_like_a_number_of_more_than_64_bits_are_none_wherever_they_are() -> None:
+    fields = "".join(
+        f'field {{ name: "{name}" number: {number} type: TYPE_{kind} label: 1 {more} }}'
+        for name, number, kind, more in (
+            ("a", 2047, "SFIXED64", ""),
+            ("n", 2, "INT64", ""),
+            ("b", 3, "BYTES", ""),
+            ("g", 4, "GROUP", 'type_name: ".M.G"'),
+        )
+    )
+    group = """nested_type { name: "G"
+      field { name: "n" number: 1 type: TYPE_INT64 label: LABEL_REPEATED options { packed: true } }
+      field { name: "x" number: 2 type: TYPE_FIXED32 label: LABEL_OPTIONAL } }"""
+    text = f'name: "t.proto" syntax: "proto2" message_type {{ name: "M" {fields} {group} }}'
+    decode = Protobuf(parse(text), "M")
+    a, number = b"\xf9\x7f" + b"\xff" * 8, b"\xff" * 9
+    unknown = b"\x2b\x0a\x0a" + number + b"\x7f" + b"\x15\1\2\3\4\x2c"
+    good = [a + a, b"\x1a\x0a" + number + b"\2" + b"\x1a\0", unknown]
+    good += [b"\x23" + a + a + b"\x0a\x0c\5\5" + number + b"\1\x24"]
+    bad = [b"\x23\x0a\x0c\5\5" + number + b"\3\x24", a + b"\x10" + number + b"\3" + a]
+    bad += [b"\x28" + number + b"\3", b"\x2b\x28" + number + b"\3\x2c"]
+    assert read(decode, *good, *bad)[1] == dict.fromkeys(
+        range(4, 8), "it has a number of more than 64 bits"
+    )
+
+
+@pytest.mark.skipif(find_spec("ptars") is None, reason="Google's runtime reads all of them then")
+def test_packed_fields_of_one_number_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Parsers, "_one_by_one", None)
+    made = ORDER_CLASS(scores=[7], weights=[0.5], id=-1)
+    found = read(Protobuf(ORDER_CLASS), *[made.SerializeToString()] * 100)
+    assert found == ([in_columns(made)] * 100, {})
+
+
 def test_numbers_are_packed_or_not_whatever_the_descriptor_says() -> None:
     for label in ("", "options { packed: false }"):
         decode = one_of("TYPE_INT32", label="LABEL_REPEATED", field=label)

@@ -259,3 +259,67 @@ async def test_messages_are_landed_as_columns(
 def test_an_empty_message_is_true_where_it_is_there() -> None:
     decode = one_of("TYPE_MESSAGE", field='type_name: ".E"', file='message_type { name: "E" }')
     assert read(decode, b"\x0a\0", b"") == ([{"f": True}, {"f": None}], {})
+
+
+INSIDE = """name: "i.proto" package: "t" syntax: "proto3"
+message_type { name: "M" field { name: "in" number: 4 type: TYPE_MESSAGE type_name: ".t.I"
+  label: LABEL_OPTIONAL } }
+message_type { name: "I" field { name: "f" number: 1 type: TYPE_KIND label: LABEL_LABEL } }"""
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "body"),
+    [
+        ("INT32", "SINT32", b"\x08\1"),
+        ("SINT64", "INT64", b"\x08\1"),
+        ("BOOL", "SINT32", b"\x08\1"),
+        ("INT32", "UINT64", b"\x08" + b"\xff" * 9 + b"\1"),
+        ("UINT64", "INT32", b"\x08" + b"\xff" * 9 + b"\1"),
+        ("FIXED32", "FLOAT", b"\x0d\1\0\0\0"),
+        ("SFIXED64", "DOUBLE", b"\x09" + b"\1" * 8),
+        ("FIXED64", "SFIXED64", b"\x09" + b"\xff" * 8),
+        ("INT32", "FIXED32", b"\x0a\4\1\1\1\1"),
+        ("STRING", "INT32", b"\x0a\1a"),
+    ],
+)
+def test_a_type_that_makes_another_value_of_the_same_bytes_is_refused(
+    embedded: EmbeddedRegistry, writer: str, reader: str, body: bytes
+) -> None:
+    label = "REPEATED" if body[0] == 0x0A else "OPTIONAL"
+    written, known = (
+        parse(INSIDE.replace("KIND", each).replace("LABEL_LABEL", f"LABEL_{label}"))
+        for each in (writer, reader)
+    )
+    number = embedded.register("m-value", base64_of(written), schemaType="PROTOBUF")
+    registry = SchemaRegistry(embedded.url)
+    payload = framed(number, b"\0", b"\x22" + bytes([len(body)]) + body)
+    reason = f"in.f is {reader.lower()}, and was written as {writer.lower()}"
+    assert read(Protobuf(known, "t.M", registry=registry), *payload) == ([], {0: reason})
+    assert len(read(Protobuf(written, "t.M", registry=registry), *payload)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"),
+    [
+        ("INT32", "INT64"),
+        ("INT64", "INT32"),
+        ("BOOL", "UINT64"),
+        ("UINT32", "INT64"),
+        ("UINT32", "UINT64"),
+        ("STRING", "BYTES"),
+        ("SINT32", "SINT64"),
+        ("BOOL", "INT32"),
+    ],
+)
+def test_a_type_with_equal_values_is_read(
+    embedded: EmbeddedRegistry, writer: str, reader: str
+) -> None:
+    written, known = (
+        parse(INSIDE.replace("KIND", each).replace("LABEL_LABEL", "LABEL_OPTIONAL"))
+        for each in (writer, reader)
+    )
+    number = embedded.register("m-value", base64_of(written), schemaType="PROTOBUF")
+    body = b"\x0a\1a" if writer == "STRING" else b"\x08\1"
+    payload = framed(number, b"\0", b"\x22" + bytes([len(body)]) + body)
+    decode = Protobuf(known, "t.M", registry=SchemaRegistry(embedded.url))
+    assert read(decode, *payload)[1] == {}

@@ -157,6 +157,12 @@ def stored_columns(files: StoredFiles) -> LandedColumns | None:
     return _stored(files)[0]
 
 
+def stored_reader(files: StoredFiles) -> str:
+    """Return the schema that a landing was read with; empty where there is none. It blocks."""
+    landed = stored_columns(files)
+    return "" if landed is None else landed.reader
+
+
 def continued(
     storage: LandingStorage, log: EntryLog, schema: pa.Schema, date_of: str | None, reader: str
 ) -> tuple[LandedColumns, int | None]:

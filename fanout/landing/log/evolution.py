@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import pyarrow as pa
 
 from fanout.core.user_decode import RecordDecoder
-from fanout.errors import BadRowsError, CheckpointError
+from fanout.errors import BadRowsError, CheckpointError, FanOutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ def without_new_columns(source: Source, landed: LandedColumns | None, location: 
     It may still lack some of them.
 
     Raises:
-        CheckpointError: A column has another type.
+        CheckpointError: A column has another type, or the stored schema is damaged.
     """
     decode = getattr(source, "decode", None)
     if landed is None or decode is None:
@@ -39,7 +39,13 @@ def without_new_columns(source: Source, landed: LandedColumns | None, location: 
             if field.name in landed.schema.names:
                 was = landed.schema.field(field.name).type
                 _check_type(was, field.type, field.name, location)
-        given = replace(given, decode=decode.reading_all(landed.reader))
+        try:
+            given = replace(given, decode=decode.reading_all(landed.reader))
+        except (FanOutError, pa.ArrowException, OSError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{location} cannot be continued: the schema that it stores, to read with, is "
+                f"damaged; continue it with new_columns='add', or land to another location"
+            ) from error
     if not {*given.schema.names} <= {*landed.schema.names}:
         given = replace(given, decode=_Kept(given.decode, tuple(landed.schema.names)))
     known: Source = given

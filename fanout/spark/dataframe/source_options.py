@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from fanout._secret_variables import REGISTRY_SECRETS
 from fanout.errors import OptionError
+from fanout.landing.log.columns import stored_reader
 from fanout.spark.dataframe.kafka_source_options import (
     KAFKA_OPTIONS,
     KAFKA_REFUSED,
@@ -134,12 +135,15 @@ _LONGEST_WAIT: Final = 3600.0
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) -> Source:
+def source_from_options(
+    options: Mapping[str, str], others: Iterable[str] = (), *, stored: Callable[[], str] = str
+) -> Source:
     """Return the source that options describe. Secrets come from the environment of this process.
 
     Args:
         options: By name in any case; `source` is one of them.
         others: The names of options that are about neither a source nor how it is landed.
+        stored: Returns the schema to read with where the registry does not answer; empty for none.
 
     Raises:
         OptionError: An option is unknown, refused, a secret or malformed, or two contradict each
@@ -158,7 +162,7 @@ def source_from_options(options: Mapping[str, str], others: Iterable[str] = ()) 
     known = (*SOURCE_OPTIONS[kind], *LANDING_OPTIONS, *others)
     given.refuse_others(known, _but({**refused, **DECODE_REFUSED}, known), secrets_go)
     with in_words_of_options(words_of(given)):
-        fields = _common(given) | ({} if kind == "shuffle" else _typed(given))
+        fields = _common(given) | ({} if kind == "shuffle" else _typed(given, stored))
         return make(given, fields)
 
 
@@ -206,7 +210,7 @@ def _common(given: StringOptions) -> dict[str, Any]:
     return fields
 
 
-def _typed(given: StringOptions) -> dict[str, Any]:
+def _typed(given: StringOptions, stored: Callable[[], str]) -> dict[str, Any]:
     """Return the keywords of a source whose records are decoded, or none."""
     from fanout.decoding.options import DecodeOptions  # noqa: PLC0415 - needs an optional extra
 
@@ -215,7 +219,7 @@ def _typed(given: StringOptions) -> dict[str, Any]:
         for option in ("columns", "subscribe")
     )
     texts: dict[str, Any] = {keyword: given.text(name) for name, keyword in _DECODE.items()}
-    decoder = DecodeOptions(**texts, columns=columns).decoder(topics)
+    decoder = DecodeOptions(**texts, columns=columns).decoder(topics, stored)
     return {"decode": decoder, "on_bad_record": given.word("onBadRecord", "fail", "gap") or "fail"}
 
 
@@ -298,15 +302,21 @@ class LandedSource:
             refuse_without_source(own)
             return None
         else:
-            make = partial(source_from_options, own, READ_OPTIONS)
             words = words_of(given)
         names = {name.lower() for name in READ_OPTIONS}
         reading = ReadOptions.parse(
             {name: options[name] for name in options if name not in own or name.lower() in names},
             streaming=True,
         )
+        if source is None:
+            stored = partial(_stored_reader, reading)
+            make = partial(source_from_options, own, READ_OPTIONS, stored=stored)
         landing = replace(_landing(given, reading), words=words)
         return cls(make=make, landing=landing, reading=reading)
+
+
+def _stored_reader(reading: ReadOptions) -> str:
+    return stored_reader(reading.open())
 
 
 def _same(source: Source) -> Source:
