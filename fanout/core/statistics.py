@@ -232,7 +232,8 @@ class TableStatistics:
 
     Args:
         table: The table, as messages name it.
-        entries_behind: The entries that are landed and that it may not have.
+        entries_behind: The entries after the newest one that it is known to have, with those among
+            them that have no files; 0 where none has.
         failure: Why it could not be written to; empty while it can.
         stopped: Whether it is not tried again before the next run.
     """

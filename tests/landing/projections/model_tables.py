@@ -310,9 +310,11 @@ class _Transaction:
             if attempt:
                 self._table.refresh()
             try:
-                return self._table.world.call(self._commit)
+                self._table.world.call(self._commit)
             except CommitFailedException as error:
                 failure = error
+            else:
+                return
         raise failure
 
     def _commit(self) -> None:

@@ -131,6 +131,23 @@ async def test_a_file_is_skipped_that_lacks_it(kind: Kind, tmp_path: Path) -> No
     assert await asyncio.to_thread(kind.where, "sequence", 3) == [3]
 
 
+ODD_NAMES = ("a,b", "a.b", "a b", "a`b", "`", "ü", "a`.`b,c")
+
+
+async def test_columns_of_odd_names_have_statistics_in_delta(tmp_path: Path) -> None:
+    """deltalake writes those of the columns that a property of the table names."""
+    schema = pa.schema([*SCHEMA, *((name, pa.int64()) for name in ODD_NAMES)])
+    kind = Delta(str(tmp_path / "landing"), None)
+    source = ShapedSource(schema, **dict.fromkeys(ODD_NAMES, 7))
+    told = await run(source, kind, tmp_path, b"0", b"1")
+    assert told.failure == ""
+    await asyncio.to_thread(kind.compact)
+    actions = pa.table(kind.open().get_add_actions()).to_pylist()
+    assert [{*one["min"]} >= {"sequence", *ODD_NAMES} for one in actions] == [True]
+    assert [kind.where(name, 7) for name in ODD_NAMES] == [[1, 2]] * len(ODD_NAMES)
+    assert (await run(source, kind, tmp_path, b"2")).failure == ""
+
+
 @pytest.mark.parametrize("type_", [pa.timestamp("ns", "UTC"), pa.uint64(), pa.time32("s")])
 async def test_a_type_that_a_table_lacks_stops_the_table_alone(
     kind: Kind, tmp_path: Path, type_: pa.DataType
