@@ -141,6 +141,8 @@ class TableProjection:
         self._failure = ""  # why it is behind, or keeps files
         self._warned = ""
         self._stopped = False
+        self._failures = self._commits = 0
+        self._commit_seconds = 0.0
         self._again_at = -math.inf
 
     def complete(self) -> bool:
@@ -161,7 +163,15 @@ class TableProjection:
     def statistics(self) -> TableStatistics:
         """Return what is known of the table."""
         behind = self._log.next_number - 1 - self._complete
-        return TableStatistics(self._table.name, behind, self._failure, self._stopped)
+        return TableStatistics(
+            self._table.name,
+            behind,
+            self._failure,
+            self._stopped,
+            self._failures,
+            self._commits,
+            self._commit_seconds,
+        )
 
     def _is_done(self, step: Callable[[], None], *, pausing: bool = True) -> bool:
         """Take a step, and say whether it succeeded; none in a pause after a failure."""
@@ -173,6 +183,7 @@ class TableProjection:
             self._stopped = isinstance(error, OptionError)
             self._again_at = time.monotonic() + _RETRY_SECONDS * pausing
             self._failure = _reason(error)
+            self._failures += 1
             self._warn()
             return False
         self._failure = ""
@@ -229,7 +240,10 @@ class TableProjection:
             files += entry.segments
         if files:
             self._ownership.check()
+            begun = time.monotonic()
             self._table.add(files, last)
+            self._commit_seconds += time.monotonic() - begun
+            self._commits += 1
             self._added = last
         self._complete = max(last, self._complete)
 

@@ -47,6 +47,8 @@ async def test_a_table_has_each_entry_when_it_is_yielded(lab: Lab) -> None:
             await lab.check()
             (told,) = landing.statistics().tables
             assert (told.entries_behind, told.failure, told.stopped) == (0, "", False)
+        assert (told.failures, told.commits) == (0, 3)
+        assert 0 < told.commit_seconds < 60
 
 
 async def test_a_later_run_goes_on(lab: Lab) -> None:
@@ -200,6 +202,7 @@ async def test_a_table_that_cannot_be_reached_is_completed_later(
         patch.setattr(lab.kind.commits, "newest", refused)
         told = await lab.land(3)
     assert told.failure == "the catalog is gone"
+    assert (told.failures, told.commits) == (2, 0)
     assert (told.entries_behind, told.stopped) == (6, False)
     assert sum("the catalog is gone" in record.message for record in caplog.records) == 1
     assert newest is lab.kind.commits.newest
