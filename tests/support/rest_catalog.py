@@ -92,6 +92,7 @@ class RestCatalog:
         return self._told(self.catalog.create_table(name, columns, properties=properties))
 
     def _commit(self, given: Any, *table: str) -> Any:
+        given.setdefault("identifier", {"namespace": [table[0]], "name": table[1]})
         request = CommitTableRequest.model_validate_json(json.dumps(given))
 
         def commit() -> Any:

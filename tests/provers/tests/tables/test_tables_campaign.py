@@ -1,4 +1,4 @@
-"""A few kills of `fanout land` with tables, on each storage; and a judge that sees what is wrong."""
+"""A few kills of `fanout land` with tables on each storage, and a judge that sees what is wrong."""
 
 from __future__ import annotations
 
