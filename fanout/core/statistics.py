@@ -232,15 +232,22 @@ class TableStatistics:
 
     Args:
         table: The table, as messages name it.
-        entries_behind: The entries that are landed and that it may not have.
+        entries_behind: The entries after the newest one that it is known to have, with those among
+            them that have no files; 0 where none has.
         failure: Why it could not be written to; empty while it can.
         stopped: Whether it is not tried again before the next run.
+        failures: How often this run could not write to it.
+        commits: How often this run has added files to it.
+        commit_seconds: How long these commits took, together.
     """
 
     table: str
     entries_behind: int = 0
     failure: str = ""
     stopped: bool = False
+    failures: int = 0
+    commits: int = 0
+    commit_seconds: float = 0.0
 
 
 @final

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         MembershipStatistics,
         SinkStatistics,
         SplitStatistics,
+        TableStatistics,
         WriterStatistics,
     )
 
@@ -140,6 +141,12 @@ def _landers(reading: StreamReading) -> Values:
     return [(len(statistics.landers) if statistics.lander_sessions else None, ())]
 
 
+def _of_tables(value: Callable[[TableStatistics], float]) -> Read:
+    return lambda reading: [
+        (value(table), (("fanout.table.name", table.table),)) for table in reading.statistics.tables
+    ]
+
+
 def _states(reading: StreamReading) -> Iterator[tuple[int, Attributes]]:
     states = Counter(split.state for split in reading.statistics.splits.values())
     for state, count in states.items():
@@ -244,6 +251,24 @@ COUNTERS: Final = (
         _lander_sessions,
     ),
     Instrument(
+        "fanout.table.commits",
+        "{commit}",
+        "Commits that have added files of a landing to a table",
+        _of_tables(lambda table: table.commits),
+    ),
+    Instrument(
+        "fanout.table.commit.duration",
+        "s",
+        "Seconds of these commits",
+        _of_tables(lambda table: table.commit_seconds),
+    ),
+    Instrument(
+        "fanout.table.failures",
+        "{failure}",
+        "How often a table of a landing could not be written to",
+        _of_tables(lambda table: table.failures),
+    ),
+    Instrument(
         "fanout.share.acquired",
         "{record}",
         "Records that the share group has locked for this stream",
@@ -342,6 +367,12 @@ GAUGES: Final = (
         "s",
         "How far the watermark of the stream is behind the clock",
         _one(_watermark_lag),
+    ),
+    Instrument(
+        "fanout.table.entries_behind",
+        "{entry}",
+        "Entries of a landing that a table may not have",
+        _of_tables(lambda table: table.entries_behind),
     ),
     Instrument(
         "fanout.split.lag.time",

@@ -119,7 +119,7 @@ def test_a_table_has_what_was_landed_and_status_says_so(stream: Stream, tmp_path
     assert status(to, "--table", "delta") == (0, f"the Delta table file://{to}/segments", 0, None)
     stream.put(100)
     landed(stream.source, to)
-    assert status(to, "--table", "delta") == (1, f"the Delta table file://{to}/segments", 1, None)
+    assert status(to, "--table", "delta") == (1, f"the Delta table file://{to}/segments", 2, None)
     result = land(stream.source, to, "--available-now", "--table", "iceberg:nowhere/db.orders")
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith(

@@ -30,7 +30,7 @@ from tests.support.doomed import Kill
 from tests.support.s3 import s3_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from fanout.landing.storage.storage import Storage
 
@@ -46,13 +46,35 @@ STORAGES = {
 }
 
 
+def run_doomed(
+    kill: Kill, command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[int, str]:
+    """Run a command of `fanout`, and kill it; return its exit code, and what it said."""
+    doomed = ["-m", "tests.support.doomed", msgspec.json.encode(kill).decode(), str(COMMAND)]
+    done = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, *doomed],
+        env={**environment, "PYTHONPATH": str(ROOT), "FANOUT_TEST_COMMAND": json.dumps(command)},
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,  # it is killed as a group
+    )
+    return done.returncode, done.stderr
+
+
 @final
 class Lander:
     """A stream, a location, and the processes that land the one at the other."""
 
     def __init__(
-        self, server: KinesisServer, location: str, endpoint: str | None, *options: str
+        self,
+        server: KinesisServer,
+        location: str,
+        endpoint: str | None,
+        *options: str,
+        run: Callable[[Kill, Sequence[str], Mapping[str, str]], tuple[int, str]] = run_doomed,
     ) -> None:
+        self._run = run
         self._server = server
         self._location = location
         self._options = None if endpoint is None else s3_options(endpoint)
@@ -76,23 +98,12 @@ class Lander:
         self._server.put_records(self._name, ((each.decode(), each) for each in numbers))
         self.records += WAVE
 
-    def is_killed(self, kill: Kill) -> bool:
+    def is_killed(self, kill: Kill, *options: str) -> bool:
         """Land what is there; return whether the moment of the kill has come."""
-        doomed = ["-m", "tests.support.doomed", msgspec.json.encode(kill).decode(), str(COMMAND)]
-        done = subprocess.run(  # noqa: S603 - our own code
-            [sys.executable, *doomed],
-            env=self._environment
-            | {
-                "PYTHONPATH": str(ROOT),
-                "FANOUT_TEST_COMMAND": json.dumps([*self._command, "--available-now"]),
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-            start_new_session=True,  # it is killed as a group
-        )
-        assert done.returncode in {0, -signal.SIGKILL}, done.stderr
-        return done.returncode != 0
+        command = [*self._command, *options, "--available-now"]
+        code, log = self._run(kill, command, self._environment)
+        assert code in {0, -signal.SIGKILL}, log
+        return code != 0
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
@@ -125,6 +136,11 @@ class Lander:
         assert sorted(named) == sorted(storage.walk("segments"))
         assert self._records(storage, named) == Counter(range(self.records))
         assert self._shown(storage) == named
+
+    def landed(self) -> Counter[int]:
+        """Return how often each record is in the entries."""
+        storage = open_storage(self._location, self._options)
+        return self._records(storage, self._named(storage))
 
     def check_newest(self) -> None:
         """Check that the last wave is in entries, and that their files are all that is there."""

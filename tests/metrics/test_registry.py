@@ -23,6 +23,7 @@ from fanout.core.statistics import (
     SinkStatistics,
     SplitState,
     StreamTotals,
+    TableStatistics,
     TransactionStatistics,
     WriterStatistics,
 )
@@ -223,6 +224,20 @@ def test_landers_and_their_sessions(collected: Collected) -> None:
     assert collected.now()["fanout.lander.sessions"] == {"": 3}
     stream.given = statistics(lander_sessions=3)
     assert collected.now()["fanout.landers"] == {"": 0}
+
+
+def test_tables_of_a_landing(collected: Collected) -> None:
+    orders = TableStatistics("orders", 3, "it was dropped", stopped=True, failures=2)
+    copy = TableStatistics("copy", commits=5, commit_seconds=0.5)
+    stream = Given(statistics(tables=(orders, copy)))
+    with collected.metrics.watch(stream):
+        now = collected.now()
+        assert now["fanout.table.entries_behind"] == {"orders": 3, "copy": 0}
+    ended = collected.now()
+    assert "fanout.table.entries_behind" not in ended
+    assert ended["fanout.table.failures"] == {"orders": 2, "copy": 0}
+    assert ended["fanout.table.commits"] == {"orders": 0, "copy": 5}
+    assert ended["fanout.table.commit.duration"] == {"orders": 0.0, "copy": 0.5}
 
 
 def test_batches_and_their_phases(collected: Collected) -> None:

@@ -1,4 +1,4 @@
-"""Search for failures: `python -m tests.provers sim`, and so `crash`, `cluster` and `members`."""
+"""Search for failures: `python -m tests.provers sim`, `crash`, `cluster`, `members`, `tables`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tests.provers.cluster.command import cluster
 from tests.provers.crash.command import crash
 from tests.provers.members.command import members
 from tests.provers.simulation.command import sim
+from tests.provers.tables.command import tables
 
 __all__ = ("app",)
 
@@ -21,6 +22,7 @@ app.add_typer(sim)
 app.command()(crash)
 app.command()(cluster)
 app.command()(members)
+app.command()(tables)
 
 if __name__ == "__main__":
     app(prog_name="python -m tests.provers")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fanout.spark.query.batch_runner import Handler
 
-__all__ = ("Kill", "SqliteConnection", "main")
+__all__ = ("Kill", "SqliteConnection", "main", "wrap")
 
 
 @final
@@ -62,7 +62,7 @@ def main() -> None:
     """Run an example. The arguments are the Kill as JSON and the path of the example."""
     connect = functools.partial(sqlite3.connect, factory=SqliteConnection)
     sqlite3.connect = connect  # type: ignore[assignment]  # it is overloaded
-    _wrap(msgspec.json.decode(sys.argv[1], type=Kill))
+    wrap(msgspec.json.decode(sys.argv[1], type=Kill))
     runpy.run_path(sys.argv[2], run_name="__main__")
 
 
@@ -72,7 +72,8 @@ def _die(group: int) -> NoReturn:
     raise AssertionError("the process group outlived SIGKILL")
 
 
-def _wrap(kill: Kill) -> None:
+def wrap(kill: Kill) -> None:
+    """Let this process and its group be killed at a moment."""
     module, _, path = kill.where.partition(":")
     class_name, _, name = path.partition(".")
     owner = getattr(importlib.import_module(module), class_name)

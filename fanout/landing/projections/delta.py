@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _READERS: Final = 16  # of footers
 _DATE: Final = "date"
 _DESCRIBED: Final = "delta.dataSkippingStatsColumns"
+# A column in it, quoted or not; its parts follow.
+_COLUMN: Final = r"(?:`((?:[^`]|``)+)`|([^,.`]+))(?:[^,`]|`[^`]*`)*"
 # Until a request is given up, as those of the landing's own storage are.
 _PATIENCE: Final = {"timeout": "30s", "connect_timeout": "5s", "retry_timeout": "12s"}
 # What a table may have been altered to, so that its columns or its log are others than they seem.
@@ -229,8 +231,8 @@ class _Delta:
             if not wanted.items() <= described.items():
                 table.alter.set_table_properties(wanted)
             return
-        for name in described[_DESCRIBED].split(","):
-            column = name.strip(" `").partition(".")[0]
+        for quoted, plain in re.findall(_COLUMN, described[_DESCRIBED]):
+            column = quoted.replace("``", "`") or plain.strip()
             if column in self._columns.names and column not in self._described():
                 raise OptionError(
                     f"its property {_DESCRIBED} names {column}, of which files have no statistics"
@@ -244,7 +246,7 @@ class _Delta:
         names = self._described()
         if not names:
             return {"delta.dataSkippingNumIndexedCols": "0"}
-        return {_DESCRIBED: ",".join(names)}
+        return {_DESCRIBED: ",".join(f"`{name.replace('`', '``')}`" for name in names)}
 
     def _plain(self) -> list[str]:
         """Return the columns of the table that have no parts, and are in its files."""

@@ -141,6 +141,8 @@ class TableProjection:
         self._failure = ""  # why it is behind, or keeps files
         self._warned = ""
         self._stopped = False
+        self._failures = self._commits = 0
+        self._commit_seconds = 0.0
         self._again_at = -math.inf
 
     def complete(self) -> bool:
@@ -161,7 +163,15 @@ class TableProjection:
     def statistics(self) -> TableStatistics:
         """Return what is known of the table."""
         behind = self._log.next_number - 1 - self._complete
-        return TableStatistics(self._table.name, behind, self._failure, self._stopped)
+        return TableStatistics(
+            self._table.name,
+            behind,
+            self._failure,
+            self._stopped,
+            self._failures,
+            self._commits,
+            self._commit_seconds,
+        )
 
     def _is_done(self, step: Callable[[], None], *, pausing: bool = True) -> bool:
         """Take a step, and say whether it succeeded; none in a pause after a failure."""
@@ -173,6 +183,7 @@ class TableProjection:
             self._stopped = isinstance(error, OptionError)
             self._again_at = time.monotonic() + _RETRY_SECONDS * pausing
             self._failure = _reason(error)
+            self._failures += 1
             self._warn()
             return False
         self._failure = ""
@@ -216,9 +227,9 @@ class TableProjection:
     def _commit(self) -> None:
         """Look at the table, and add the entries that follow its newest one."""
         newest = self._newest()
-        first = max(newest, self._complete) + 1
-        if self._complete < 0:
-            first = max(first, self._log.oldest())  # older ones were deleted
+        oldest = self._log.oldest() if self._complete < 0 else 0  # older ones were deleted
+        self._complete = max(newest, self._complete)
+        first = max(self._complete + 1, oldest)
         numbers = range(first, min(first + _ENTRIES, self._log.next_number))
         entries = sorted(self._log.newest_first(numbers), key=lambda entry: entry.batch_id)
         last, files = numbers[-1] if numbers else -1, list[SegmentFile]()
@@ -229,9 +240,12 @@ class TableProjection:
             files += entry.segments
         if files:
             self._ownership.check()
+            begun = time.monotonic()
             self._table.add(files, last)
+            self._commit_seconds += time.monotonic() - begun
+            self._commits += 1
             self._added = last
-        self._complete = max(newest, last, self._complete)
+        self._complete = max(last, self._complete)
 
     def _remove(self, names: Collection[str]) -> None:
         self._newest()
@@ -289,9 +303,10 @@ def read_table(location: str, option: TableOption) -> TableStatistics:
     except Exception as error:  # noqa: BLE001 - the libraries raise what they like
         return TableStatistics(table.name, failure=_reason(error))
     numbers = batch_ids(file.name for file in files.list(BATCHES))
-    later = (read_entry(files, number) for number in numbers if number > entry)
-    behind = sum(one is not None and bool(one.segments) for one in later)
-    return TableStatistics(table.name, behind)
+    later = [number for number in numbers if number > entry]
+    read = (read_entry(files, number) for number in later)
+    lacks = any(one is not None and one.segments for one in read)
+    return TableStatistics(table.name, len(later) if lacks else 0)
 
 
 def _reason(error: Exception) -> str:

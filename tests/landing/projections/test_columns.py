@@ -131,6 +131,23 @@ async def test_a_file_is_skipped_that_lacks_it(kind: Kind, tmp_path: Path) -> No
     assert await asyncio.to_thread(kind.where, "sequence", 3) == [3]
 
 
+@pytest.mark.parametrize("names", [["a,b"], ["a.b", "a b", "a`b", "`", "ü", "a`.`b,c"]])
+async def test_columns_of_odd_names_have_statistics_in_delta(
+    tmp_path: Path, names: list[str]
+) -> None:
+    """deltalake writes those of the columns that a property of the table names."""
+    schema = pa.schema([*SCHEMA, *((name, pa.int64()) for name in names)])
+    kind = Delta(str(tmp_path / "landing"), None)
+    source = ShapedSource(schema, **dict.fromkeys(names, 7))
+    told = await run(source, kind, tmp_path, b"0", b"1")
+    assert told.failure == ""
+    await asyncio.to_thread(lambda: kind.append(kind.read()))
+    for action in pa.table(kind.open().get_add_actions()).to_pylist():
+        assert [action["min"][name] for name in names] == [7] * len(names)
+    assert [kind.where(name, 7) for name in names] == [[1, 1, 2, 2]] * len(names)
+    assert (await run(source, kind, tmp_path, b"2")).failure == ""
+
+
 @pytest.mark.parametrize("type_", [pa.timestamp("ns", "UTC"), pa.uint64(), pa.time32("s")])
 async def test_a_type_that_a_table_lacks_stops_the_table_alone(
     kind: Kind, tmp_path: Path, type_: pa.DataType

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import shutil
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from pyiceberg.exceptions import CommitFailedException
 from fanout.errors import CheckpointError
 from fanout.landing.lander import land
 from fanout.landing.log.entries import BATCHES
-from fanout.landing.projections.table_projection import read_table
+from fanout.landing.projections.table_projection import ConflictError, read_table
 from fanout.landing.retention import Retention
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.projections.tables import Delta, Iceberg, Lab, iceberg_catalog, numbers, row
@@ -46,6 +47,8 @@ async def test_a_table_has_each_entry_when_it_is_yielded(lab: Lab) -> None:
             await lab.check()
             (told,) = landing.statistics().tables
             assert (told.entries_behind, told.failure, told.stopped) == (0, "", False)
+        assert (told.failures, told.commits) == (0, 3)
+        assert 0 < told.commit_seconds < 60
 
 
 async def test_a_later_run_goes_on(lab: Lab) -> None:
@@ -104,6 +107,39 @@ async def test_a_commit_whose_answer_was_lost_is_found(
     told = await lab.land(4)
     assert len(lost) == 2
     assert told.entries_behind == 0
+    await lab.check()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["before the next one", "after it"])
+async def test_a_commit_that_nobody_waits_for_any_more_lands_late(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    await lab.land(1)
+    add, late = lab.kind.commits.add, list[Any]()
+
+    def lands() -> None:
+        table, *arguments = late[0]
+        with suppress(ConflictError):
+            add(table, *arguments)
+
+    def cut_off(table: Any, *arguments: Any) -> None:
+        if not late:
+            late.append((copy.copy(table), *arguments))
+            raise TimeoutError("no answer")
+        if len(late) == 1 and not again:
+            late.append(None)
+            lands()
+        add(table, *arguments)
+
+    monkeypatch.setattr(lab.kind.commits, "add", cut_off)
+    monkeypatch.setattr("fanout.landing.projections.table_projection._RETRY_SECONDS", 0.0)
+    told = await lab.land(3)
+    if again:
+        await asyncio.to_thread(lands)
+    assert late
+    assert (told.entries_behind, told.failure) == (0, "")
+    await lab.check()
+    await lab.land(1)
     await lab.check()
 
 
@@ -166,6 +202,7 @@ async def test_a_table_that_cannot_be_reached_is_completed_later(
         patch.setattr(lab.kind.commits, "newest", refused)
         told = await lab.land(3)
     assert told.failure == "the catalog is gone"
+    assert (told.failures, told.commits) == (2, 0)
     assert (told.entries_behind, told.stopped) == (6, False)
     assert sum("the catalog is gone" in record.message for record in caplog.records) == 1
     assert newest is lab.kind.commits.newest
@@ -322,6 +359,34 @@ async def test_a_table_that_never_answers_stops(lab: Lab, monkeypatch: pytest.Mo
     answering.set()
     assert (told.stopped, told.failure) == (True, "it does not answer for 0 s")
     await lab.land()
+    await lab.check()
+
+
+async def test_a_commit_that_goes_on_in_the_next_run_adds_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lab.land(1)
+    add, going, ended = lab.kind.commits.add, threading.Event(), list[type[BaseException] | None]()
+    done = threading.Event()
+
+    def hangs(table: Any, *arguments: Any) -> None:
+        going.wait()
+        try:
+            add(table, *arguments)
+        except ConflictError as error:
+            ended.append(type(error))
+        done.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fanout.landing.projections.table_projection._COMMIT_SECONDS", 0.5)
+        patch.setattr(lab.kind.commits, "add", hangs)
+        told = await lab.land(2)
+    assert told.stopped
+    await lab.land(1)
+    await lab.check()
+    going.set()
+    await asyncio.to_thread(done.wait)
+    assert ended == [ConflictError]
     await lab.check()
 
 

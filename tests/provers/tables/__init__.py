@@ -1,0 +1,1 @@
+"""Kill `fanout land` while it writes tables, and count what they have."""
