@@ -69,6 +69,15 @@ def land(
     new_columns: Annotated[
         str, typer.Option(help="Columns that the landing lacks: add or ignore them.")
     ] = "add",
+    partition_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Put files into directories by a column, such as segments/country=DE/, or by "
+            "day(COLUMN) or hour(COLUMN) of times in UTC; can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     partition_by_date: Annotated[
         str | None,
         typer.Option(
@@ -178,6 +187,7 @@ def land(
     options = {
         "compression": compression,
         "new_columns": new_columns,
+        "partition_by": partition_by or (),
         "partition_by_date": partition_by_date,
         "tables": [table_option(table) for table in tables or ()],
         "keep": keep,

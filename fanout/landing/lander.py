@@ -31,7 +31,7 @@ from fanout.landing.retention import (
     sweep_files_of_landers,
     sweep_orphans,
 )
-from fanout.landing.segments.by_date import check_date_column, publish_by_date
+from fanout.landing.segments.partitions import partition_fields, publish_partitions
 from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller
 from fanout.landing.segments.segments import Filled, LandedBatch, SegmentLog, publish
 from fanout.landing.spark_log import SparkLog
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from fanout.landing.claims import Ownership
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.projections.table_projection import Projection, TableOption
+    from fanout.landing.segments.partitions import PartitionField
     from fanout.landing.storage.storage import Storage
 
 _LOG: Final = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class Landing:
         log: The entries.
         retention: Deletes what is too old.
         spark_log: By which Spark reads it; None where Spark has no name for its location.
-        partition_by_date: The column by whose date files are put into directories.
+        partitions: The directories into which files are put.
         tables: The tables that name its files.
     """
 
@@ -90,7 +91,7 @@ class Landing:
         *,
         retention: Retention,
         spark_log: SparkLog | None,
-        partition_by_date: str | None,
+        partitions: tuple[PartitionField, ...],
         tables: Sequence[TableProjection] = (),
     ) -> None:
         self._stream = stream
@@ -103,7 +104,7 @@ class Landing:
         self._projections: list[Projection] = [*tables]
         if spark_log is not None:
             self._projections.insert(0, spark_log)
-        self._partition_by_date = partition_by_date
+        self._partitions = partitions
         self._written: BatchEntry | None = None  # not yielded yet
         self._failure: Exception | None = None
         self._loss: CheckpointError | None = None
@@ -211,12 +212,11 @@ class Landing:
         if isinstance(taken, LandedBatch):
             files, watermark = taken.segments, taken.watermark
         else:
-            segment, column = taken.segment, self._partition_by_date
-            watermark = segment.watermark
+            segment, watermark = taken.segment, taken.segment.watermark
             files = (
-                (publish(self._storage, segment),)
-                if column is None
-                else publish_by_date(self._storage, segment, column)
+                publish_partitions(self._storage, segment, self._partitions)
+                if self._partitions
+                else (publish(self._storage, segment),)
             )
         entry = BatchEntry(self._log.next_number, "", files, taken.positions, watermark)
         try:
@@ -273,6 +273,7 @@ async def land(
     max_bytes: int = 128 * 1024 * 1024,
     max_wait: float = 60.0,
     compression: str = "zstd",
+    partition_by: str | Sequence[str] = (),
     partition_by_date: str | None = None,
     keep: timedelta | None = None,
     keep_for_readers: timedelta = KEEP_FOR_READERS,
@@ -299,6 +300,9 @@ async def land(
         max_bytes: The most bytes of records in a file, before they are compressed.
         max_wait: The most seconds from the first record of a file until it is written.
         compression: Of the Parquet files: zstd, snappy, lz4, gzip or none.
+        partition_by: What directories are made of: columns with texts, integers, booleans or dates,
+            and `day(COLUMN)` or `hour(COLUMN)` of times in UTC. `["country", "day(at)"]` puts files
+            into `segments/country=DE/at_day=2026-11-22/`.
         partition_by_date: A column with times, such as `"approximateArrivalTimestamp"` of Kinesis
             and `"timestamp"` of Kafka: files are in `segments/date=2026-11-22/` then, by the date
             in UTC. None for one directory.
@@ -341,8 +345,7 @@ async def land(
     one_of("compression", compression, *_COMPRESSIONS)
     one_of("new_columns", new_columns, "add", "ignore")
     _check_limits(max_records, max_bytes, max_wait, keep=keep, keep_for_readers=keep_for_readers)
-    if partition_by_date is not None:
-        check_date_column(source.schema, partition_by_date)
+    partitions = partition_fields(source.schema, partition_by, partition_by_date)
 
     @asynccontextmanager
     async def reading(place: LandingPlace, source: Source) -> AsyncIterator[Reading]:
@@ -372,7 +375,7 @@ async def land(
         location,
         reading,
         new_columns=new_columns,
-        partition_by_date=partition_by_date,
+        partitions=partitions,
         keep=keep,
         keep_for_readers=keep_for_readers,
         storage_options=storage_options,
@@ -389,7 +392,7 @@ async def open_landing(
     reading: Callable[[LandingPlace, Source], AbstractAsyncContextManager[Reading]],
     *,
     new_columns: str = "add",
-    partition_by_date: str | None = None,
+    partitions: tuple[PartitionField, ...] = (),
     keep: timedelta | None = None,
     keep_for_readers: timedelta = KEEP_FOR_READERS,
     storage_options: Mapping[str, str] | None = None,
@@ -412,7 +415,7 @@ async def open_landing(
             landed = await in_thread(lambda: stored_columns(storage))
             source = without_new_columns(source, landed, storage.location)
         reader = reader_of(getattr(source, "decode", None))
-        comparing = partial(continued, storage, log, source.schema, partition_by_date, reader)
+        comparing = partial(continued, storage, log, source.schema, partitions, reader)
         columns, number = await in_thread(comparing)
         first = log.newest is None
         positions = await in_thread(log.positions)
@@ -445,7 +448,7 @@ async def open_landing(
             retention=retention,
             spark_log=spark_files,
             tables=opened,
-            partition_by_date=partition_by_date,
+            partitions=partitions,
         )
         await landing.complete_tables()
         await resources.enter_async_context(landing.filling(ownership, of_landers))

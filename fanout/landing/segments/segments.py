@@ -35,6 +35,9 @@ SEGMENTS: Final = "segments"
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
+MAX_NAME: Final = 800
+"""The most characters of a file's name below the checkpoint, so that an entry can name many."""
+
 
 @final
 class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,8 +47,8 @@ class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[
         str,
         msgspec.Meta(
-            pattern=r"^segments/(date=[0-9]{4}-[0-9]{2}-[0-9]{2}/)?[a-z0-9-]+\.parquet\Z",
-            max_length=120,
+            pattern=r"^segments/([^/=_.][^/=]*=[^/=]+/)*[a-z0-9-]+\.parquet\Z",
+            max_length=MAX_NAME,
         ),
     ]
     rows: Count  # its records
