@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TEXTS = [
-    "DE", "a/b", "50%", "a%2Fb", "x=y", "ü 日本 😀", " sp ace ", "q\"'`", "007", "#?&+;", "~|<>@$,!",
-    "{[^]}\\*:", "a\tb\n\x00", ".", "null", "é", "e\u0301", "x" * 240, None, "true", "2026-01-01",
+    "DE", "a/b", "50%", "a%2Fb", "x=y", "ü 日本 😀", " sp ace ", "q\"'`", "007", "#?&+;",
+    "~|<>@$,!", "{[^]}\\*:", "a\tb\n\x00", ".", "null", "é", "e\u0301", "x" * 240, None, "true",
+    "2026-01-01",
 ]  # fmt: skip
 AT = [
     None,
@@ -147,7 +148,7 @@ async def test_the_partitions_of_a_delta_table(tmp_path: Path) -> None:
         'PrimitiveType("date")',
         'PrimitiveType("string")',
     )
-    found = table.to_pyarrow_table(partitions=[("text", "=", "a/b")]).to_pylist()
+    found = table.to_pyarrow_table(filters=[("text", "=", "a/b")]).to_pylist()
     assert [(row["milli_day"], row["milli_hour"]) for row in found] == [
         (date(2026, 11, 27), "2026-11-27-23")
     ]
