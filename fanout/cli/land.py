@@ -156,6 +156,13 @@ def land(
     on_bad_record: Annotated[
         str, typed("fail, the default, or gap, which leaves a bad record out and counts it.")
     ] = "fail",
+    bad_records: Annotated[
+        str | None,
+        typed(
+            "A directory or URI for Parquet files of records that cannot be decoded, each once.",
+            metavar="LOCATION",
+        ),
+    ] = None,
     metrics_port: MetricsPort = None,
     json: Json = False,
 ) -> None:
@@ -189,6 +196,7 @@ def land(
         "new_columns": new_columns,
         "partition_by": partition_by or (),
         "partition_by_date": partition_by_date,
+        "bad_records": bad_records,
         "tables": [table_option(table) for table in tables or ()],
         "keep": keep,
         "keep_for_readers": keep_for_readers,

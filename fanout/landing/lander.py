@@ -19,7 +19,13 @@ from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.claims import ThisProcess, claim
-from fanout.landing.log.columns import continued, give_identity, keep_columns, stored_columns
+from fanout.landing.log.columns import (
+    continued,
+    give_identity,
+    keep_columns,
+    read_identity,
+    stored_columns,
+)
 from fanout.landing.log.entries import BatchEntry, EntryLog
 from fanout.landing.log.evolution import reader_of, without_new_columns
 from fanout.landing.log.followed import LandedEntry
@@ -30,6 +36,11 @@ from fanout.landing.retention import (
     check_no_files,
     sweep_files_of_landers,
     sweep_orphans,
+)
+from fanout.landing.segments.bad_records import (
+    BadRecordFiles,
+    check_bad_records,
+    keeping_bad_records,
 )
 from fanout.landing.segments.partitions import partition_fields, publish_partitions
 from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller
@@ -49,6 +60,7 @@ if TYPE_CHECKING:
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.projections.table_projection import Projection, TableOption
     from fanout.landing.segments.partitions import PartitionField
+    from fanout.landing.segments.segments import OpenSegment, SegmentFile
     from fanout.landing.storage.storage import Storage
 
 _LOG: Final = logging.getLogger(__name__)
@@ -80,6 +92,7 @@ class Landing:
         spark_log: By which Spark reads it; None where Spark has no name for its location.
         partitions: The directories into which files are put.
         tables: The tables that name its files.
+        bad: The files of bad records; None where there are none.
     """
 
     def __init__(
@@ -93,6 +106,7 @@ class Landing:
         spark_log: SparkLog | None,
         partitions: tuple[PartitionField, ...],
         tables: Sequence[TableProjection] = (),
+        bad: BadRecordFiles | None = None,
     ) -> None:
         self._stream = stream
         self._filler = filler
@@ -105,6 +119,7 @@ class Landing:
         if spark_log is not None:
             self._projections.insert(0, spark_log)
         self._partitions = partitions
+        self._bad = bad
         self._written: BatchEntry | None = None  # not yielded yet
         self._failure: Exception | None = None
         self._loss: CheckpointError | None = None
@@ -209,16 +224,15 @@ class Landing:
             raise
 
     def _publish(self, taken: Filled | LandedBatch) -> BatchEntry:
+        number, bad = self._log.next_number, ""
         if isinstance(taken, LandedBatch):
             files, watermark = taken.segments, taken.watermark
         else:
             segment, watermark = taken.segment, taken.segment.watermark
-            files = (
-                publish_partitions(self._storage, segment, self._partitions)
-                if self._partitions
-                else (publish(self._storage, segment),)
-            )
-        entry = BatchEntry(self._log.next_number, "", files, taken.positions, watermark)
+            if self._bad is not None:
+                bad = self._bad.publish(segment, number)
+            files = self._publish_good(segment)
+        entry = BatchEntry(number, "", files, taken.positions, watermark, bad=bad)
         try:
             self._log.write(entry)
         except CheckpointError:
@@ -226,6 +240,14 @@ class Landing:
             raise
         self._after(entry)
         return entry
+
+    def _publish_good(self, segment: OpenSegment) -> tuple[SegmentFile, ...]:
+        if not segment.good:
+            segment.discard()
+            return ()
+        if self._partitions:
+            return publish_partitions(self._storage, segment, self._partitions)
+        return (publish(self._storage, segment),)
 
     def _after(self, entry: BatchEntry) -> None:
         """Show others an entry that was written, and delete what is too old."""
@@ -244,9 +266,12 @@ class Landing:
         """
         with suppress(CheckpointError):
             there = self._log.look_up(entry.batch_id)
-            if there is not None and there.segments != entry.segments:
-                for file in entry.segments:
-                    self._storage.delete(file.name)
+            if there is None or (there.segments, there.bad) == (entry.segments, entry.bad):
+                return
+            for file in entry.segments:
+                self._storage.delete(file.name)
+            if self._bad is not None:
+                self._bad.discard(entry.bad)
 
     async def complete_tables(self) -> None:
         """Add to the tables what they lack, also shortly after a failure."""
@@ -280,6 +305,7 @@ async def land(
     storage_options: Mapping[str, str] | None = None,
     spark_log: bool = True,
     tables: Sequence[TableOption] = (),
+    bad_records: str | None = None,
     new_columns: str = "add",
     available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
@@ -316,6 +342,9 @@ async def land(
         tables: Tables that name the files: each a `DeltaTable` or an `IcebergTable`. They have an
             entry when it is yielded. One that fails stays behind and is tried again; its
             `Statistics.tables` says so, and no file is deleted meanwhile.
+        bad_records: A location, as that of the landing, for records that `decode` fails for: below
+            it is a directory of this landing, with Parquet files of the records as they came and
+            the reason. Each is in one file once. None leaves them to `on_bad_record`.
         new_columns: What becomes of columns that the records did not have when the landing was
             started: `"add"` lands them, and records from before have null there; `"ignore"` leaves
             them out, and a decoder reads with the schema of before.
@@ -346,6 +375,7 @@ async def land(
     one_of("new_columns", new_columns, "add", "ignore")
     _check_limits(max_records, max_bytes, max_wait, keep=keep, keep_for_readers=keep_for_readers)
     partitions = partition_fields(source.schema, partition_by, partition_by_date)
+    check_bad_records(bad_records, location)
 
     @asynccontextmanager
     async def reading(place: LandingPlace, source: Source) -> AsyncIterator[Reading]:
@@ -359,7 +389,7 @@ async def land(
             compression=compression,
         )
         async with open_stored(
-            source,
+            source if place.bad is None else keeping_bad_records(source),
             place.resume,
             available_now=available_now,
             on_resubscribe=on_resubscribe,
@@ -381,6 +411,7 @@ async def land(
         storage_options=storage_options,
         spark_log=spark_log,
         tables=tables,
+        bad_records=bad_records,
     ) as landing:
         yield landing
 
@@ -398,6 +429,7 @@ async def open_landing(
     storage_options: Mapping[str, str] | None = None,
     spark_log: bool = True,
     tables: Sequence[TableOption] = (),
+    bad_records: str | None = None,
 ) -> AsyncIterator[Landing]:
     """Own a location, and land there what is read of a source, as `land` does.
 
@@ -424,6 +456,16 @@ async def open_landing(
             positions = await in_thread(lambda: log.write_origin(origin))
         await in_thread(lambda: _fence(storage, log, positions))
         await in_thread(lambda: give_identity(storage, columns.schema))
+        bad = None
+        if bad_records is not None:
+            keeping_bad_records(source)
+            bad = await in_thread(
+                lambda: BadRecordFiles(
+                    bad_records, storage_options, read_identity(storage).id, ownership.run
+                )
+            )
+            resources.push_async_callback(lambda: in_thread(bad.close))
+            await in_thread(lambda: bad.sweep(log))
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)
@@ -432,7 +474,7 @@ async def open_landing(
             lambda: [TableProjection(one.open(files), log, ownership) for one in tables]
         )
         of_landers = await in_thread(lambda: sweep_orphans(storage, log, ownership))
-        place = LandingPlace(storage, ownership.run, ResumePoint(positions, first))
+        place = LandingPlace(storage, ownership.run, ResumePoint(positions, first), bad)
         opening = reading(place, source)
         try:
             stream, filler = await resources.enter_async_context(opening)
@@ -449,6 +491,7 @@ async def open_landing(
             spark_log=spark_files,
             tables=opened,
             partitions=partitions,
+            bad=bad,
         )
         await landing.complete_tables()
         await resources.enter_async_context(landing.filling(ownership, of_landers))

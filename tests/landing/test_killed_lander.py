@@ -220,21 +220,33 @@ def test_kills_at_each_operation_lose_and_repeat_nothing(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_kills_while_files_are_put_into_directories_by_date(
-    kinesis: KinesisServer, tmp_path: Path, when: Literal["before", "after"]
+@pytest.mark.parametrize(
+    ("options", "begin"),
+    [
+        (("--partition-by-date", "approximateArrivalTimestamp"), "date="),
+        (("--partition-by", "shardId", "--partition-by", "partitionKey"), "parti"),
+    ],
+)
+def test_kills_while_files_are_put_into_directories(
+    kinesis: KinesisServer,
+    tmp_path: Path,
+    when: Literal["before", "after"],
+    options: tuple[str, ...],
+    begin: str,
 ) -> None:
-    options = ("--partition-by-date", "approximateArrivalTimestamp")
     lander = Lander(kinesis, str(tmp_path), None, *options)
-    for operation in ("publish", "create"):
+    # The first files that a run creates are its claim, its number, and one of Spark's log.
+    calls = [("publish", 1), ("create", 4)]
+    if begin != "date=":  # each record has a file
+        calls += [("publish", 3), ("publish", 7), ("publish", 8)]
+    for operation, call in calls:
         lander.put()
-        # The first files that a run creates are its claim, its number, and one of Spark's log.
-        call = 1 if operation == "publish" else 4
         assert lander.is_killed(Kill(f"{STORAGES['disk']}.{operation}", when, call))
         lander.check()
     lander.put()
     assert not lander.is_killed(Kill(f"{STORAGES['disk']}.publish", when, 1000))
     lander.check_all()
-    assert {path.parent.name[:5] for path in tmp_path.rglob("*.parquet")} == {"date="}
+    assert {path.parent.name[:5] for path in tmp_path.rglob("*.parquet")} == {begin}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
