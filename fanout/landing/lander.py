@@ -375,7 +375,9 @@ async def land(
     one_of("new_columns", new_columns, "add", "ignore")
     _check_limits(max_records, max_bytes, max_wait, keep=keep, keep_for_readers=keep_for_readers)
     partitions = partition_fields(source.schema, partition_by, partition_by_date)
-    check_bad_records(bad_records, location)
+    if bad_records is not None:
+        check_bad_records(bad_records, location)
+        keeping_bad_records(source)  # it may refuse
 
     @asynccontextmanager
     async def reading(place: LandingPlace, source: Source) -> AsyncIterator[Reading]:
@@ -458,7 +460,6 @@ async def open_landing(
         await in_thread(lambda: give_identity(storage, columns.schema))
         bad = None
         if bad_records is not None:
-            keeping_bad_records(source)
             bad = await in_thread(
                 lambda: BadRecordFiles(
                     bad_records, storage_options, read_identity(storage).id, ownership.run

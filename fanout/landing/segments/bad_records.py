@@ -42,10 +42,10 @@ def keeping_bad_records(source: Source) -> Source:
     return known
 
 
-def check_bad_records(location: str | None, landing: str) -> None:
+def check_bad_records(location: str, landing: str) -> None:
     """Check the location of bad records: readers of a landing's files must not find it there."""
     inside = f"{landing.rstrip('/')}/{SEGMENTS}"
-    if location is not None and f"{location.rstrip('/')}/".startswith(f"{inside}/"):
+    if f"{location.rstrip('/')}/".startswith(f"{inside}/"):
         raise OptionError(
             Option("bad_records", location),
             f" must be elsewhere: readers take what is in {inside} for records",
