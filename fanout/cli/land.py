@@ -245,7 +245,7 @@ class _Report:
             )
             return
         behind = "" if lag is None else f", {lag:.1f} s behind"
-        files = ", ".join(entry.files)
+        files = ", ".join(entry.files) or "no file"
         typer.echo(f"{files}: {entry.rows:,} records, {entry.bytes / 1e6:,.1f} MB{behind}")
 
     def ended(self) -> None:

@@ -466,7 +466,7 @@ async def open_landing(
                 )
             )
             resources.push_async_callback(lambda: in_thread(bad.close))
-            await in_thread(lambda: bad.sweep(log))
+            await in_thread(lambda: bad.sweep(log.bad_file))
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)

@@ -256,7 +256,7 @@ def _option(partitions: tuple[PartitionField, ...]) -> Option:
     """Return the option that asks for directories."""
     if partitions[0].is_date:
         return Option("partition_by_date", partitions[0].column)
-    return Option("partition_by", [one.text for one in partitions])
+    return Option("partition_by", " and ".join(one.text for one in partitions))
 
 
 def _added(location: str, landed: LandedColumns, schema: pa.Schema) -> list[pa.Field]:

@@ -337,6 +337,11 @@ class EntryLog:
                 yield from (entry for entry in read if entry is not None)
                 numbers, count = numbers[:-count], min(2 * count, _READ_AT_ONCE)
 
+    def bad_file(self, batch_id: int) -> str | None:
+        """Return the file of bad records that an entry names; None where there is no entry."""
+        entry = self.look_up(batch_id)
+        return None if entry is None else entry.bad
+
     def look_up(self, batch_id: int) -> BatchEntry | None:
         """Read one entry; None where there is none."""
         return read_entry(self._storage, batch_id)

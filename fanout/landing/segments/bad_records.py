@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fanout.core.error_text import disk_reason
-from fanout.core.sentence import Option
+from fanout.core.sentence import Option, Sentence
 from fanout.core.user_decode import KEPT
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.segments.segments import SEGMENTS
@@ -19,10 +19,9 @@ from fanout.landing.storage.object_location import is_object_location
 from fanout.landing.storage.opening import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from fanout.core.source import Source
-    from fanout.landing.log.entries import EntryLog
     from fanout.landing.segments.segments import OpenSegment
 
 # The number of the entry that names it, and the run that wrote it.
@@ -33,7 +32,9 @@ def keeping_bad_records(source: Source) -> Source:
     """Return a source that delivers bad records among the others, for `OpenSegment`."""
     given: Any = source
     if getattr(source, "decode", None) is None:
-        raise OptionError(Option("bad_records"), " is about decode: pass decode, or leave it out")
+        raise OptionError(
+            Option("bad_records"), Sentence.of(" is about {decode}: pass {decode}, or leave it out")
+        )
     if given.on_bad_record != "fail":
         raise OptionError(
             Option("on_bad_record"), " must be left out where ", Option("bad_records"), " is given"
@@ -70,10 +71,11 @@ class BadRecordFiles:
         self._scratch = self._storage.scratch() / f"bad-{identity}.parquet"
         self._scratch.unlink(missing_ok=True)
 
-    def sweep(self, log: EntryLog) -> None:
+    def sweep(self, named_by: Callable[[int], str | None]) -> None:
         """Delete the files of earlier runs that no entry names.
 
         Call it when this run has written an entry: only then no earlier run can name one any more.
+        `named_by` returns the file that the entry of a number names, or None without that entry.
         """
         for file in self._storage.list(self._directory):
             name = f"{self._directory}/{file.name}"
@@ -81,8 +83,8 @@ class BadRecordFiles:
             if match is None or int(match[2]) >= self._run:
                 continue
             # An entry that retention has deleted had its file.
-            entry = log.look_up(int(match[1]))
-            if entry is not None and entry.bad != name:
+            named = named_by(int(match[1]))
+            if named is not None and named != name:
                 self._storage.delete(name)
 
     def publish(self, segment: OpenSegment, entry: int) -> str:

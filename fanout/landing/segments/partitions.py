@@ -101,16 +101,17 @@ def partition_fields(
         )
     if partition_by_date is not None:
         fields = [PartitionField.by_date(partition_by_date)]
-        _check(schema, fields, Option("partition_by_date", partition_by_date))
+        _check(schema, fields, "partition_by_date")
     else:
         fields = [PartitionField.of(text, schema.names) for text in texts]
-        _check(schema, fields, Option("partition_by", texts))
+        _check(schema, fields, "partition_by")
     return tuple(fields)
 
 
-def _check(schema: pa.Schema, fields: Sequence[PartitionField], option: Option) -> None:
+def _check(schema: pa.Schema, fields: Sequence[PartitionField], name: str) -> None:
     seen: set[str] = set()
     for field in fields:
+        option = Option(name, field.column if field.is_date else field.text)
         timed = field.transform != "identity"
         known = (pa.types.is_timestamp,) if timed else _IDENTITY
         may_be = [one.name for one in schema if any(is_one(one.type) for is_one in known)]
@@ -118,8 +119,8 @@ def _check(schema: pa.Schema, fields: Sequence[PartitionField], option: Option) 
             what = "times" if timed else "texts, integers, booleans or dates"
             raise OptionError(option, f" must be a column with {what}: {' or '.join(may_be)}")
         # Spark and Hive tell no names by their case, and put that of the directory in its place.
-        same = (name for name in schema.names if name.lower() == field.name.lower())
-        if taken := next((name for name in same if timed or name != field.column), None):
+        same = (one for one in schema.names if one.lower() == field.name.lower())
+        if taken := next((one for one in same if timed or one != field.column), None):
             raise OptionError(
                 option,
                 f" must not be given with a column {taken!r}: readers take the {field.name} of a "
@@ -132,7 +133,7 @@ def _check(schema: pa.Schema, fields: Sequence[PartitionField], option: Option) 
                 f"with {field.name[0]!r} for hidden; let decode give it another name",
             )
         if field.name.lower() in seen:
-            raise OptionError(option, f" has {field.text!r} twice")
+            raise OptionError(option, " is there twice")
         seen.add(field.name.lower())
 
 

@@ -53,7 +53,7 @@ def value(values: list[Any]) -> Any:
     return lambda data: values[int(data) % len(values)]
 
 
-VALUES = {
+VALUES: dict[str, tuple[pa.DataType, list[Any], str]] = {
     "text": (pa.string(), TEXTS, "text"),
     "number": (pa.int64(), NUMBERS, "number"),
     "day": (pa.date32(), DAYS, "day"),
@@ -79,7 +79,8 @@ async def run(kind: Kind, location: str, count: int, *by: str, **options: Any) -
     """Land an entry with so many records by levels of directories; return its records."""
     given = source()
     given.put(*(b"%d" % number for number in range(count)))
-    chosen = {"max_wait": 0.0, "partition_by": by, "tables": [kind.option()]} | options
+    chosen: dict[str, Any] = {"max_wait": 0.0, "partition_by": by} | options
+    chosen.setdefault("tables", [kind.option()])
     async with land(given, location, **chosen) as landing:
         entry = await anext(landing)
     assert landing.statistics().tables[0].failure == ""
