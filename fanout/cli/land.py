@@ -71,6 +71,15 @@ def land(
     new_columns: Annotated[
         str, typer.Option(help="Columns that the landing lacks: add or ignore them.")
     ] = "add",
+    partition_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Put files into directories by a column, such as segments/country=DE/, or by "
+            "day(COLUMN) or hour(COLUMN) of times in UTC; can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     partition_by_date: Annotated[
         str | None,
         typer.Option(
@@ -149,6 +158,13 @@ def land(
     on_bad_record: Annotated[
         str, typed("fail, the default, or gap, which leaves a bad record out and counts it.")
     ] = "fail",
+    bad_records: Annotated[
+        str | None,
+        typed(
+            "A directory or URI for Parquet files of records that cannot be decoded, each once.",
+            metavar="LOCATION",
+        ),
+    ] = None,
     metrics_port: MetricsPort = None,
     json: Json = False,
 ) -> None:
@@ -183,7 +199,9 @@ def land(
     options = {
         "compression": compression,
         "new_columns": new_columns,
+        "partition_by": partition_by or (),
         "partition_by_date": partition_by_date,
+        "bad_records": bad_records,
         "tables": [table_option(table) for table in tables or ()],
         "keep": keep,
         "keep_for_readers": keep_for_readers,
@@ -232,7 +250,7 @@ class _Report:
             )
             return
         behind = "" if lag is None else f", {lag:.1f} s behind"
-        files = ", ".join(entry.files)
+        files = ", ".join(entry.files) or "no file"
         typer.echo(f"{files}: {entry.rows:,} records, {entry.bytes / 1e6:,.1f} MB{behind}")
 
     def ended(self) -> None:

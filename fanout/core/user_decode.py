@@ -6,11 +6,12 @@ import asyncio
 import inspect
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fanout.core.error_text import text_of
 from fanout.core.events import UNCOUNTED, BadRecords, Gap
 from fanout.core.sentence import Sentence
 from fanout.core.user_functions import check_function, drop_unawaited, is_interrupt
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     OnBadRecord: TypeAlias = Literal["fail", "gap"] | Callable[[BadRecords], Awaitable[None]]
 
 
+KEPT: Final[Any] = object()
+"""For `on_bad_record`: bad records stay among the others, in the column `BAD_RECORD`."""
+
+BAD_RECORD: Final = "_fanout_bad_record"
+"""A struct: the record as `decode` got it, and the reason. It is null for others."""
+
+_MAX_REASON: Final = 1_000
+
+
 _ABOUT_DECODE: Final = Sentence.of(
     "{on_bad_record} is about {decode}: pass {decode}, or leave it out"
 )
@@ -35,6 +45,8 @@ def check_on_bad_record(value: object, decode: object) -> None:
     if isinstance(value, str) and value in {"fail", "gap"}:
         if value == "gap" and decode is None:
             raise OptionError(_ABOUT_DECODE)
+        return
+    if value is KEPT:
         return
     call = type(value).__call__ if callable(value) else None
     if not inspect.iscoroutinefunction(value) and not inspect.iscoroutinefunction(call):
@@ -170,6 +182,37 @@ class UserDecode:
         self._check(records, decoded, where)
         return decoded
 
+    def with_bad(
+        self, given: pa.RecordBatch, decoded: pa.RecordBatch, errors: Mapping[int, BaseException]
+    ) -> pa.RecordBatch:
+        """Return decoded records and bad ones in one order, the bad ones in a column more.
+
+        What they have by the name and the type of another column is there, too.
+        """
+        bad = given.take(pa.array(list(errors), pa.int64()))
+        reasons = [f"{type(one).__name__}: {text_of(one)}"[:_MAX_REASON] for one in errors.values()]
+        parts = [*bad.columns, pa.array(reasons, pa.string())]
+        fields = [*bad.schema, pa.field("reason", pa.string(), nullable=False)]
+        column = pa.StructArray.from_arrays(parts, fields=fields)
+        schema = pa.schema([(one.name, one.type) for one in decoded.schema])
+        values = [
+            bad.column(one.name)
+            if one.name in bad.schema.names and bad.schema.field(one.name).type == one.type
+            else pa.nulls(len(errors), one.type)
+            for one in schema
+        ]
+        schema = schema.append(pa.field(BAD_RECORD, column.type))
+        none = pa.nulls(decoded.num_rows, column.type)
+        joined = pa.Table.from_batches(
+            [
+                pa.RecordBatch.from_arrays([*decoded.columns, none], schema=schema),
+                pa.RecordBatch.from_arrays([*values, column], schema=schema),
+            ]
+        ).combine_chunks()
+        records = joined.to_batches()[0]
+        rows = pc.index_in(self._numbers(records), value_set=self._numbers(given))
+        return records.take(pc.sort_indices(rows))
+
     def failure_at(self, records: pa.RecordBatch, row: int, split: object) -> str:
         """Say that a row of a batch cannot be decoded, and where it is."""
         number = records.column(self._places.numbers[0])[row]
@@ -220,6 +263,14 @@ class UserDecode:
         if len(columns) == 1:
             return columns[0]
         return pc.binary_join_element_wise(*(each.cast(pa.string()) for each in columns), "/")
+
+
+def divided(records: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return the records without the bad ones, in a schema, and these as they came."""
+    column = records.column(BAD_RECORD)
+    good = records.filter(pc.is_null(column)).select(schema.names)
+    bad = pa.RecordBatch.from_struct_array(column.drop_null())
+    return pa.RecordBatch.from_arrays(good.columns, schema=schema), bad
 
 
 def check_decode(decode: object) -> None:
@@ -274,6 +325,8 @@ class BatchDecoder:
         gaps = batch.gaps
         if errors and self._on_bad == "gap":
             gaps += self._gaps(batch, errors)
+        elif errors and self._on_bad is KEPT:
+            records = self._function.with_bad(batch.records, records, errors)
         elif errors:
             bad = batch.records.take(pa.array(errors, pa.int64()))
             await self._hand_over(BadRecords(batch.split, bad, tuple(errors.values())))

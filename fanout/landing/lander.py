@@ -19,7 +19,13 @@ from fanout.core.option_checks import at_least_one, number, one_of
 from fanout.core.sentence import Option
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.claims import ThisProcess, claim
-from fanout.landing.log.columns import continued, give_identity, keep_columns, stored_columns
+from fanout.landing.log.columns import (
+    continued,
+    give_identity,
+    keep_columns,
+    read_identity,
+    stored_columns,
+)
 from fanout.landing.log.entries import BatchEntry, EntryLog
 from fanout.landing.log.evolution import reader_of, without_new_columns
 from fanout.landing.log.followed import LandedEntry
@@ -31,7 +37,12 @@ from fanout.landing.retention import (
     sweep_files_of_landers,
     sweep_orphans,
 )
-from fanout.landing.segments.by_date import check_date_column, publish_by_date
+from fanout.landing.segments.bad_records import (
+    BadRecordFiles,
+    check_bad_records,
+    keeping_bad_records,
+)
+from fanout.landing.segments.partitions import partition_fields, publish_partitions
 from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller
 from fanout.landing.segments.segments import Filled, LandedBatch, SegmentLog, publish
 from fanout.landing.spark_log import SparkLog
@@ -48,6 +59,8 @@ if TYPE_CHECKING:
     from fanout.landing.claims import Ownership
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.projections.table_projection import Projection, TableOption
+    from fanout.landing.segments.partitions import PartitionField
+    from fanout.landing.segments.segments import OpenSegment, SegmentFile
     from fanout.landing.storage.storage import Storage
 
 _LOG: Final = logging.getLogger(__name__)
@@ -77,8 +90,9 @@ class Landing:
         log: The entries.
         retention: Deletes what is too old.
         spark_log: By which Spark reads it; None where Spark has no name for its location.
-        partition_by_date: The column by whose date files are put into directories.
+        partitions: The directories into which files are put.
         tables: The tables that name its files.
+        bad: The files of bad records; None where there are none.
     """
 
     def __init__(
@@ -90,8 +104,9 @@ class Landing:
         *,
         retention: Retention,
         spark_log: SparkLog | None,
-        partition_by_date: str | None,
+        partitions: tuple[PartitionField, ...],
         tables: Sequence[TableProjection] = (),
+        bad: BadRecordFiles | None = None,
     ) -> None:
         self._stream = stream
         self._filler = filler
@@ -103,7 +118,8 @@ class Landing:
         self._projections: list[Projection] = [*tables]
         if spark_log is not None:
             self._projections.insert(0, spark_log)
-        self._partition_by_date = partition_by_date
+        self._partitions = partitions
+        self._bad = bad
         self._written: BatchEntry | None = None  # not yielded yet
         self._failure: Exception | None = None
         self._loss: CheckpointError | None = None
@@ -208,17 +224,15 @@ class Landing:
             raise
 
     def _publish(self, taken: Filled | LandedBatch) -> BatchEntry:
+        number, bad = self._log.next_number, ""
         if isinstance(taken, LandedBatch):
             files, watermark = taken.segments, taken.watermark
         else:
-            segment, column = taken.segment, self._partition_by_date
-            watermark = segment.watermark
-            files = (
-                (publish(self._storage, segment),)
-                if column is None
-                else publish_by_date(self._storage, segment, column)
-            )
-        entry = BatchEntry(self._log.next_number, "", files, taken.positions, watermark)
+            segment, watermark = taken.segment, taken.segment.watermark
+            if self._bad is not None:
+                bad = self._bad.publish(segment, number)
+            files = self._publish_good(segment)
+        entry = BatchEntry(number, "", files, taken.positions, watermark, bad=bad)
         try:
             self._log.write(entry)
         except CheckpointError:
@@ -226,6 +240,14 @@ class Landing:
             raise
         self._after(entry)
         return entry
+
+    def _publish_good(self, segment: OpenSegment) -> tuple[SegmentFile, ...]:
+        if not segment.good:
+            segment.discard()
+            return ()
+        if self._partitions:
+            return publish_partitions(self._storage, segment, self._partitions)
+        return (publish(self._storage, segment),)
 
     def _after(self, entry: BatchEntry) -> None:
         """Show others an entry that was written, and delete what is too old."""
@@ -244,9 +266,12 @@ class Landing:
         """
         with suppress(CheckpointError):
             there = self._log.look_up(entry.batch_id)
-            if there is not None and there.segments != entry.segments:
-                for file in entry.segments:
-                    self._storage.delete(file.name)
+            if there is None or (there.segments, there.bad) == (entry.segments, entry.bad):
+                return
+            for file in entry.segments:
+                self._storage.delete(file.name)
+            if self._bad is not None:
+                self._bad.discard(entry.bad)
 
     async def complete_tables(self) -> None:
         """Add to the tables what they lack, also shortly after a failure."""
@@ -273,12 +298,14 @@ async def land(
     max_bytes: int = 128 * 1024 * 1024,
     max_wait: float = 60.0,
     compression: str = "zstd",
+    partition_by: str | Sequence[str] = (),
     partition_by_date: str | None = None,
     keep: timedelta | None = None,
     keep_for_readers: timedelta = KEEP_FOR_READERS,
     storage_options: Mapping[str, str] | None = None,
     spark_log: bool = True,
     tables: Sequence[TableOption] = (),
+    bad_records: str | None = None,
     new_columns: str = "add",
     available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
@@ -299,6 +326,9 @@ async def land(
         max_bytes: The most bytes of records in a file, before they are compressed.
         max_wait: The most seconds from the first record of a file until it is written.
         compression: Of the Parquet files: zstd, snappy, lz4, gzip or none.
+        partition_by: What directories are made of: columns with texts, integers, booleans or dates,
+            and `day(COLUMN)` or `hour(COLUMN)` of times in UTC. `["country", "day(at)"]` puts files
+            into `segments/country=DE/at_day=2026-11-22/`.
         partition_by_date: A column with times, such as `"approximateArrivalTimestamp"` of Kinesis
             and `"timestamp"` of Kafka: files are in `segments/date=2026-11-22/` then, by the date
             in UTC. None for one directory.
@@ -312,6 +342,9 @@ async def land(
         tables: Tables that name the files: each a `DeltaTable` or an `IcebergTable`. They have an
             entry when it is yielded. One that fails stays behind and is tried again; its
             `Statistics.tables` says so, and no file is deleted meanwhile.
+        bad_records: A location, as that of the landing, for records that `decode` fails for: below
+            it is a directory of this landing, with Parquet files of the records as they came and
+            the reason. Each is in one file once. None leaves them to `on_bad_record`.
         new_columns: What becomes of columns that the records did not have when the landing was
             started: `"add"` lands them, and records from before have null there; `"ignore"` leaves
             them out, and a decoder reads with the schema of before.
@@ -341,8 +374,10 @@ async def land(
     one_of("compression", compression, *_COMPRESSIONS)
     one_of("new_columns", new_columns, "add", "ignore")
     _check_limits(max_records, max_bytes, max_wait, keep=keep, keep_for_readers=keep_for_readers)
-    if partition_by_date is not None:
-        check_date_column(source.schema, partition_by_date)
+    partitions = partition_fields(source.schema, partition_by, partition_by_date)
+    if bad_records is not None:
+        check_bad_records(bad_records, location)
+        keeping_bad_records(source)  # it may refuse
 
     @asynccontextmanager
     async def reading(place: LandingPlace, source: Source) -> AsyncIterator[Reading]:
@@ -356,7 +391,7 @@ async def land(
             compression=compression,
         )
         async with open_stored(
-            source,
+            source if place.bad is None else keeping_bad_records(source),
             place.resume,
             available_now=available_now,
             on_resubscribe=on_resubscribe,
@@ -372,12 +407,13 @@ async def land(
         location,
         reading,
         new_columns=new_columns,
-        partition_by_date=partition_by_date,
+        partitions=partitions,
         keep=keep,
         keep_for_readers=keep_for_readers,
         storage_options=storage_options,
         spark_log=spark_log,
         tables=tables,
+        bad_records=bad_records,
     ) as landing:
         yield landing
 
@@ -389,12 +425,13 @@ async def open_landing(
     reading: Callable[[LandingPlace, Source], AbstractAsyncContextManager[Reading]],
     *,
     new_columns: str = "add",
-    partition_by_date: str | None = None,
+    partitions: tuple[PartitionField, ...] = (),
     keep: timedelta | None = None,
     keep_for_readers: timedelta = KEEP_FOR_READERS,
     storage_options: Mapping[str, str] | None = None,
     spark_log: bool = True,
     tables: Sequence[TableOption] = (),
+    bad_records: str | None = None,
 ) -> AsyncIterator[Landing]:
     """Own a location, and land there what is read of a source, as `land` does.
 
@@ -412,7 +449,7 @@ async def open_landing(
             landed = await in_thread(lambda: stored_columns(storage))
             source = without_new_columns(source, landed, storage.location)
         reader = reader_of(getattr(source, "decode", None))
-        comparing = partial(continued, storage, log, source.schema, partition_by_date, reader)
+        comparing = partial(continued, storage, log, source.schema, partitions, reader)
         columns, number = await in_thread(comparing)
         first = log.newest is None
         positions = await in_thread(log.positions)
@@ -421,6 +458,15 @@ async def open_landing(
             positions = await in_thread(lambda: log.write_origin(origin))
         await in_thread(lambda: _fence(storage, log, positions))
         await in_thread(lambda: give_identity(storage, columns.schema))
+        bad = None
+        if bad_records is not None:
+            bad = await in_thread(
+                lambda: BadRecordFiles(
+                    bad_records, storage_options, read_identity(storage).id, ownership.run
+                )
+            )
+            resources.push_async_callback(lambda: in_thread(bad.close))
+            await in_thread(lambda: bad.sweep(log.bad_file))
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)
@@ -429,7 +475,7 @@ async def open_landing(
             lambda: [TableProjection(one.open(files), log, ownership) for one in tables]
         )
         of_landers = await in_thread(lambda: sweep_orphans(storage, log, ownership))
-        place = LandingPlace(storage, ownership.run, ResumePoint(positions, first))
+        place = LandingPlace(storage, ownership.run, ResumePoint(positions, first), bad)
         opening = reading(place, source)
         try:
             stream, filler = await resources.enter_async_context(opening)
@@ -445,7 +491,8 @@ async def open_landing(
             retention=retention,
             spark_log=spark_files,
             tables=opened,
-            partition_by_date=partition_by_date,
+            partitions=partitions,
+            bad=bad,
         )
         await landing.complete_tables()
         await resources.enter_async_context(landing.filling(ownership, of_landers))

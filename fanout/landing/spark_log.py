@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Literal, Self, final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -235,7 +235,7 @@ class SparkLog:
                 self._lines.clear()
                 return
             for uri, written_at, line in found:
-                self._lines[f"{SEGMENTS}/{uri.removeprefix(self._root)}"] = line
+                self._lines[f"{SEGMENTS}/{unquote(uri.removeprefix(self._root))}"] = line
                 self._time = max(self._time, written_at)
 
     def _add_missing(self, log: EntryLog) -> None:
@@ -263,7 +263,9 @@ class SparkLog:
         self._time = max(self._time, written_at)
         lines = {
             file.name: encode_line(
-                f"{self._root}{file.name.removeprefix(f'{SEGMENTS}/')}", file.size, self._time
+                f"{self._root}{_quoted(file.name.removeprefix(f'{SEGMENTS}/'))}",
+                file.size,
+                self._time,
             )
             for file in entry.segments
         }

@@ -111,6 +111,30 @@ def content(directory: Path) -> list[int]:
     return sorted(int(data) for data in column.to_pylist())
 
 
+def test_directories_by_values_and_files_of_bad_records(stream: Stream, tmp_path: Path) -> None:
+    for number, country in enumerate(["DE", "FR", "DE"]):
+        order = json.dumps({"id": number, "country": country, "at": f"2026-11-27T0{number}:00:00Z"})
+        stream.server.put_records(stream.name, [("key", order.encode())])
+    stream.put(7)
+    schema = "id BIGINT, country STRING, at TIMESTAMP"
+    typed = ["--decode", "json", "--schema", schema, "--bad-records", str(tmp_path / "bad")]
+    by = ["--partition-by", "country", "--partition-by", "day(at)", "--partition-by", "hour(at)"]
+    to = tmp_path / "to"
+    entry, total = landed(stream.source, str(to), *typed, *by)
+    assert (entry["rows"], total["rows"]) == (3, 3)
+    assert [file.removeprefix(f"{to}/segments/").rpartition("/")[0] for file in entry["files"]] == [
+        "country=DE/at_day=2026-11-27/at_hour=2026-11-27-00",
+        "country=DE/at_day=2026-11-27/at_hour=2026-11-27-02",
+        "country=FR/at_day=2026-11-27/at_hour=2026-11-27-01",
+    ]
+    (file,) = (tmp_path / "bad").rglob("*.parquet")
+    assert pq.read_table(file, partitioning=None).column("data").to_pylist() == [b"7"]
+    stream.put(8)
+    done = land(stream.source, str(to), *typed, *by, "--available-now")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("no file: 0 records, 0.0 MB")
+
+
 def test_a_table_has_what_was_landed_and_status_says_so(stream: Stream, tmp_path: Path) -> None:
     stream.put(*range(100))
     to = str(tmp_path / "to")
@@ -447,6 +471,14 @@ def refused(command: list[str], sentence: str) -> None:
         (
             ["{stream}", "{here}", "--partition-by-date", "none"],
             "--partition-by-date none",
+        ),
+        (
+            ["{stream}", "{here}", "--partition-by", "day(data)"],
+            "--partition-by 'day(data)' must be a column with times: approximateArrival",
+        ),
+        (
+            ["{stream}", "{here}", "--bad-records", "{here}/bad"],
+            "--bad-records is about --decode: pass --decode, or leave it out",
         ),
         (
             ["{stream}", "{here}", "--start", "yesterday"],

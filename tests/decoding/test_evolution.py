@@ -285,7 +285,7 @@ class OfKafka:
 
 
 def stored(decode: Any) -> LandedColumns:
-    return LandedColumns(OfKafka(decode).schema, by_date=False, reader=reader_of(decode))
+    return LandedColumns(OfKafka(decode).schema, reader=reader_of(decode))
 
 
 def reading_on(decode: Any, before: Any) -> list[str]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fanout.landing.log.entries import batch_ids, read_entry
+from fanout.landing.log.entries import BatchEntry, batch_ids, read_entry
 from fanout.landing.storage.opening import open_storage
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
@@ -73,6 +73,7 @@ class Lander:
         endpoint: str | None,
         *options: str,
         run: Callable[[Kill, Sequence[str], Mapping[str, str]], tuple[int, str]] = run_doomed,
+        bad: str = "",
     ) -> None:
         self._run = run
         self._server = server
@@ -80,6 +81,9 @@ class Lander:
         self._options = None if endpoint is None else s3_options(endpoint)
         self._name = f"orders-{uuid.uuid4().hex}"
         self.records = 0
+        self._bad = bad  # where records are that are no JSON
+        if bad:
+            options += ("--decode", "json", "--schema", "id BIGINT", "--bad-records", bad)
         server.create_stream(self._name, 2)
         given = [] if endpoint is None else [f"endpoint={endpoint}", "region=us-east-1"]
         self._command = [
@@ -94,8 +98,9 @@ class Lander:
 
     def put(self) -> None:
         """Put a wave of records into the stream."""
-        numbers = [b"%d" % number for number in range(self.records, self.records + WAVE)]
-        self._server.put_records(self._name, ((each.decode(), each) for each in numbers))
+        numbers = range(self.records, self.records + WAVE)
+        data = [b'{"id": %d}' % one if self._bad and one % 3 else b"%d" % one for one in numbers]
+        self._server.put_records(self._name, ((each.decode(), each) for each in data))
         self.records += WAVE
 
     def is_killed(self, kill: Kill, *options: str) -> bool:
@@ -123,7 +128,7 @@ class Lander:
     def check(self) -> None:
         """Check that no record is seen twice, neither in the files nor in the entries."""
         storage = open_storage(self._location, self._options)
-        files = self._records(storage, storage.walk("segments"))
+        files = self._records(storage, storage.walk("segments")) + self._bad_records()
         assert [number for number, count in files.items() if count > 1] == []
         named = self._records(storage, self._named(storage))
         assert [number for number, count in named.items() if count > 1] == []
@@ -134,7 +139,10 @@ class Lander:
         storage = open_storage(self._location, self._options)
         named = self._named(storage)
         assert sorted(named) == sorted(storage.walk("segments"))
-        assert self._records(storage, named) == Counter(range(self.records))
+        bad, entries = self._bad_records(), self._read(storage)
+        assert self._records(storage, named) + bad == Counter(range(self.records))
+        assert {*bad} == ({*range(0, self.records, 3)} if self._bad else set())
+        assert {entry.bad for entry in entries if entry.bad} == {*self._bad_files()}
         assert self._shown(storage) == named
 
     def landed(self) -> Counter[int]:
@@ -178,12 +186,28 @@ class Lander:
         paths = [line["path"].partition("/segments/")[2] for line in read_log(storage)]
         return [f"segments/{path}" for path in paths]
 
-    def _entries(self, storage: Storage) -> list[list[str]]:
-        """Return the files of each entry that has any."""
+    def _read(self, storage: Storage) -> list[BatchEntry]:
         numbers = batch_ids(file.name for file in storage.list("batches"))
         entries = [read_entry(storage, number) for number in numbers]
-        files = [[file.name for file in entry.segments] for entry in entries if entry is not None]
+        return [entry for entry in entries if entry is not None]
+
+    def _entries(self, storage: Storage) -> list[list[str]]:
+        """Return the files of each entry that has any."""
+        files = [[file.name for file in entry.segments] for entry in self._read(storage)]
         return [names for names in files if names]
+
+    def _bad_files(self) -> dict[str, bytes]:
+        """Return the files of bad records that are there, by their names."""
+        identity = open_storage(self._location, self._options).read("landing.json", limit=1 << 20)
+        if not self._bad or identity is None:
+            return {}
+        storage = open_storage(self._bad, self._options)
+        names = storage.walk(f"landing={json.loads(identity)['id']}")
+        return {name: storage.read(name, limit=1 << 20) or b"" for name in names}
+
+    def _bad_records(self) -> Counter[int]:
+        tables = [pq.read_table(pa.BufferReader(data)) for data in self._bad_files().values()]
+        return Counter(int(data) for table in tables for data in table.column("data").to_pylist())
 
     def _named(self, storage: Storage) -> list[str]:
         return [name for entry in self._entries(storage) for name in entry]
@@ -193,7 +217,8 @@ class Lander:
         for name in names:
             data = storage.read(name, limit=1 << 20)
             assert data is not None, f"{name} has gone"
-            found.update(map(int, pq.read_table(pa.BufferReader(data)).column("data").to_pylist()))
+            table = pq.read_table(pa.BufferReader(data))
+            found.update(map(int, table.column("id" if self._bad else "data").to_pylist()))
         return found
 
 
@@ -236,21 +261,60 @@ def test_kills_at_each_operation_lose_and_repeat_nothing(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_kills_while_files_are_put_into_directories_by_date(
-    kinesis: KinesisServer, tmp_path: Path, when: Literal["before", "after"]
+@pytest.mark.parametrize(
+    ("options", "begin"),
+    [
+        (("--partition-by-date", "approximateArrivalTimestamp"), "date="),
+        (("--partition-by", "shardId", "--partition-by", "partitionKey"), "parti"),
+    ],
+)
+def test_kills_while_files_are_put_into_directories(
+    kinesis: KinesisServer,
+    tmp_path: Path,
+    when: Literal["before", "after"],
+    options: tuple[str, ...],
+    begin: str,
 ) -> None:
-    options = ("--partition-by-date", "approximateArrivalTimestamp")
     lander = Lander(kinesis, str(tmp_path), None, *options)
-    for operation in ("publish", "create"):
+    # The first files that a run creates are its claim, its number, and one of Spark's log.
+    calls = [("publish", 1), ("create", 4)]
+    if begin != "date=":  # each record has a file
+        calls += [("publish", 3), ("publish", 7), ("publish", 8)]
+    for operation, call in calls:
         lander.put()
-        # The first files that a run creates are its claim, its number, and one of Spark's log.
-        call = 1 if operation == "publish" else 4
         assert lander.is_killed(Kill(f"{STORAGES['disk']}.{operation}", when, call))
         lander.check()
     lander.put()
     assert not lander.is_killed(Kill(f"{STORAGES['disk']}.publish", when, 1000))
     lander.check_all()
-    assert {path.parent.name[:5] for path in tmp_path.rglob("*.parquet")} == {"date="}
+    assert {path.parent.name[:5] for path in tmp_path.rglob("*.parquet")} == {begin}
+
+
+@pytest.mark.parametrize("operation", ["create", "publish"])
+@pytest.mark.parametrize("place", STORAGES)
+def test_kills_while_bad_records_are_kept(
+    kinesis: KinesisServer,
+    tmp_path: Path,
+    operation: str,
+    place: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Each record is once in the entries, or once in a file of bad records, as it came."""
+    if place == "disk":
+        lander = Lander(kinesis, str(tmp_path / "to"), None, bad=str(tmp_path / "bad"))
+    else:
+        endpoint, location = request.getfixturevalue("moto"), f"s3://{BUCKET}/{uuid.uuid4().hex}"
+        lander = Lander(kinesis, location, endpoint, bad=f"{location}-bad")
+    for when in ("before", "after"):
+        call = 1
+        while True:
+            lander.put()
+            if not lander.is_killed(Kill(f"{STORAGES[place]}.{operation}", when, call)):
+                break
+            lander.check()
+            call += 1
+        assert call > 3
+        lander.check_all()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -56,7 +56,8 @@ class Landed:
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark = spark
         self.root = root
-        self.segments = str(root / "landing" / "segments")
+        self.location = str(root / "landing")
+        self.segments = f"{self.location}/segments"
         self.source = ManualSource()
         self.options: dict[str, Any] = {}
         self.batches: list[list[int]] = []
@@ -67,8 +68,7 @@ class Landed:
         asyncio.run(self._land(entries))
 
     async def _land(self, entries: int) -> None:
-        location = str(self.root / "landing")
-        async with land(self.source, location, max_wait=0.0, **self.options) as landing:
+        async with land(self.source, self.location, max_wait=0.0, **self.options) as landing:
             for _ in range(entries):
                 numbers = range(self._count, self._count + 3)
                 self._count += 3
@@ -168,6 +168,56 @@ def test_directories_by_date_are_a_column(landed: Landed) -> None:
     days = landed.sql("SELECT date, count(*) AS n FROM parquet. GROUP BY 1 ORDER BY 1").collect()
     assert [(str(row.date), row.n) for row in days] == [("1970-01-02", 1), ("1970-01-03", 2)]
     assert landed.stream() == [*range(2 * DAY - 1, 2 * DAY + 2)]
+
+
+TEXTS = [
+    "DE", "a/b", "50%", "a%2Fb", "x=y", "ü 日本 😀", " sp ace ", "q\"'`", "007", "#?&+;",
+    "~|<>@$,!", "{[^]}\\*:", "a\tb\n\x00", ".", "null", "e\u0301", "x" * 240, None, "true",
+]  # fmt: skip
+
+
+@pytest.mark.long
+def test_directories_by_values_are_read_as_they_were_landed(
+    landed: Landed, spark: SparkSession
+) -> None:
+    """Each reader has each value, also where a directory's name escapes it."""
+    schema = pa.schema([*COLUMNS, ("text", pa.string()), ("time", pa.timestamp("us", "UTC"))])
+    landed.source = ShapedSource(
+        schema,
+        text=lambda data: TEXTS[int(data) % len(TEXTS)],
+        time=lambda data: int(data) % 3 * DAY * 1000,
+    )
+    landed.options = {"partition_by": ["text", "day(time)"]}
+    landed.land(2 * len(TEXTS))
+    wanted = [TEXTS[number % len(TEXTS)] for number in range(6 * len(TEXTS))]
+
+    def texts(df: DataFrame) -> list[str | None]:
+        return [row.text for row in df.orderBy("sequence").collect()]
+
+    columns = f"{SCHEMA}, text string, time timestamp, time_day date"
+    assert texts(spark.read.schema(columns).parquet(landed.segments)) == wanted
+    assert texts(spark.read.parquet(landed.segments)) == wanted
+    assert texts(spark.read.format("fanout").option("landing", landed.location).load()) == wanted
+    assert landed.stream() == [*range(6 * len(TEXTS))]
+    days = landed.sql("SELECT count(*) AS n FROM parquet. WHERE time_day = DATE '1970-01-02'")
+    assert days.collect()[0].n == 2 * len(TEXTS)
+
+
+@pytest.mark.long
+def test_spark_guesses_the_types_of_directories(landed: Landed, spark: SparkSession) -> None:
+    """As docs/landing.md says: a schema keeps a text of digits alone."""
+    landed.source = ShapedSource(pa.schema([*COLUMNS, ("text", pa.string())]), text="007")
+    landed.options = {"partition_by": "text"}
+    landed.land(1)
+    assert {row.text for row in spark.read.parquet(landed.segments).collect()} == {7}
+    named = spark.read.schema(f"{SCHEMA}, text string").parquet(landed.segments)
+    assert {row.text for row in named.collect()} == {"007"}
+    setting = "spark.sql.sources.partitionColumnTypeInference.enabled"
+    spark.conf.set(setting, "false")
+    try:
+        assert {row.text for row in spark.read.parquet(landed.segments).collect()} == {"007"}
+    finally:
+        spark.conf.unset(setting)
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ class ShapedSource(ManualSource):
 
     Args:
         schema: The columns; those that `ManualSource` lacks have one value.
-        values: The value of each such column.
+        values: The value of each such column, or a function that makes it of the payload.
     """
 
     def __init__(self, schema: pa.Schema = SCHEMA, **values: object) -> None:
@@ -33,13 +33,19 @@ class ShapedSource(ManualSource):
     async def events(self, split: Split, position: Position) -> AsyncGenerator[Batch | End]:
         async for event in super().events(split, position):
             if isinstance(event, Batch):
-                given, rows = event.records, event.records.num_rows
+                given = event.records
                 columns = [
                     given.column(field.name)
                     if field.name in given.schema.names
-                    else pa.array([self._values[field.name]] * rows, field.type)
+                    else pa.array(self._column(field.name, given.column("data")), field.type)
                     for field in self.schema
                 ]
                 yield replace(event, records=pa.record_batch(columns, schema=self.schema))
             else:
                 yield event
+
+    def _column(self, name: str, data: pa.Array) -> list[Any]:
+        value = self._values[name]
+        if callable(value):
+            return [value(each) for each in data.to_pylist()]
+        return [value] * len(data)

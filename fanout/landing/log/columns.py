@@ -19,9 +19,12 @@ from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.claims import create_owned
 from fanout.landing.log.entries import MAX_ENTRY_BYTES, ORIGIN
+from fanout.landing.segments.partitions import PartitionField
 from fanout.landing.segments.segments import SEGMENTS, place_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fanout.landing.claims import Ownership
     from fanout.landing.log.entries import EntryLog
     from fanout.landing.storage.storage import LandingStorage, Storage, StoredFiles
@@ -108,8 +111,6 @@ COLUMNS: Final = "columns"
 # A longer schema is not stored: it would not fit into the file.
 _LONGEST_READER: Final = 512 * 1024
 _LOG: Final = logging.getLogger(__name__)
-# Hive, Spark and DuckDB make this column of the names of directories.
-_DATE: Final = "date"
 _OUT: Final = "or land to another location"
 _OR_IGNORE: Final = Sentence.of(", or read with the schema of before by {new_columns='ignore'}")
 
@@ -120,8 +121,7 @@ class LandedColumns:
     """What the records of a landing look like, and where its files are."""
 
     schema: pa.Schema
-    by_date: bool = False  # whether files are in directories by date
-    date_of: str = ""  # by the date of which column; empty where that is unknown
+    partitions: tuple[PartitionField, ...] = ()  # the directories of its files
     reader: str = ""  # the schema that `decode` read with, as text; empty for none
 
 
@@ -131,6 +131,12 @@ class _ColumnsWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     by_date: bool
     date_of: Annotated[str, msgspec.Meta(max_length=10_000)]
     reader: str = ""
+    partition_by: tuple[str, ...] = ()  # other directories than those by date
+
+    def partitions(self, names: Sequence[str]) -> tuple[PartitionField, ...]:
+        if self.by_date:
+            return (PartitionField.by_date(self.date_of),)
+        return tuple(PartitionField.of(text, names) for text in self.partition_by)
 
 
 _FORMAT: Final = StoredFormat(
@@ -164,13 +170,17 @@ def stored_reader(files: StoredFiles) -> str:
 
 
 def continued(
-    storage: LandingStorage, log: EntryLog, schema: pa.Schema, date_of: str | None, reader: str
+    storage: LandingStorage,
+    log: EntryLog,
+    schema: pa.Schema,
+    partitions: tuple[PartitionField, ...],
+    reader: str,
 ) -> tuple[LandedColumns, int | None]:
     """Return the columns of a landing with those of a run, before the run has written. It blocks.
 
-    `date_of` is the column by whose date the run makes directories; None for one directory.
-    `reader` is the schema that the run reads with. With the columns comes the number under which
-    `keep_columns` is to store them; None where the same are stored already.
+    `partitions` are the directories that the run makes, and `reader` is the schema that it reads
+    with. With the columns comes the number under which `keep_columns` is to store them; None where
+    the same are stored already.
 
     Raises:
         OptionError: The run would put files elsewhere than the runs before, or has a column that
@@ -184,11 +194,10 @@ def continued(
     stored, number = _stored(storage)
     landed = stored or _inferred(storage, log, schema)
     if landed is None:
-        return LandedColumns(schema, date_of is not None, date_of or "", reader), number
-    _check_directories(storage.location, landed, date_of)
+        return LandedColumns(schema, partitions, reader), number
+    _check_directories(storage.location, landed.partitions, partitions)
     added = _added(storage.location, landed, schema)
-    schema, date_of = pa.schema([*landed.schema, *added]), landed.date_of or date_of or ""
-    columns = LandedColumns(schema, landed.by_date, date_of, reader)
+    columns = LandedColumns(pa.schema([*landed.schema, *added]), partitions, reader)
     return columns, None if columns == stored else number
 
 
@@ -211,32 +220,49 @@ def keep_columns(
     Call it when this run has written an entry, and before it writes records.
     """
     schema = encode_schema(columns.schema)
-    wire = _ColumnsWire(_VERSION, schema, columns.by_date, columns.date_of, columns.reader)
+    date = next((one for one in columns.partitions if one.is_date), None)
+    others = () if date else tuple(one.text for one in columns.partitions)
+    date_of = date.column if date else ""
+    wire = _ColumnsWire(_VERSION, schema, date is not None, date_of, columns.reader, others)
     create_owned(storage, ownership, _name(number), msgspec.json.encode(wire))
 
 
-def _check_directories(location: str, landed: LandedColumns, date_of: str | None) -> None:
+def _check_directories(
+    location: str, landed: tuple[PartitionField, ...], given: tuple[PartitionField, ...]
+) -> None:
+    if given == landed or (landed and not landed[0].column and given[:1] and given[0].is_date):
+        return
     mixed = "most readers of a directory leave records out where the two are mixed"
-    if date_of is not None and not landed.by_date:
+    if not landed:
+        option = _option(given)
         raise OptionError(
-            Option("partition_by_date", date_of),
-            f" must be left out: {location} has all files in one directory, and {mixed}; ",
-            Sentence.of(f"leave {{partition_by_date}} out, {_OUT}"),
+            option,
+            f" must be left out: {location} has all files in one directory, and {mixed}; leave ",
+            Option(option.name),
+            f" out, {_OUT}",
         )
-    if date_of is None and landed.by_date:
-        column = repr(landed.date_of) if landed.date_of else "the column with times of before"
+    before = _option(landed)
+    if given and given[0].is_date and landed[0].is_date:
         raise OptionError(
-            Option("partition_by_date"),
-            f" must be {column}: {location} has files in directories by date, and {mixed}; give ",
-            Option("partition_by_date"),
-            f", {_OUT}",
-        )
-    if date_of is not None and landed.date_of not in {"", date_of}:
-        raise OptionError(
-            Option("partition_by_date", date_of),
-            f" must be {landed.date_of!r}: {location} has files in directories by the date of that "
+            _option(given),
+            f" must be {before.value}: {location} has files in directories by the date of that "
             f"column, and a query that names a date would miss records; give that column, {_OUT}",
         )
+    value = before.value if landed[0].column else "the column with times of before"
+    kind = "by date" if landed[0].is_date else "by these"
+    raise OptionError(
+        Option(before.name),
+        f" must be {value}: {location} has files in directories {kind}, and {mixed}; give ",
+        Option(before.name),
+        f", {_OUT}",
+    )
+
+
+def _option(partitions: tuple[PartitionField, ...]) -> Option:
+    """Return the option that asks for directories."""
+    if partitions[0].is_date:
+        return Option("partition_by_date", partitions[0].column)
+    return Option("partition_by", " and ".join(one.text for one in partitions))
 
 
 def _added(location: str, landed: LandedColumns, schema: pa.Schema) -> list[pa.Field]:
@@ -294,7 +320,7 @@ def _inferred(storage: LandingStorage, log: EntryLog, given: pa.Schema) -> Lande
     except (OSError, pa.ArrowException) as error:
         raise CheckpointError(f"cannot read {storage.location}/{file}: ", error) from error
     _warn_of_mixture(storage, schema)
-    return LandedColumns(schema, _is_by_date(file))
+    return LandedColumns(schema, (PartitionField.by_date(""),) if _is_by_date(file) else ())
 
 
 def _as_given(found: pa.Schema, given: pa.Schema) -> pa.Schema:
@@ -332,7 +358,7 @@ def _fits(landed: LandedColumns, schema: pa.Schema) -> bool:
 
 
 def _is_by_date(name: str) -> bool:
-    return name.startswith(f"{SEGMENTS}/{_DATE}=")
+    return name.startswith(f"{SEGMENTS}/date=")
 
 
 def _stored(files: StoredFiles) -> tuple[LandedColumns | None, int]:
@@ -343,7 +369,7 @@ def _stored(files: StoredFiles) -> tuple[LandedColumns | None, int]:
         what = f"{_name(number)} in {files.location}"
         wire = _FORMAT.read(data, what)
         schema = decode_schema(wire.schema, _FORMAT, what)
-        found = LandedColumns(schema, wire.by_date, wire.date_of, wire.reader)
+        found = LandedColumns(schema, wire.partitions(schema.names), wire.reader)
         number += 1
     return found, number
 

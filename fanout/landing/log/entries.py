@@ -72,6 +72,8 @@ class BatchEntry:
     # A random text that no other entry has, so that a sink knows the batch again; empty where there
     # is none, as in the entries of a landing.
     content: str = ""
+    # The file of its bad records, below the location of such files; empty where it has none.
+    bad: str = ""
 
     @property
     def rows(self) -> int:
@@ -85,6 +87,7 @@ class BatchEntry:
 
 
 _Query = Annotated[str, msgspec.Meta(max_length=100)]
+_BadFile = Annotated[str, msgspec.Meta(max_length=120)]
 _Content = Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{32})?\Z")]
 _Wire = TypeVar("_Wire", bound=msgspec.Struct)
 
@@ -121,6 +124,7 @@ class _EntryWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     watermark: Millis | None = None
     taken: TakenSegments | None = None
     content: _Content = ""
+    bad: _BadFile = ""
 
 
 class _TakenWire1(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -186,6 +190,7 @@ def encode_entry(entry: BatchEntry, *, run: int) -> bytes:
         entry.watermark,
         entry.taken,
         entry.content,
+        entry.bad,
     )
     return msgspec.json.encode(wire)
 
@@ -208,6 +213,7 @@ def decode_entry(data: bytes, batch_id: int, *, location: str) -> BatchEntry:
         wire.watermark,
         wire.taken,
         wire.content,
+        wire.bad,
     )
 
 
@@ -330,6 +336,11 @@ class EntryLog:
                 read = threads.map(self.look_up, reversed(numbers[-count:]))
                 yield from (entry for entry in read if entry is not None)
                 numbers, count = numbers[:-count], min(2 * count, _READ_AT_ONCE)
+
+    def bad_file(self, batch_id: int) -> str | None:
+        """Return the file of bad records that an entry names; None where there is no entry."""
+        entry = self.look_up(batch_id)
+        return None if entry is None else entry.bad
 
     def look_up(self, batch_id: int) -> BatchEntry | None:
         """Read one entry; None where there is none."""

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.opening import ResumePoint
     from fanout.core.statistics import Statistics
+    from fanout.landing.segments.bad_records import BadRecordFiles
     from fanout.landing.segments.segment_filler import FillResult
     from fanout.landing.segments.segments import LandedBatch
     from fanout.landing.storage.storage import Storage
@@ -49,6 +50,7 @@ class LandingPlace:
     storage: Storage
     run: int  # the number of this run
     resume: ResumePoint  # where it begins to read
+    bad: BadRecordFiles | None = None  # where bad records are kept
 
 
 @final

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
@@ -21,6 +22,7 @@ from fanout.landing.projections.delta_statistics import delta_statistics, has_st
 from fanout.landing.projections.table_columns import check_names, table_schema
 from fanout.landing.projections.table_projection import ConflictError
 from fanout.landing.retention import Retention
+from fanout.landing.segments.partitions import partition_values
 from fanout.landing.segments.segments import SEGMENTS
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from fanout.landing.segments.segments import SegmentFile
 
 _READERS: Final = 16  # of footers
-_DATE: Final = "date"
 _DESCRIBED: Final = "delta.dataSkippingStatsColumns"
 # A column in it, quoted or not; its parts follow.
 _COLUMN: Final = r"(?:`((?:[^`]|``)+)`|([^,.`]+))(?:[^,`]|`[^`]*`)*"
@@ -76,7 +77,7 @@ class _Delta:
             self._options.setdefault("allow_http", "true")
         self._files = files
         self._app = f"fanout-{files.identity()}"
-        self._partitions = [_DATE] if files.columns.by_date else []
+        self._partitions = [one.name for one in files.columns.partitions]
         self._table: Any = None
 
     @cached_property
@@ -139,14 +140,14 @@ class _Delta:
         rows = pa.table(self._table.get_add_actions()).to_pylist()
         removed = [
             RemoveAction(
-                row["path"],
+                path,
                 data_change=True,
                 deletion_timestamp=now,
                 size=row["size_bytes"],
-                partition_values=_partition(row["path"]) if self._partitions else {},
+                partition_values=self._values(path),
             )
             for row in rows
-            if row["path"] in gone
+            if (path := unquote(row["path"])) in gone
         ]
         if removed:
             self._commit(removed)
@@ -168,14 +169,22 @@ class _Delta:
         path = file.name.removeprefix(f"{SEGMENTS}/")
         try:
             with pq.ParquetFile(self._files.storage.open(file.name)) as parquet:
-                statistics = delta_statistics(parquet.metadata, self._plain())
+                statistics = delta_statistics(parquet.metadata, self._plain(), self._partitions)
                 self._compare(file.name, parquet.schema_arrow)
         except FileNotFoundError as error:
             raise OptionError(
                 f"an engine has deleted {file.name}, which the landing names"
             ) from error
-        partition = _partition(path) if self._partitions else {}
-        return AddAction(path, file.size, partition, now, data_change=True, stats=statistics)
+        values = self._values(path)
+        return AddAction(path, file.size, values, now, data_change=True, stats=statistics)
+
+    def _values(self, path: str) -> dict[str, str | None]:
+        """Return what the directories of a file say of its records, as Delta's log has it."""
+        values = partition_values(path)
+        if [*values] != self._partitions:
+            names = " and ".join(self._partitions) or "nothing"
+            raise OptionError(f"the file {path} is in no directory by {names}, as the table is")
+        return values
 
     def _compare(self, name: str, columns: pa.Schema) -> None:
         """Check that a file has the types of the table: an older one may have others."""
@@ -214,8 +223,10 @@ class _Delta:
     def _check_rows(self, table: Any) -> None:
         """Check that the table asks no more of its rows than the landing keeps."""
         may_be_null = {one.name: one.nullable for one in self._files.columns.schema}
+        for made in self._files.columns.partitions:
+            may_be_null.setdefault(made.name, may_be_null.get(made.column, False))
         for one in table.schema().fields:
-            if not one.nullable and may_be_null.get(one.name, one.name not in self._partitions):
+            if not one.nullable and may_be_null.get(one.name, True):
                 raise OptionError(
                     f"its column {one.name} is NOT NULL, and the landing may have none"
                 )
@@ -239,7 +250,8 @@ class _Delta:
                 )
 
     def _described(self) -> list[str]:
-        return [field.name for field in self._columns if has_statistics(field.type)]
+        described = [field.name for field in self._columns if has_statistics(field.type)]
+        return [name for name in described if name not in self._partitions]
 
     def _configuration(self) -> dict[str, str]:
         """Say which columns have statistics: deltalake skips files that have none of a column."""
@@ -255,13 +267,9 @@ class _Delta:
         return [name for name in plain if name not in self._partitions]
 
     def _schema(self) -> Any:
-        partitions = [pa.field(name, pa.date32()) for name in self._partitions]
-        return deltalake.Schema.from_arrow(pa.schema([*self._columns, *partitions]))
-
-
-def _partition(path: str) -> dict[str, str | None]:
-    if not path.startswith(f"{_DATE}="):
-        raise OptionError(
-            f"the file {path} is in no directory of a {_DATE}, and the table needs one"
-        )
-    return {_DATE: path.partition("/")[0].removeprefix(f"{_DATE}=")}
+        made = [
+            pa.field(one.name, pa.date32() if one.transform == "day" else pa.string())
+            for one in self._files.columns.partitions
+            if one.transform != "identity"
+        ]
+        return deltalake.Schema.from_arrow(pa.schema([*self._columns, *made]))

@@ -36,15 +36,19 @@ def has_statistics(kind: pa.DataType) -> bool:
     return any(is_ordered(kind) for is_ordered in _ORDERED)
 
 
-def delta_statistics(metadata: pq.FileMetaData, lacking: Collection[str] = ()) -> str:
+def delta_statistics(
+    metadata: pq.FileMetaData, lacking: Collection[str] = (), partitions: Collection[str] = ()
+) -> str:
     """Return the statistics of a file in JSON, from its footer.
 
     deltalake leaves out the rows of a file that has limits of some columns, and not of all that the
     table describes. Where a column has none, the file has none. Columns of the table that the file
-    is `lacking` are null in all of its rows; others among them are left.
+    is `lacking` are null in all of its rows; others among them are left. Those of `partitions` have
+    one value, which the log has elsewhere.
     """
     schema = metadata.schema.to_arrow_schema()
-    types = {field.name: field.type for field in schema if has_statistics(field.type)}
+    described = [one for one in schema if has_statistics(one.type) and one.name not in partitions]
+    types = {one.name: one.type for one in described}
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls = {name: metadata.num_rows for name in lacking if name not in schema.names}

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ResolveError
-from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    ResolveError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.io.pyarrow import MetricModeTypes, compute_statistics_plan, pyarrow_to_schema
 from pyiceberg.schema import promote
+from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
 
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from fanout.landing.projections.table_projection import NamedFiles
+    from fanout.landing.segments.partitions import PartitionField
     from fanout.landing.segments.segments import SegmentFile
 
 # Of a table that is made here: each commit writes its metadata anew.
@@ -33,6 +40,11 @@ _PROPERTIES: Final = {
 }
 # The options of obstore that pyiceberg has, with `s3.` before them.
 _S3: Final = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
+_TRANSFORMS: Final[dict[str, Any]] = {
+    "identity": IdentityTransform(),
+    "day": DayTransform(),
+    "hour": HourTransform(),
+}
 # In a commit that is made again, pyiceberg first looks at the table anew.
 _STOPPED: Final = {"commit.retry.num-retries": "1", "commit.retry.min-wait-ms": "0"}
 
@@ -87,8 +99,8 @@ class _Iceberg:
             raise OptionError("it was dropped")
         if self._table is None and make:
             found = self._with_columns(found or self._create())
-        if make and found is not None and found.spec().fields:
-            raise OptionError("it must be partitioned by nothing")
+        if make and found is not None:
+            self._check_partitions(found)
         before = found if self._table is None else self._table
         if found is not None and found.metadata.table_uuid != before.metadata.table_uuid:
             raise OptionError("it was replaced by another table of its name")
@@ -170,9 +182,41 @@ class _Iceberg:
         """Make the table; if another run is faster, it is that one."""
         columns, namespace = self._columns, self._option.table.rpartition(".")[0]
         self._catalog.create_namespace_if_not_exists(namespace)
-        return self._catalog.create_table_if_not_exists(
-            self._option.table, schema=columns, properties=self._properties()
-        )
+        try:
+            with (
+                self._catalog.create_table_transaction(
+                    self._option.table, schema=columns, properties=self._properties()
+                ) as transaction,
+                transaction.update_spec() as spec,
+            ):
+                for one in self._partitions():
+                    spec.add_field(one.column, _TRANSFORMS[one.transform], one.name)
+        except TableAlreadyExistsError:
+            pass
+        return self._catalog.load_table(self._option.table)
+
+    def _partitions(self) -> list[PartitionField]:
+        """Return the partitions that the table has: an hour tells the day, and none is by date."""
+        found = [one for one in self._files.columns.partitions if not one.is_date]
+        hours = {one.column for one in found if one.transform == "hour"}
+        return [one for one in found if one.transform != "day" or one.column not in hours]
+
+    def _check_partitions(self, table: Any) -> None:
+        """Check that the table is partitioned as the files are, and that it can tell by which."""
+        schema = table.schema()
+        there = [(one.source_id, str(one.transform)) for one in table.spec().fields]
+        wanted = self._partitions()
+        ids = {one.column: schema.find_field(one.column).field_id for one in wanted}
+        if there != [(ids[one.column], one.transform) for one in wanted]:
+            names = " and ".join(one.text for one in wanted) or "nothing"
+            raise OptionError(f"it must be partitioned by {names}")
+        plan = compute_statistics_plan(schema, table.properties)
+        for name, number in ids.items():
+            if plan[number].mode.type not in {MetricModeTypes.FULL, MetricModeTypes.TRUNCATE}:
+                raise OptionError(
+                    f"its property write.metadata.metrics.column.{name} lets it have no limits of "
+                    f"the column, by which files have partitions"
+                )
 
     def _properties(self) -> dict[str, str]:
         """Say which columns have statistics in the files: pyiceberg warns of others in each."""

@@ -259,7 +259,7 @@ class SegmentFiller:
         if self._full:
             # A caller that waits seals it, while records of the next one are drained. Otherwise
             # seal it while Spark works on the one before.
-            if self._request is None:
+            if self._request is None and self._segment.good:
                 await in_thread(self._segment.seal)
         elif self._segment.row_group_ready:
             await in_thread(self._segment.write_row_group)

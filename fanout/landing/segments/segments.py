@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fanout.core.error_text import disk_reason
+from fanout.core.user_decode import BAD_RECORD, divided
 from fanout.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ SEGMENTS: Final = "segments"
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
+MAX_NAME: Final = 800
+"""The most characters of a file's name below the checkpoint, so that an entry can name many."""
+
 
 @final
 class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,8 +48,8 @@ class SegmentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[
         str,
         msgspec.Meta(
-            pattern=r"^segments/(date=[0-9]{4}-[0-9]{2}-[0-9]{2}/)?[a-z0-9-]+\.parquet\Z",
-            max_length=120,
+            pattern=r"^segments/([^/=_.][^/=]*=[^/=]+/)*[a-z0-9-]+\.parquet\Z",
+            max_length=MAX_NAME,
         ),
     ]
     rows: Count  # its records
@@ -102,6 +106,7 @@ class OpenSegment:
         self.positions: Checkpoint | None = None
         self.watermark: int | None = None
         self.parts: dict[str, SplitPart] = {}
+        self.bad: list[pa.RecordBatch] = []  # the bad records among them
         self.path = path
         self._schema = schema
         self._max_records = max_records
@@ -114,6 +119,12 @@ class OpenSegment:
         self._background = ThreadPoolExecutor(1, "fanout-segment")
         self._writing: Future[None] | None = None
         self._sealed: Segment | None = None
+
+    @property
+    def good(self) -> int:
+        """The records that its file has: without the bad ones."""
+        bad: int = sum(each.num_rows for each in self.bad)
+        return self.rows - bad
 
     @property
     def room_records(self) -> int:
@@ -143,14 +154,21 @@ class OpenSegment:
         assert self._sealed is None, "a sealed segment never changes"
         rows, nbytes = drained.num_records, drained.nbytes
         for batch in drained.batches:
-            self._unwritten.append(batch.records)
+            good = batch.records
+            if BAD_RECORD in good.schema.names:
+                good, bad = divided(good, self._schema)
+                self.bad.append(bad)
+                rows -= bad.num_rows
+                nbytes += good.nbytes - batch.nbytes
+            if good.num_rows:
+                self._unwritten.append(good)
             before = self.parts.get(batch.split.id)
             records = batch.num_records + (0 if before is None else before.records)
             self.parts[batch.split.id] = SplitPart(records, batch.watermark)
         self._unwritten_rows += rows
         self._unwritten_bytes += nbytes
-        self.rows += rows
-        self.nbytes += nbytes
+        self.rows += drained.num_records
+        self.nbytes += drained.nbytes
         self.positions = drained.positions
         self.watermark = drained.watermark
 
@@ -169,7 +187,7 @@ class OpenSegment:
         Sealing again returns the same segment. The file's name is durable only when it is
         published.
         """
-        assert self.rows, "only a segment with records is sealed"
+        assert self.good, "only a segment with records is sealed"
         if self._sealed is None:
             self._settle()
             if self._unwritten:
@@ -179,7 +197,7 @@ class OpenSegment:
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
             self._background.shutdown()
-            self._sealed = Segment(self.path, self.rows, self.path.stat().st_size)
+            self._sealed = Segment(self.path, self.good, self.path.stat().st_size)
         return self._sealed
 
     def discard(self) -> None:

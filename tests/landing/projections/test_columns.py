@@ -20,6 +20,7 @@ from fanout.landing.lander import land
 from fanout.landing.log.columns import LandedColumns
 from fanout.landing.projections.delta_statistics import delta_statistics
 from fanout.landing.projections.table_projection import NamedFiles
+from fanout.landing.segments.partitions import PartitionField
 from fanout.landing.storage.opening import open_files
 from tests.landing.projections.tables import Delta, Iceberg, Kind, iceberg_catalog
 from tests.support.manual_source import SCHEMA
@@ -205,7 +206,7 @@ async def test_directories_by_date_are_partitions(kind: Kind, tmp_path: Path) ->
 
 
 def remove(kind: Kind, tmp_path: Path, *names: str) -> None:
-    columns = LandedColumns(TimedSource.schema, by_date=True, date_of="time")
+    columns = LandedColumns(TimedSource.schema, (PartitionField.by_date("time"),))
     files = NamedFiles(open_files(str(tmp_path / "landing"), None), {}, columns)
     table = kind.option().open(files)
     table.newest()

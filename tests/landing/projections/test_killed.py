@@ -27,8 +27,13 @@ STEPS = {
 
 
 @pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize("by", [(), ("--partition-by", "partitionKey")])
 def test_kills_at_each_step_of_a_table_lose_and_repeat_nothing(
-    kinesis: KinesisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    kinesis: KinesisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    by: tuple[str, ...],
 ) -> None:
     table: Kind = Delta(str(tmp_path / "to"), None)
     option = "delta"
@@ -36,7 +41,7 @@ def test_kills_at_each_step_of_a_table_lose_and_repeat_nothing(
         table, option = Iceberg(iceberg_catalog(tmp_path)), "iceberg:lab/db.orders"
         for name, value in iceberg_catalog(tmp_path).items():
             monkeypatch.setitem(ENVIRONMENT, f"PYICEBERG_CATALOG__LAB__{name.upper()}", value)
-    lander = Lander(kinesis, str(tmp_path / "to"), None, "--table", option)
+    lander = Lander(kinesis, str(tmp_path / "to"), None, "--table", option, *by)
     kills = 0
     for step in STEPS[kind]:
         for when in ("before", "after"):

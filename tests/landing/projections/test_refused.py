@@ -110,7 +110,7 @@ async def test_a_file_outside_of_the_directories_by_date(tmp_path: Path) -> None
     entry.write_text(json.dumps(content))
     (told,) = await run(lab.kind.option())
     assert told.stopped
-    assert "is in no directory of a date" in told.failure
+    assert "is in no directory by date" in told.failure
 
 
 async def test_a_file_whose_column_has_another_type(tmp_path: Path) -> None:

@@ -1,0 +1,244 @@
+"""Records that `decode` fails for, in files beside a landing: each once, as it came."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fanout.core.user_decode import KEPT
+from fanout.decoding import Json
+from fanout.errors import CheckpointError, OptionError
+from fanout.landing.lander import land
+from fanout.landing.log.entries import EntryLog, read_entry
+from fanout.landing.segments.bad_records import BadRecordFiles
+from fanout.landing.storage.local_storage import LocalFiles
+from tests.support.kinesis.reading import Stream
+from tests.support.manual_source import ManualSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fanout.landing.log.followed import LandedEntry
+    from fanout.testing.kinesis.server import KinesisServer
+
+TYPED = Json("id BIGINT NOT NULL", columns=["partitionKey"])
+
+
+def own(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Decode as users do, who find bad rows by an error, and leave rows out."""
+    ids = [json.loads(data)["id"] for data in records.column("data").to_pylist()]
+    assert all(isinstance(one, int) for one in ids), "no number"
+    place = records.select(["shardId", "sequenceNumber", "subSequenceNumber", "partitionKey"])
+    decoded = place.append_column(
+        pa.field("id", pa.int64(), nullable=False), pa.array(ids, pa.int64())
+    )
+    return decoded.filter(pa.array([one % 10 != 9 for one in ids], pa.bool_()))
+
+
+class Job:
+    """A stream, a landing of it, and the files of its bad records."""
+
+    def __init__(self, server: KinesisServer, root: Path, decode: Any = TYPED) -> None:
+        self.server = server
+        self.root = root
+        self.decode = decode
+        self.bad_at = str(root / "bad")
+        self.stream = Stream(server, shards=2)
+
+    def put(self, *data: bytes) -> None:
+        self.server.put_records("orders", ((each.decode(), each) for each in data))
+
+    async def land(self, **options: Any) -> list[LandedEntry]:
+        """Land what is there; return the entries."""
+        source = self.stream.source(**{"decode": self.decode} | options.pop("source", {}))
+        chosen: dict[str, Any] = {"bad_records": self.bad_at, "available_now": True} | options
+        async with land(source, str(self.root / "landing"), **chosen) as landing:
+            entries = [entry async for entry in landing]
+            self.counted = landing.statistics().totals.bad_records
+            return entries
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted((self.root / "bad").rglob("*.parquet"))
+
+    def bad(self) -> list[bytes]:
+        """Return the bad records in all files."""
+        tables = [pq.read_table(file, partitioning=None) for file in self.files]
+        return sorted(data for table in tables for data in table.column("data").to_pylist())
+
+    def good(self, entries: list[LandedEntry]) -> list[int]:
+        files = [file for entry in entries for file in entry.files]
+        return sorted(one for file in files for one in pq.read_table(file).column("id").to_pylist())
+
+
+@pytest.fixture
+def job(kinesis_server: KinesisServer, tmp_path: Path) -> Job:
+    return Job(kinesis_server, tmp_path)
+
+
+def good(number: int) -> bytes:
+    return b'{"id": %d}' % number
+
+
+@pytest.mark.parametrize("decode", [TYPED, own])
+@pytest.mark.parametrize("max_records", [1000, 7])
+async def test_bad_records_are_in_a_file_once(job: Job, decode: Any, max_records: int) -> None:
+    """Wherever an entry ends, and whether they are first, last or alone in it."""
+    job.decode = decode
+    bad = [b'{"id": "x%02d"}' % number for number in range(30)]
+    data = bad[:9] + [good(number) for number in range(20)] + bad[9:20] + [good(30)] + bad[20:]
+    job.put(*data)
+    entries = await job.land(max_records=max_records)
+    left = [one for one in [*range(20), 30] if decode is TYPED or one % 10 != 9]
+    assert await asyncio.to_thread(job.good, entries) == left
+    assert await asyncio.to_thread(job.bad) == sorted(bad)
+    assert job.counted == 30
+    file = next(file for entry in entries for file in entry.files)
+    schema = await asyncio.to_thread(pq.read_schema, file)
+    assert schema.field("id").nullable == (decode is TYPED)
+    assert await job.land() == []
+    assert await asyncio.to_thread(job.bad) == sorted(bad)
+
+
+async def test_a_file_has_the_records_as_they_came_and_the_reason(job: Job) -> None:
+    job.put(b'{"id": 1}', b'{"id": 1.5}')
+    entries = await job.land()
+    (file,) = job.files
+    table = await asyncio.to_thread(pq.read_table, file, partitioning=None)
+    (row,) = table.to_pylist()
+    assert (row["data"], row["partitionKey"]) == (b'{"id": 1.5}', '{"id": 1.5}')
+    assert row["shardId"].startswith("shardId-")
+    assert row["sequenceNumber"].isdecimal()
+    assert row["reason"].endswith(
+        "id is no BIGINT: it has a fraction or an exponent, or is too large"
+    )
+    assert row["approximateArrivalTimestamp"] is not None
+    identity = json.loads((job.root / "landing/landing.json").read_text())["id"]
+    entry = await asyncio.to_thread(
+        read_entry, LocalFiles(job.root / "landing"), entries[-1].number
+    )
+    assert entry is not None
+    assert entry.bad == f"landing={identity}/{file.name}"
+    table = await asyncio.to_thread(pq.read_table, entries[0].files[0])
+    assert table.schema.names == [
+        "partitionKey", "shardId", "sequenceNumber", "subSequenceNumber", "id",
+    ]  # fmt: skip
+
+
+async def test_an_entry_may_have_bad_records_alone(job: Job) -> None:
+    job.put(*[b"no"] * 5)
+    entries = await job.land(partition_by="id", max_records=2)
+    assert [(entry.rows, entry.files) for entry in entries] == [(0, ())] * 3
+    assert await asyncio.to_thread(job.bad) == [b"no"] * 5
+    assert len(job.files) == 3
+    job.put(good(1), b"no")
+    entries = await job.land(partition_by="id")
+    assert await asyncio.to_thread(job.good, entries) == [1]
+    assert len(job.bad()) == 6
+
+
+class KilledError(BaseException):
+    """The process is killed."""
+
+
+def killed(*_: Any) -> None:
+    raise KilledError
+
+
+@pytest.mark.parametrize("data", [[b"no", good(1)], [b"no"]])
+async def test_a_file_that_a_killed_run_left_is_deleted(
+    job: Job, monkeypatch: pytest.MonkeyPatch, data: list[bytes]
+) -> None:
+    job.put(*data)
+    with monkeypatch.context() as patch:
+        patch.setattr(EntryLog, "write", fence_only)
+        with pytest.raises(KilledError):
+            await job.land()
+    assert job.bad() == [b"no"]
+    (left,) = job.files
+    await job.land()
+    assert await asyncio.to_thread(job.bad) == [b"no"]
+    assert left not in job.files
+
+
+WRITE = EntryLog.write
+
+
+def fence_only(log: EntryLog, entry: Any) -> None:
+    if entry.segments or entry.bad:
+        raise KilledError
+    WRITE(log, entry)
+
+
+async def test_files_of_entries_stay_that_retention_has_deleted(job: Job) -> None:
+    job.put(b"no", good(1))
+    (entry,) = await job.land()
+    (job.root / "landing" / "batches" / f"{entry.number:012}.json").unlink()
+    await job.land()
+    assert job.bad() == [b"no"]
+
+
+async def test_a_file_of_another_landing_stays(job: Job) -> None:
+    job.put(b"no")
+    await job.land()
+    other = job.root / "bad" / f"landing={'0' * 32}"
+    other.mkdir()
+    (other / "entry-000000000000-run-000001.parquet").write_bytes(b"theirs")
+    (job.files[0].parent / "theirs.parquet").write_bytes(job.files[0].read_bytes())
+    await job.land()
+    assert len(job.files) == 3
+
+
+async def test_a_run_that_was_overtaken_deletes_its_file(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.put(b"no")
+
+    def late(log: EntryLog, entry: Any) -> None:
+        if entry.bad:
+            other = type(entry)(entry.batch_id, "", (), entry.positions)
+            WRITE(log, other)
+            raise CheckpointError("another run has the number")
+        WRITE(log, entry)
+
+    monkeypatch.setattr(EntryLog, "write", late)
+    with pytest.raises(CheckpointError):
+        await job.land()
+    assert job.files == []
+
+
+@pytest.mark.parametrize("place", ["landing/segments", "landing/segments/", "landing/segments/bad"])
+async def test_a_location_among_the_records_is_refused(job: Job, place: str) -> None:
+    with pytest.raises(OptionError, match=r"bad_records='.*' must be elsewhere: readers take"):
+        await job.land(bad_records=f"{job.root}/{place}")
+
+
+async def test_a_location_that_cannot_be_used_is_refused(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"cannot use .*file"):
+        await job.land(bad_records=str(tmp_path / "file"))
+
+
+async def test_bad_records_are_about_decode(job: Job, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="bad_records is about decode: pass decode"):
+        await job.land(source={"decode": None})
+    with pytest.raises(OptionError, match="on_bad_record must be left out where bad_records is"):
+        await job.land(source={"on_bad_record": "gap"})
+    with pytest.raises(OptionError, match="bad_records is about decode"):
+        async with land(ManualSource(), str(tmp_path / "two"), bad_records=str(tmp_path / "bad")):
+            pass
+
+
+def test_what_is_left_in_the_scratch_directory_is_removed(tmp_path: Path) -> None:
+    first = BadRecordFiles(str(tmp_path), None, "0" * 32, 1)
+    first._scratch.write_bytes(b"half")
+    BadRecordFiles(str(tmp_path), None, "1" * 32, 1).close()
+    assert first._scratch.exists()
+    BadRecordFiles(str(tmp_path), None, "0" * 32, 2).close()
+    assert not first._scratch.exists()
+    assert repr(KEPT)
