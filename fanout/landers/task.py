@@ -64,6 +64,7 @@ class LanderTask:
     limits: BatchLimits  # how large a segment becomes, and how long its first record waits
     available_now: bool  # whether what is there at the start is read alone
     compression: str | None = None  # as Parquet names it; None for segments that are read once
+    partition_by_date: str | None = None  # the column by whose date files are put into directories
     address: tuple[str, int]  # the host and port of the coordinator
     secret: bytes = field(repr=False)  # the query's
     certificate: str | None = None  # the query's, for a channel over TLS
@@ -134,6 +135,7 @@ class LanderTask:
             segments,
             max_wait=self.limits.max_wait,
             bounded=self.available_now,
+            partition_by_date=self.partition_by_date,
         )
         return await lander.run()
 

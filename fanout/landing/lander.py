@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.cancellation import TaskScope, in_thread
 from fanout.core.error_text import text_of
-from fanout.core.membership import refuse_group
-from fanout.core.opening import ResumePoint, open_stored, resolve_start
-from fanout.core.option_checks import at_least_one, number, one_of
-from fanout.core.sentence import Option
+from fanout.core.opening import ResumePoint, resolve_start
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.log.columns import continued, give_identity, keep_columns, stored_columns
@@ -31,9 +28,9 @@ from fanout.landing.retention import (
     sweep_files_of_landers,
     sweep_orphans,
 )
-from fanout.landing.segments.by_date import check_date_column, publish_by_date
-from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller
-from fanout.landing.segments.segments import Filled, LandedBatch, SegmentLog, publish
+from fanout.landing.segments.by_date import publish_parts
+from fanout.landing.segments.segment_filler import NoRecords
+from fanout.landing.segments.segments import Filled, LandedBatch
 from fanout.landing.spark_log import SparkLog
 from fanout.landing.storage.opening import open_storage
 
@@ -42,9 +39,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from fanout.core.checkpoint import Checkpoint
-    from fanout.core.fan_out import FanOut
-    from fanout.core.source import Source
-    from fanout.core.statistics import OnResubscribe, Statistics
+    from fanout.core.source import Capabilities, Source
+    from fanout.core.statistics import Statistics
     from fanout.landing.claims import Ownership
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.projections.table_projection import Projection, TableOption
@@ -61,7 +57,6 @@ _WAIT_FOR_LOCK: Final = 5.0
 # subscription from each other every 5 s.
 _CLAIM_SECONDS: Final = 5.0
 KEEP_FOR_READERS: Final = timedelta(days=7)
-_COMPRESSIONS: Final = ("zstd", "snappy", "lz4", "gzip", "none")
 
 
 @final
@@ -211,13 +206,8 @@ class Landing:
         if isinstance(taken, LandedBatch):
             files, watermark = taken.segments, taken.watermark
         else:
-            segment, column = taken.segment, self._partition_by_date
-            watermark = segment.watermark
-            files = (
-                (publish(self._storage, segment),)
-                if column is None
-                else publish_by_date(self._storage, segment, column)
-            )
+            watermark = taken.segment.watermark
+            files = publish_parts(self._storage, taken.segment, self._partition_by_date)
         entry = BatchEntry(self._log.next_number, "", files, taken.positions, watermark)
         try:
             self._log.write(entry)
@@ -262,124 +252,6 @@ class Landing:
             await in_thread(lambda: self._log.write(entry))
             await in_thread(lambda: self._after(entry))
             await self._stream.acknowledge(positions)
-
-
-@asynccontextmanager
-async def land(
-    source: Source,
-    location: str,
-    *,
-    max_records: int = 5_000_000,
-    max_bytes: int = 128 * 1024 * 1024,
-    max_wait: float = 60.0,
-    compression: str = "zstd",
-    partition_by_date: str | None = None,
-    keep: timedelta | None = None,
-    keep_for_readers: timedelta = KEEP_FOR_READERS,
-    storage_options: Mapping[str, str] | None = None,
-    spark_log: bool = True,
-    tables: Sequence[TableOption] = (),
-    new_columns: str = "add",
-    available_now: bool = False,
-    on_resubscribe: OnResubscribe | None = None,
-    group: None = None,
-) -> AsyncIterator[Landing]:
-    """Land a source in Parquet files on a disk or in a bucket, exactly once.
-
-    The records are in `LOCATION/segments/*.parquet`; entries beside them say which files were
-    landed, in which order, and up to which positions. A run continues after the newest entry, so
-    that every record is in one entry, and in one only. A file that a killed run named in no entry
-    is deleted before the next run writes one. Of two runs on one location the newer one goes on.
-
-    Args:
-        source: The source, for example a `KinesisSource`; a share group is refused.
-        location: A directory, or a URI such as `s3://lake/orders`, `gs://lake/orders` or
-            `abfss://lake@account.dfs.core.windows.net/orders`. It belongs to the landing.
-        max_records: The most records in a file.
-        max_bytes: The most bytes of records in a file, before they are compressed.
-        max_wait: The most seconds from the first record of a file until it is written.
-        compression: Of the Parquet files: zstd, snappy, lz4, gzip or none.
-        partition_by_date: A column with times, such as `"approximateArrivalTimestamp"` of Kinesis
-            and `"timestamp"` of Kafka: files are in `segments/date=2026-11-22/` then, by the date
-            in UTC. None for one directory.
-        keep: Delete entries and files that were written longer ago; None keeps them for ever.
-        keep_for_readers: How long after its last commit a named reader, which is a query of
-            `format("fanout")`, keeps entries that are older than `keep` and that it has not read.
-        storage_options: Settings of the object store by obstore's names, such as `endpoint` and
-            `region`. Credentials are found as the service's SDK finds them.
-        spark_log: Keep the log by which Spark reads the files without fanout. It has a line for
-            each file, in memory too. With False a landing that has none gets none.
-        tables: Tables that name the files: each a `DeltaTable` or an `IcebergTable`. They have an
-            entry when it is yielded. One that fails stays behind and is tried again; its
-            `Statistics.tables` says so, and no file is deleted meanwhile.
-        new_columns: What becomes of columns that the records did not have when the landing was
-            started: `"add"` lands them, and records from before have null there; `"ignore"` leaves
-            them out, and a decoder reads with the schema of before.
-        available_now: End when every split has once reached its newest record.
-        on_resubscribe: Called for each recoverable end of a subscription with the split, the
-            cause and the seconds until the next attempt.
-        group: A landing joins no group: anything but None is refused.
-
-    Yields:
-        The landing. Iterate it.
-
-    Raises:
-        OptionError: An option is malformed, or the source locks its records.
-        SetupError: A library or credentials are missing.
-        ServiceError: The source does not exist, or we may not read it.
-        CheckpointError: The location cannot be used, is another source's or a Spark query's; on a
-            local disk also if another process lands there.
-
-    Cancellation: subscriptions are closed before the block is left. Records that are in no entry
-    come again in the next run.
-    """
-    refuse_group(
-        group,
-        "a landing has one writer, and the positions of all splits; leave it out, or land several "
-        "sources, each at a place of its own",
-    )
-    one_of("compression", compression, *_COMPRESSIONS)
-    one_of("new_columns", new_columns, "add", "ignore")
-    _check_limits(max_records, max_bytes, max_wait, keep=keep, keep_for_readers=keep_for_readers)
-    if partition_by_date is not None:
-        check_date_column(source.schema, partition_by_date)
-
-    @asynccontextmanager
-    async def reading(place: LandingPlace, source: Source) -> AsyncIterator[Reading]:
-        scratch = await in_thread(place.storage.scratch)
-        segments = SegmentLog(
-            scratch,
-            place.run,
-            source.schema,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            compression=compression,
-        )
-        async with open_stored(
-            source,
-            place.resume,
-            available_now=available_now,
-            on_resubscribe=on_resubscribe,
-        ) as stream:
-            _check_source(stream)
-            filler = SegmentFiller(
-                stream, segments, max_wait=max_wait, bounded=available_now, eager=False
-            )
-            yield stream, filler
-
-    async with open_landing(
-        source,
-        location,
-        reading,
-        new_columns=new_columns,
-        partition_by_date=partition_by_date,
-        keep=keep,
-        keep_for_readers=keep_for_readers,
-        storage_options=storage_options,
-        spark_log=spark_log,
-        tables=tables,
-    ) as landing:
-        yield landing
 
 
 @asynccontextmanager
@@ -475,22 +347,10 @@ def _fence(storage: Storage, log: EntryLog, positions: Checkpoint) -> None:
     log.write(BatchEntry(log.next_number, "", (), positions, watermark))
 
 
-def _check_source(stream: FanOut) -> None:
-    if stream.capabilities.lending is not None:
+def check_not_lent(capabilities: Capabilities, source: str) -> None:
+    """Check that the service does not lend records, which have no positions to continue at."""
+    if capabilities.lending is not None:
         raise OptionError(
-            f"{stream.delivered.source} is read through a share group or a queue, which cannot be "
+            f"{source} is read through a share group or a queue, which cannot be "
             f"landed; land its topics with a KafkaSource, or its stream with a KinesisSource"
         )
-
-
-def _check_limits(
-    max_records: int, max_bytes: int, max_wait: float, **ages: timedelta | None
-) -> None:
-    for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
-        at_least_one(name, value)
-    if number("max_wait", max_wait) < 0:
-        raise OptionError(Option("max_wait", max_wait), " must not be negative")
-    for name, age in ages.items():
-        if age is not None and age <= timedelta():
-            out = "leave it out to keep files" if name == "keep" else "7 days is the default"
-            raise OptionError(Option(name), f"={age} must be longer than nothing; {out}")

@@ -11,7 +11,13 @@ import pyarrow.parquet as pq
 
 from fanout.core.sentence import Option
 from fanout.errors import OptionError
-from fanout.landing.segments.segments import SEGMENTS, SegmentFile, publish_errors, write_options
+from fanout.landing.segments.segments import (
+    SEGMENTS,
+    SegmentFile,
+    publish,
+    publish_errors,
+    write_options,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +49,15 @@ def check_date_column(schema: pa.Schema, column: str) -> None:
             f" must not be given with a column {taken!r}: readers take the date of a directory for "
             "it; let decode give that column another name",
         )
+
+
+def publish_parts(
+    storage: Storage, segment: OpenSegment, column: str | None
+) -> tuple[SegmentFile, ...]:
+    """Seal and publish a segment, by the date of a column if there is one; it blocks."""
+    if column is None:
+        return (publish(storage, segment),)
+    return publish_by_date(storage, segment, column)
 
 
 def publish_by_date(storage: Storage, segment: OpenSegment, column: str) -> tuple[SegmentFile, ...]:
