@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, final
 import msgspec
 
 from fanout.core.backoff import Backoff, FullJitter
-from fanout.core.cancellation import TaskScope, finished
+from fanout.core.cancellation import TaskScope, finished, in_thread
 from fanout.core.error_text import text_of
 from fanout.core.findings import LANDERS_APART
 from fanout.core.stored_json import MALFORMED_JSON
@@ -88,20 +88,24 @@ async def read_by_processes(
     )
     async with opening as reading:
         check_not_lent(reading.opened.connection.capabilities, reading.opened.connection.identity)
-        task = _pickled(
-            LanderTask(
-                source=source,
-                location=_location(place.storage),
-                storage_options=storage_options,
-                run=place.run,
-                limits=options.limits,
-                available_now=options.available_now,
-                compression=options.compression,
-                partition_by_date=options.partition_by_date,
-                address=reading.address,
-                secret=secret,
+
+        def pickled() -> bytes:
+            return _pickled(
+                LanderTask(
+                    source=source,
+                    location=_location(place.storage),
+                    storage_options=storage_options,
+                    run=place.run,
+                    limits=options.limits,
+                    available_now=options.available_now,
+                    compression=options.compression,
+                    partition_by_date=options.partition_by_date,
+                    address=reading.address,
+                    secret=secret,
+                )
             )
-        )
+
+        task = await in_thread(pickled)
         async with TaskScope() as tasks:
             tasks.spawn(reading.run())
             started = _Processes(reading.coordinator, task)
