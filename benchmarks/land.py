@@ -13,9 +13,10 @@ S3 is moto's, in a process that is started anew for each run.
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -97,7 +98,7 @@ async def land_by_fanout(
         location = f"s3://{BUCKET}/landing"
         options = STORAGE_OPTIONS | {"endpoint": place.endpoint}
     async with fanout.land(
-        kinesis_source(place.port),
+        replace(kinesis_source(place.port), session=None, region=CREDENTIALS["region_name"]),
         location,
         max_bytes=place.file_bytes,
         compression=COMPRESSION,
@@ -227,5 +228,7 @@ def _measured(name: str, place: Place, records: int) -> Measurement:
 
 
 def _land(name: str, place: Place, records: int) -> Measurement:
+    os.environ["AWS_ACCESS_KEY_ID"] = CREDENTIALS["aws_access_key_id"]
+    os.environ["AWS_SECRET_ACCESS_KEY"] = CREDENTIALS["aws_secret_access_key"]
     wanted = int(records * (LOOP_SHARE if name in (LOCAL_LOOP, S3_LOOP) else SHARE))
     return asyncio.run(measure(CONTENDERS[name](place), wanted))

@@ -25,6 +25,7 @@ from fanout.core.error_text import text_of
 from fanout.core.findings import LANDERS_APART
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import FanOutError, OptionError, SetupError, StreamStateError
+from fanout.landers.assignment import Assignment
 from fanout.landers.control_handshake import SECRET_BYTES
 from fanout.landers.control_server import ControlServer
 from fanout.landers.process import START, CannotBegin, LogLine, Order
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BACKOFF: Final = Backoff(base=1.0, cap=30.0)
+# All begin at once, and a busy machine takes long to load their libraries: splits wait so long for
+# the last of them, as a move costs more.
+_GATHERING_SECONDS: Final = 30.0
 # A process that has run for so long was well: the next failure is a first one.
 _WELL_SECONDS: Final = 60.0
 # How long processes may take to end when they are told to; then they are killed.
@@ -81,7 +85,7 @@ async def read_by_processes(
         source,
         place,
         partial(ControlServer, "127.0.0.1", 0, secret),
-        landers=processes,
+        assignment=Assignment(processes, gathering=_GATHERING_SECONDS),
         bounded=options.available_now,
         eager=False,
         on_resubscribe=options.on_resubscribe,

@@ -11,7 +11,6 @@ from fanout.core.cancellation import in_thread
 from fanout.core.error_text import text_of
 from fanout.core.opening import open_lineage
 from fanout.errors import FanOutError
-from fanout.landers.assignment import Assignment
 from fanout.landers.coordinator import Coordinator
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from fanout.core.opening import Opened
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe
+    from fanout.landers.assignment import Assignment
     from fanout.landers.channel import Channel
     from fanout.landers.control_server import ControlServer
     from fanout.landing.log.reading import LandingPlace
@@ -80,7 +80,7 @@ async def open_for_landers(
     place: LandingPlace,
     control: Callable[[Callable[[Channel], Awaitable[None]]], ControlServer],
     *,
-    landers: int,
+    assignment: Assignment,
     bounded: bool,
     eager: bool,
     min_records: int = 1,
@@ -97,7 +97,7 @@ async def open_for_landers(
             opened.connection,
             opened.progress,
             opened.lineage,
-            Assignment(landers),
+            assignment,
             bounded=bounded,
             eager=eager,
             min_records=min_records,

@@ -21,6 +21,7 @@ from fanout.errors import (
     SparkLostError,
     StreamStateError,
 )
+from fanout.landers.assignment import Assignment
 from fanout.landers.control_handshake import (
     SECRET_BYTES,
     driver_tls,
@@ -240,7 +241,7 @@ class LandersStream:
                 self._source,
                 self._place,
                 control,
-                landers=self._landers,
+                assignment=Assignment(self._landers),
                 bounded=self._bounded,
                 eager=self._eager,
                 min_records=self._min_records,
