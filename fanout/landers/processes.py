@@ -114,12 +114,12 @@ async def read_by_processes(
             tasks.spawn(reading.run())
             started = _Processes(reading.coordinator, task)
             async with started.running(processes):
-                landers = _Landers(reading)
+                landers = _ByProcesses(reading)
                 yield landers, landers
 
 
 @final
-class _Landers:
+class _ByProcesses:
     """What the processes land, as a landing takes it."""
 
     def __init__(self, reading: LandersReading) -> None:
