@@ -24,6 +24,7 @@ from benchmarks import (
     decode_records,
     encode_records,
     land,
+    land_typed,
     latency,
     pictures,
     report,
@@ -77,7 +78,10 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
             consume_share.run, partial(consume_share.run, 1, {1024: 50_000}, (1, 4))
         ),
     },
-    "land": {"kinesis": Scenario(land.run, partial(land.run, 1, 256, 32 << 20))},
+    "land": {
+        "kinesis": Scenario(land.run, partial(land.run, 1, 256, 32 << 20)),
+        "kafka-typed": Scenario(land_typed.run, partial(land_typed.run, 1, 100_000, 8 << 20)),
+    },
     "latency": {
         "kinesis": Scenario(latency.run_kinesis, partial(latency.run_kinesis, 1, (1000,), 5)),
         "kafka": Scenario(
@@ -115,7 +119,8 @@ scenarios:
   consume  SubscribeToShard to Arrow through fanout.open, over real sockets from a server in
            another process, 1, 4 and 64 shards; the peer is an aioboto3 loop
   land     SubscribeToShard to Parquet files on the local disk and on moto's S3, 4 shards; the
-           peers are an aioboto3 loop with pyarrow and boto3, fanout.open, and obstore alone
+           peers are an aioboto3 loop with pyarrow and boto3, fanout.open, and obstore alone;
+           also with tables of Delta and Iceberg, and by two processes
   latency  from the put of a record to the consumer, at 10, 1,000 and 20,000 records a second; the
            peer is an aioboto3 loop
   scale    SubscribeToShard to the segments of batches, in one process and by 1, 2 and 4 landers, 4
@@ -144,9 +149,11 @@ scenario with --source kafka-share, on the real broker, 4 partitions:
   consume  a topic through a share group to Arrow, with 1, 2, 4 and 8 consumers; the peer is a loop
            over one ShareConsumer of confluent-kafka
 
-scenario with --source kafka-typed, on the real broker, 4 partitions:
+scenarios with --source kafka-typed, on the real broker, 4 partitions:
   consume  a topic of Avro to columns through fanout.open; the peers are fanout.open without a
            decoder, and confluent-kafka with fastavro and from_pylist
+  land     a topic of Avro to a table of Delta; the peer is confluent-kafka with fastavro and
+           write_deltalake
 
 scenarios that write to the real broker, 4 partitions:
   sink     batches of 50,000 and 5,000 records to a topic, exactly once and at least once; the

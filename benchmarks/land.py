@@ -3,7 +3,8 @@
 The peer is a plain loop: aioboto3, then pyarrow, and for S3 boto3's `upload_file`. Both write files
 of the same size with the same compression; ours are flushed to the disk, and entries name them.
 Two more contenders show what is left to gain: `fanout.open` without files, and obstore alone, which
-uploads the files of a landing.
+uploads the files of a landing. Others show what a landing costs that is a table of Delta, or of
+Iceberg with a catalog in SQLite, and one by two processes.
 
 The clock of a run starts when its first file is durable, so that every file counts as a whole. The
 S3 is moto's, in a process that is started anew for each run.
@@ -12,9 +13,10 @@ S3 is moto's, in a process that is started anew for each run.
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,14 +35,15 @@ from benchmarks.turns import take_turns
 from fanout.testing.s3_clients import BUCKET
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from benchmarks.harness import Counted, Measurement
 
-__all__ = ("CONTENDERS", "Place", "land_by_fanout", "run")
+__all__ = ("CONTENDERS", "File", "Place", "land_by_fanout", "run")
 
 CONSUME = "fanout.open"
 LOCAL, LOCAL_LOOP = "land, local", "loop, local"
+DELTA, ICEBERG, PROCESSES = "land, local, Delta", "land, local, Iceberg", "land, local, 2 processes"
 S3, S3_LOOP, UPLOAD = "land, S3", "loop, S3", "obstore alone, S3"
 
 RECORD_BYTES: Final = 1024
@@ -74,7 +77,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class File:
     """A file that was written."""
 
     num_rows: int
@@ -85,7 +88,9 @@ def consume(place: Place) -> AsyncGenerator[pa.RecordBatch, None]:
     return read_by_fanout(place.port, SHARDS)
 
 
-async def land_by_fanout(place: Place) -> AsyncGenerator[_File, None]:
+async def land_by_fanout(
+    place: Place, table: str | None = None, processes: int = 1
+) -> AsyncGenerator[File, None]:
     """Land as a user of fanout does."""
     if place.endpoint is None:
         location, options = str(place.directory / "landing"), None
@@ -93,17 +98,30 @@ async def land_by_fanout(place: Place) -> AsyncGenerator[_File, None]:
         location = f"s3://{BUCKET}/landing"
         options = STORAGE_OPTIONS | {"endpoint": place.endpoint}
     async with fanout.land(
-        kinesis_source(place.port),
+        replace(kinesis_source(place.port), session=None, region=CREDENTIALS["region_name"]),
         location,
         max_bytes=place.file_bytes,
         compression=COMPRESSION,
         storage_options=options,
+        tables=() if table is None else (_table(table, place.directory),),
+        processes=processes,
     ) as landing:
         async for entry in landing:
-            yield _File(entry.rows)
+            yield File(entry.rows)
 
 
-async def land_by_hand(place: Place) -> AsyncGenerator[_File, None]:
+def _table(kind: str, directory: Path) -> fanout.DeltaTable | fanout.IcebergTable:
+    if kind == DELTA:
+        return fanout.DeltaTable()
+    catalog = {
+        "type": "sql",
+        "uri": f"sqlite:///{directory}/catalog.db",
+        "warehouse": f"file://{directory}/warehouse",
+    }
+    return fanout.IcebergTable(catalog="benchmark", table="db.orders", properties=catalog)
+
+
+async def land_by_hand(place: Place) -> AsyncGenerator[File, None]:
     """Write a file whenever enough was read. It keeps no positions, to its advantage."""
     s3 = boto3.client("s3", endpoint_url=place.endpoint, **CREDENTIALS) if place.endpoint else None
     batches: list[pa.RecordBatch] = []
@@ -121,22 +139,25 @@ async def land_by_hand(place: Place) -> AsyncGenerator[_File, None]:
             if s3 is not None:
                 s3.upload_file(str(path), BUCKET, path.name)
                 path.unlink()
-            yield _File(table.num_rows)
+            yield File(table.num_rows)
 
 
-async def upload_by_obstore(place: Place) -> AsyncGenerator[_File, None]:
+async def upload_by_obstore(place: Place) -> AsyncGenerator[File, None]:
     """Upload the files of a landing, one after the other."""
     assert place.endpoint is not None
     config: Any = STORAGE_OPTIONS | {"endpoint": place.endpoint}
     store: Any = S3Store(BUCKET, config=config, client_options={"allow_http": True})
     for path in sorted(place.landed.glob("landing/segments/*.parquet")):
         store.put(path.name, path)
-        yield _File(pq.read_metadata(path).num_rows)
+        yield File(pq.read_metadata(path).num_rows)
 
 
 CONTENDERS: Mapping[str, Callable[[Place], AsyncGenerator[Counted, None]]] = {
     CONSUME: consume,
     LOCAL: land_by_fanout,
+    DELTA: partial(land_by_fanout, table=DELTA),
+    ICEBERG: partial(land_by_fanout, table=ICEBERG),
+    PROCESSES: partial(land_by_fanout, processes=2),
     LOCAL_LOOP: land_by_hand,
     S3: land_by_fanout,
     S3_LOOP: land_by_hand,
@@ -144,13 +165,30 @@ CONTENDERS: Mapping[str, Callable[[Place], AsyncGenerator[Counted, None]]] = {
 }
 
 
-def run(rounds: int, events: int = EVENTS, file_bytes: int = FILE_BYTES) -> Report:
-    """Measure all contenders with records of 1 KB on 4 shards.
+RATIOS: Final = {
+    f"local/{RECORD_BYTES}/vs_loop": (LOCAL, LOCAL_LOOP),
+    f"local/{RECORD_BYTES}/vs_consume": (LOCAL, CONSUME),
+    f"delta/{RECORD_BYTES}/vs_no_table": (DELTA, LOCAL),
+    f"iceberg/{RECORD_BYTES}/vs_no_table": (ICEBERG, LOCAL),
+    f"processes/{RECORD_BYTES}/vs_one": (PROCESSES, LOCAL),
+    f"s3/{RECORD_BYTES}/vs_loop": (S3, S3_LOOP),
+    f"s3/{RECORD_BYTES}/vs_upload": (S3, UPLOAD),
+}
+
+
+def run(
+    rounds: int,
+    events: int = EVENTS,
+    file_bytes: int = FILE_BYTES,
+    names: Sequence[str] = tuple(CONTENDERS),
+) -> Report:
+    """Measure contenders with records of 1 KB on 4 shards.
 
     Args:
         rounds: How often each is run; the rate is the median.
         events: The events of all shards together.
         file_bytes: The most bytes of records in a file.
+        names: The contenders.
     """
     replay = Replay(RECORD_BYTES, events // SHARDS, SHARDS)
     with replay_server(replay) as port, tempfile.TemporaryDirectory() as landed:
@@ -159,7 +197,7 @@ def run(rounds: int, events: int = EVENTS, file_bytes: int = FILE_BYTES) -> Repo
             port=port, directory=directory, landed=directory, endpoint=None, file_bytes=file_bytes
         )
         run_apart(partial(_land, LOCAL, place, replay.records))
-        contenders = {name: partial(_measured, name, place, replay.records) for name in CONTENDERS}
+        contenders = {name: partial(_measured, name, place, replay.records) for name in names}
         readings = take_turns(f"land, {RECORD_BYTES} B", contenders, rounds)
     rows = {
         name: median_row(name, taken, record_bytes=RECORD_BYTES, shards=SHARDS)
@@ -167,10 +205,9 @@ def run(rounds: int, events: int = EVENTS, file_bytes: int = FILE_BYTES) -> Repo
     }
     rate = {name: row.records_per_second for name, row in rows.items()}
     ratios = {
-        f"land/local/{RECORD_BYTES}/vs_loop": rate[LOCAL] / rate[LOCAL_LOOP],
-        f"land/local/{RECORD_BYTES}/vs_consume": rate[LOCAL] / rate[CONSUME],
-        f"land/s3/{RECORD_BYTES}/vs_loop": rate[S3] / rate[S3_LOOP],
-        f"land/s3/{RECORD_BYTES}/vs_upload": rate[S3] / rate[UPLOAD],
+        f"land/{name}": rate[one] / rate[other]
+        for name, (one, other) in RATIOS.items()
+        if one in rate and other in rate
     }
     return Report(scenario="land", rows=list(rows.values()), ratios=ratios)
 
@@ -191,5 +228,7 @@ def _measured(name: str, place: Place, records: int) -> Measurement:
 
 
 def _land(name: str, place: Place, records: int) -> Measurement:
+    os.environ["AWS_ACCESS_KEY_ID"] = CREDENTIALS["aws_access_key_id"]
+    os.environ["AWS_SECRET_ACCESS_KEY"] = CREDENTIALS["aws_secret_access_key"]
     wanted = int(records * (LOOP_SHARE if name in (LOCAL_LOOP, S3_LOOP) else SHARE))
     return asyncio.run(measure(CONTENDERS[name](place), wanted))

@@ -74,7 +74,8 @@ from fanout.errors import (
 )
 
 if TYPE_CHECKING:
-    from fanout.landing.lander import Landing, land
+    from fanout.landers.land import land
+    from fanout.landing.lander import Landing
     from fanout.landing.log.followed import LandedEntry, followed
     from fanout.landing.projections.delta import DeltaTable
     from fanout.landing.projections.iceberg import IcebergTable
@@ -159,7 +160,7 @@ __getattr__, _ = lazy_exports(
         "LandedEntry": "fanout.landing.log.followed",
         "Landing": "fanout.landing.lander",
         "followed": "fanout.landing.log.followed",
-        "land": "fanout.landing.lander",
+        "land": "fanout.landers.land",
     },
 )
 

@@ -43,7 +43,7 @@ _EXTRAS: Final = {
     "py4j": "spark",
     "pyiceberg": "iceberg",
     "pyspark": "spark",
-    "websockets": "spark",
+    "websockets": "processes",
     "werkzeug": "testing",
 }
 

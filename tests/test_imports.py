@@ -22,7 +22,7 @@ PACKAGE = ROOT / "fanout"
 
 # What each part of the library may import, itself included.
 MAY_IMPORT = {
-    "": {"_exports", "core", "landing", "errors"},
+    "": {"_exports", "core", "landers", "landing", "errors"},
     "_child_process": set(),
     "_exports": {"errors"},
     "_secret_variables": set(),

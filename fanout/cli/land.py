@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.core.statistics import TableStatistics
+    from fanout.kafka.cluster import Cluster
     from fanout.landing.lander import Landing
     from fanout.landing.log.followed import LandedEntry
 
@@ -165,6 +166,13 @@ def land(
             metavar="LOCATION",
         ),
     ] = None,
+    processes: Annotated[
+        int,
+        typer.Option(
+            help="How many processes of this machine read and write files, each with splits and "
+            "memory of its own."
+        ),
+    ] = 1,
     metrics_port: MetricsPort = None,
     json: Json = False,
 ) -> None:
@@ -194,7 +202,7 @@ def land(
     reading = (
         _kinesis(name, consumer, start, aws, **decoding)
         if service == "kinesis"
-        else _kafka(name, kafka, start, group, **decoding)
+        else _kafka(name, kafka.cluster(travels=processes > 1), start, group, **decoding)
     )
     options = {
         "compression": compression,
@@ -210,10 +218,11 @@ def land(
         "max_wait": max_wait,
         "max_records": max_records,
         "max_bytes": max_bytes,
+        "processes": processes,
     }
     with served_metrics(metrics_port) as watch:
         try:
-            landing = _land(reading, location, _Report(as_json=json), watch, **options)
+            landing = _land(reading, location, _Report(processes, as_json=json), watch, **options)
             behind = asyncio.run(landing)
         except asyncio.CancelledError:  # by a signal, before it had begun
             raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -228,7 +237,8 @@ def land(
 class _Report:
     """Print each entry, and count them."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, processes: int, *, as_json: bool) -> None:
+        self._processes = processes
         self._json = as_json
         self.entries = self.rows = self.bytes = 0
 
@@ -236,8 +246,8 @@ class _Report:
         self.entries += 1
         self.rows += entry.rows
         self.bytes += entry.bytes
-        lags = [one.lag for one in landing.statistics().splits.values() if one.lag is not None]
-        lag = max(lags, default=None)
+        now = landing.statistics()
+        lag = max((one.lag for one in now.splits.values() if one.lag is not None), default=None)
         if self._json:
             print_json(
                 {
@@ -247,9 +257,12 @@ class _Report:
                     "bytes": entry.bytes,
                     "lag": lag,
                 }
+                | ({"processes": len(now.landers)} if self._processes > 1 else {})
             )
             return
         behind = "" if lag is None else f", {lag:.1f} s behind"
+        if self._processes > 1:
+            behind += f", {len(now.landers)} of {self._processes} processes"
         files = ", ".join(entry.files) or "no file"
         typer.echo(f"{files}: {entry.rows:,} records, {entry.bytes / 1e6:,.1f} MB{behind}")
 
@@ -280,7 +293,7 @@ async def _land(
     **options: Any,
 ) -> list[TableStatistics]:
     """Land a source; return the tables that lack something in the end."""
-    from fanout.landing.lander import land as open_landing  # noqa: PLC0415 - for help
+    from fanout.landers.land import land as open_landing  # noqa: PLC0415 - for help
 
     opening = asyncio.current_task()
     assert opening is not None
@@ -326,12 +339,12 @@ def _kinesis(
 
 
 def _kafka(
-    topics: str, kafka: ClusterOptions, start: str | None, group: str | None, **decoding: Any
+    topics: str, cluster: Cluster, start: str | None, group: str | None, **decoding: Any
 ) -> Source:
     from fanout.kafka.reading.kafka_source import KafkaSource  # noqa: PLC0415 - for help
 
     return KafkaSource(
-        cluster=kafka.cluster(),
+        cluster=cluster,
         topics=topics.split(","),
         start=_start(start, "earliest", "latest", "committed"),
         group_id=group,

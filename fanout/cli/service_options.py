@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fanout.decoding.decoder import Decoder
+    from fanout.kafka.client_properties import ClientProperties
     from fanout.kafka.cluster import Cluster
+    from fanout.kafka.security import Security
     from fanout.kinesis.options import KinesisOptions
     from fanout.kinesis.queue.options import QueueOptions
     from fanout.kinesis.source import KinesisSource
@@ -183,30 +185,41 @@ class ClusterOptions:
         ),
     ] = 10.0
 
-    def cluster(self) -> Cluster:
-        """Return the cluster that the options, the environment and the file describe. It blocks."""
-        # Help and usage errors do not load Kafka's library.
-        from fanout.kafka.client_properties import (  # noqa: PLC0415
-            read_client_properties,
-        )
-        from fanout.kafka.cluster import Cluster  # noqa: PLC0415
+    def cluster(self, *, travels: bool = False) -> Cluster:
+        """Return the cluster that the options, the environment and the file describe. It blocks.
 
-        given = {name: value for name in _SECURITY if (value := getattr(self, name)) is not None}
-        properties = read_client_properties(
-            self.command_config,
-            servers=self.bootstrap_servers,
-            insecure=self.insecure,
-            options=given,
-            secrets=secrets_of_environment(),
-        )
+        One that `travels` to other processes reads its security again there, with the secrets.
+        """
+        from fanout.kafka.cluster import Cluster  # noqa: PLC0415 - it loads Kafka's library
+
+        properties = self._properties()
         if properties.bootstrap_servers is None:
             raise OptionError(
                 "pass --bootstrap-servers, or set bootstrap.servers in the file of --command-config"
             )
         return Cluster(
             properties.bootstrap_servers,
-            security=properties.security,
+            security=self.security if travels else properties.security,
             connect_timeout=self.connect_timeout,
+        )
+
+    def security(self) -> Security:
+        """Return the security that the options, the environment and the file describe."""
+        return self._properties().security
+
+    def _properties(self) -> ClientProperties:
+        # Help and usage errors do not load Kafka's library.
+        from fanout.kafka.client_properties import (  # noqa: PLC0415
+            read_client_properties,
+        )
+
+        given = {name: value for name in _SECURITY if (value := getattr(self, name)) is not None}
+        return read_client_properties(
+            self.command_config,
+            servers=self.bootstrap_servers,
+            insecure=self.insecure,
+            options=given,
+            secrets=secrets_of_environment(),
         )
 
 

@@ -203,7 +203,7 @@ class LendingStatistics:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanderStatistics:
-    """One connected lander: a Spark task that reads some of the splits.
+    """One connected lander: a Spark task, or another process, that reads some of the splits.
 
     Args:
         lander: Its number.

@@ -362,7 +362,7 @@ class Parsers:
     def _is_exact(self, found: pa.StructArray, payloads: pa.BinaryArray) -> Mask:
         """Return which messages have all that is in their payloads, and nothing else."""
         sizes = self._columns.lengths(found)
-        is_exact = sizes & (_DOUBT - 1) == pc.binary_length(payloads).to_numpy()
+        is_exact: Mask = sizes & (_DOUBT - 1) == pc.binary_length(payloads).to_numpy()
         doubtful = np.flatnonzero(is_exact & (sizes >= _DOUBT))
         if len(doubtful):
             rows = pa.array(doubtful)

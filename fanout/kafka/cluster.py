@@ -123,7 +123,7 @@ class Cluster:
             return self
         if secrets := [name for name in _SECRETS if getattr(security, name) is not None]:
             raise OptionError(
-                f"security holds {' and '.join(secrets)}, which is not sent to Spark's workers: "
+                f"security holds {' and '.join(secrets)}, which is not sent to other processes: "
                 f"pass a function that returns it, like security=lambda: Security(..., "
                 f"password=os.environ['KAFKA_PASSWORD']), which is called where it is used"
             )

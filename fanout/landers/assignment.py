@@ -80,11 +80,12 @@ class Assignment:
     A split keeps its lander. It moves when a lander has come, which then gets its share, and when
     its own lander was overloaded for a minute. A move makes two landers clearly more alike, so the
     same rates never take it back. The first assignment waits for the landers that are expected, for
-    seconds.
+    `gathering` seconds from the first on.
     """
 
-    def __init__(self, landers: int = 1) -> None:
+    def __init__(self, landers: int = 1, *, gathering: float = _GATHERING) -> None:
         self._expected = landers
+        self._gathering = gathering
         self._first_came: float | None = None
         self._known: set[int] | None = None
         self._comers: set[int] = set()
@@ -120,7 +121,7 @@ class Assignment:
         """Return whether the first assignment need not wait any longer."""
         if self._known is None and landers:
             self._first_came = now if self._first_came is None else self._first_came
-            patience = _GATHERING + self._expected * LANDERS_APART
+            patience = self._gathering + self._expected * LANDERS_APART
             return len(landers) >= self._expected or now - self._first_came >= patience
         return self._known is not None
 

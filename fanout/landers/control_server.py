@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast, final
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from fanout.core.cancellation import finished
+from fanout.core.cancellation import TaskScope, finished
 from fanout.core.error_text import text_of
 from fanout.errors import SetupError
 from fanout.landers.channel import ChannelClosedError
@@ -180,7 +180,7 @@ class ControlServer:
             self._listener = await _listener(*self._wanted)
             stack.callback(self._listener.close)
             self.address = self._listener.getsockname()[:2]
-            self._group = await stack.enter_async_context(asyncio.TaskGroup())
+            self._scope = await stack.enter_async_context(TaskScope())
             server = await serve(
                 self._connected,
                 sock=self._listener,
@@ -234,7 +234,7 @@ class ControlServer:
         """Serve in a task of the context's group, so that its error ends the context."""
         serving = self._serve_until_closed(channel)
         try:
-            task = self._group.create_task(serving)
+            task = self._scope.spawn(serving)
         except RuntimeError:  # the group is ending
             serving.close()
             return

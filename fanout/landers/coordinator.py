@@ -38,7 +38,13 @@ from fanout.landers.messages import (
     encode,
     from_lander,
 )
-from fanout.landers.session import SILENCE, BatchMinimum, LanderSession, OrphanSweeper
+from fanout.landers.session import (
+    SILENCE,
+    BatchMinimum,
+    LanderSession,
+    OrphanSweeper,
+    TakenIn,
+)
 from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import LandedBatch
 
@@ -109,7 +115,7 @@ class Coordinator:
         self._begun: set[int] = set()  # landers that have read in this run
         self._time = asyncio.get_running_loop().time
         self._epochs = 0
-        self._landed: deque[tuple[LanderSession, SegmentFile]] = deque()
+        self._landed: deque[TakenIn] = deque()
         self._landed_since = 0.0
         self.orphans = OrphanSweeper()
         self._counters = Counters()
@@ -117,6 +123,7 @@ class Coordinator:
         self._changed = asyncio.Event()
         self._failed = False
         self._stopping = False
+        self._finishing = False
         self._closed = False
 
     async def run(self) -> None:
@@ -194,6 +201,15 @@ class Coordinator:
         self._stopping = True
         self._changed.set()
 
+    def finish(self) -> None:
+        """Read no more: the stream is finished when all that was read has landed."""
+        self._finishing = True
+        for session in self._sessions.values():
+            if asked := session.splits - session.releasing:
+                session.releasing |= asked
+                session.tell(Release(tuple(sorted(asked))))
+        self._changed.set()
+
     def statistics(self) -> Statistics:
         """Return the counters of the stream, its splits and its landers; in any thread."""
         sessions = sorted(self._sessions.values(), key=lambda session: session.lander)
@@ -251,8 +267,9 @@ class Coordinator:
 
     @property
     def _finished(self) -> bool:
-        """Whether a bounded run has read what it wanted to."""
-        return self._bounded and self._progress.caught_up
+        """Whether a run has read what it wanted to."""
+        released = self._finishing and not self._owners
+        return released or (self._bounded and self._progress.caught_up)
 
     def _take(self) -> LandedBatch:
         taken = tuple(self._landed)
@@ -264,7 +281,7 @@ class Coordinator:
                 session.tell(Credit(1))
         watermarks = self._progress.watermarks
         return LandedBatch(
-            tuple(file for _, file in taken),
+            tuple(file for _, files in taken for file in files),
             self._progress.delivered(),
             None if watermarks is None else watermarks.stream,
         )
@@ -290,7 +307,7 @@ class Coordinator:
 
     def _assign(self) -> None:
         """Give every split that may be read to a lander; move some where that is unfair."""
-        if self._failed or self._closed:
+        if self._failed or self._closed or self._finishing:
             return
         now = self._time()
         waiting = [
@@ -380,6 +397,7 @@ class Coordinator:
                         self._free(session, split_id)
                         self._delays.moved(split_id, self._time())
                 self._assign()
+                self._changed.set()
             case Report():
                 self._take_report(session, message)
             case Failed():
@@ -428,30 +446,31 @@ class Coordinator:
                 raise MessageError(f"{session} has landed {piece.split}, which is not its split")
             if to_wire(self._progress[piece.split].delivered) != piece.after:
                 raise MessageError(f"{session} has landed {piece.split} from another position")
-        rows = 0 if message.segment is None else message.segment.rows
+        rows = sum(file.rows for file in message.files)
         if sum(piece.records for piece in message.pieces) != rows:
             raise MessageError(f"{session} has not said which splits its {rows} records are of")
         session.seq += 1
         self._failures.pop(session.lander, None)
-        if message.segment is not None:
-            self._keep(session, message.segment)
+        if message.files:
+            self._keep(session, message.files)
         for piece in message.pieces:
             self._advance(session, piece)
         if any(piece.ended for piece in message.pieces):
             self._assign()
         self._changed.set()
 
-    def _keep(self, session: LanderSession, segment: SegmentFile) -> None:
-        """Keep a segment for the next batch."""
+    def _keep(self, session: LanderSession, files: tuple[SegmentFile, ...]) -> None:
+        """Keep the files of a segment for the next batch."""
         if not self._landed:
             self._landed_since = self._time()
-        self._landed.append((session, segment))
+        rows = sum(file.rows for file in files)
+        self._landed.append((session, files))
         session.segments += 1
-        session.held = max(0, session.held - segment.rows)
+        session.held = max(0, session.held - rows)
         if self._minimum is not None:
             self._minimum.answered(session)
-        session.last_segment = segment.name
-        self._progress.count(segment.rows, segment.size)
+        session.last_segment = files[-1].name
+        self._progress.count(rows, sum(file.size for file in files))
 
     def _advance(self, session: LanderSession, piece: Piece) -> None:
         if piece.ended:
@@ -496,8 +515,8 @@ class Coordinator:
         if failures >= _FAILURES:
             failure = SetupError(
                 f"lander {lander} has failed {failures} times in a row and has landed nothing: "
-                f"{text_of(error)}; mend that on its executor, whose log says more, and start the "
-                f"query again on the same checkpoint"
+                f"{text_of(error)}; mend that where it ran, where the log says more, and start "
+                f"again at the same place"
             )
             failure.__cause__ = error
             self.fail(failure)

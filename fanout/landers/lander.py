@@ -42,8 +42,9 @@ from fanout.landers.messages import (
     encode,
     from_coordinator,
 )
+from fanout.landing.segments.partitions import publish_segment
 from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller
-from fanout.landing.segments.segments import Filled, publish
+from fanout.landing.segments.segments import Filled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -54,7 +55,13 @@ if TYPE_CHECKING:
     from fanout.core.statistics import SplitStatistics
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, FromLander
-    from fanout.landing.segments.segments import SegmentFile, SegmentLog, SplitPart
+    from fanout.landing.segments.partitions import PartitionField
+    from fanout.landing.segments.segments import (
+        OpenSegment,
+        SegmentFile,
+        SegmentLog,
+        SplitPart,
+    )
     from fanout.landing.storage.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -91,6 +98,7 @@ class Lander:
         *,
         max_wait: float,
         bounded: bool = False,
+        partitions: tuple[PartitionField, ...] = (),
         random: Random | None = None,
     ) -> None:
         self._channel = channel
@@ -116,6 +124,7 @@ class Lander:
             self._stream, segments, max_wait=max_wait, bounded=False, eager=False
         )
         self._bounded = bounded
+        self._partitions = partitions
         self._landed: dict[str, Piece] = {}  # what was told of each split last
         self._landed_at = 0.0
         self._seq = 0
@@ -213,9 +222,9 @@ class Lander:
                     case Filled(segment, positions):
                         # Before the filler drains more.
                         moved = self._moved_with(segment.parts, positions)
-                        file = await in_thread(partial(publish, self._storage, segment))
+                        files = await in_thread(partial(self._publish, segment))
                         self._credit -= 1
-                        await self._tell(file, moved)
+                        await self._tell(files, moved)
                     case NoRecords():
                         await self._tell_without_records()
                     case _:
@@ -227,6 +236,9 @@ class Lander:
             log.warning("landing ends: %s", text_of(error))
             with suppress(ChannelClosedError):
                 await self._send(Failed(ErrorWire.with_cause(error)))
+
+    def _publish(self, segment: OpenSegment) -> tuple[SegmentFile, ...]:
+        return publish_segment(self._storage, segment, self._partitions)
 
     async def _until_credited(self) -> None:
         """Wait for credit, and tell meanwhile of splits of which no records wait for it."""
@@ -307,12 +319,12 @@ class Lander:
     async def _tell_without_records(self) -> None:
         moved = self._moved_without_records()
         if moved and self._is_due(moved):
-            await self._tell(None, moved)
+            await self._tell((), moved)
 
-    async def _tell(self, file: SegmentFile | None, moved: tuple[Piece, ...]) -> None:
+    async def _tell(self, files: tuple[SegmentFile, ...], moved: tuple[Piece, ...]) -> None:
         if any(piece.ended for piece in moved):
             await self._send_report()  # the coordinator hears no more of them
-        await self._send(Landed(self._seq, file, moved))
+        await self._send(Landed(self._seq, files, moved))
         self._seq += 1
         self._landed_at = asyncio.get_running_loop().time()
         for piece in moved:

@@ -52,7 +52,8 @@ class Landed(msgspec.Struct, frozen=True, tag="landed", forbid_unknown_fields=Tr
     """Records are durable, or splits have moved on without records."""
 
     seq: _Count  # how many such messages came before in this session
-    segment: SegmentFile | None  # the records; None where there are none
+    # The records; one file where the landing has one directory, and none where there are none.
+    files: tuple[SegmentFile, ...]
     pieces: tuple[Piece, ...]  # the splits that have moved on
 
 

@@ -31,6 +31,10 @@ TakeIn: TypeAlias = "Callable[[LanderSession, object], None]"
 """Takes a message of a session in; MessageError ends the session."""
 
 
+TakenIn: TypeAlias = "tuple[LanderSession, tuple[SegmentFile, ...]]"
+"""The files of a segment, and the session that has landed it."""
+
+
 @final
 class LanderSession:
     """The splits of a lander, what it has told, and the messages to it."""
@@ -145,17 +149,21 @@ class OrphanSweeper:
         last = dict(self._last)  # this is another thread
         if not last:
             return
-        for file in storage.list(SEGMENTS):
-            place = session_of(file.name)
+        for name in storage.walk(SEGMENTS):
+            file = _file(name)
+            place = session_of(file)
             if place is None or place[0] != run or place[1] not in last:
                 continue
-            name = f"{SEGMENTS}/{file.name}"
-            if name > last[place[1]]:
+            if file > _file(last[place[1]]):
                 storage.delete(name)
         for path in storage.scratch().iterdir():
-            place = session_of(path.name)
+            place = session_of(path.name[path.name.find("run-") :])  # a date may be before it
             if place is not None and place[0] == run and place[1] in last:
                 path.unlink(missing_ok=True)
+
+
+def _file(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 @final
@@ -175,7 +183,7 @@ class BatchMinimum:
     def to_ask(
         self,
         sessions: Iterable[LanderSession],
-        landed: Collection[tuple[LanderSession, SegmentFile]],
+        landed: Collection[TakenIn],
     ) -> tuple[LanderSession, ...]:
         """Return the landers that are to land now what they hold.
 
@@ -189,7 +197,7 @@ class BatchMinimum:
             self._asked = holding
         return tuple(self._asked)
 
-    def is_met(self, landed: Collection[tuple[LanderSession, SegmentFile]]) -> bool:
+    def is_met(self, landed: Collection[TakenIn]) -> bool:
         """Return whether a batch takes what has landed, after `to_ask`."""
         return bool(landed) and (not self._asked or self._enough(landed))
 
@@ -201,5 +209,5 @@ class BatchMinimum:
         """Begin anew: a batch has taken what had landed."""
         self._asked.clear()
 
-    def _enough(self, landed: Iterable[tuple[LanderSession, SegmentFile]]) -> bool:
-        return sum(file.rows for _, file in landed) >= self._records
+    def _enough(self, landed: Iterable[TakenIn]) -> bool:
+        return sum(file.rows for _, files in landed for file in files) >= self._records

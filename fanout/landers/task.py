@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Connection, Source
     from fanout.landing.log.reading import BatchLimits
+    from fanout.landing.segments.partitions import PartitionField
     from fanout.landing.storage.storage import Storage
 
 Serve: TypeAlias = Callable[[Channel, int], Awaitable[bool]]
@@ -64,6 +65,7 @@ class LanderTask:
     limits: BatchLimits  # how large a segment becomes, and how long its first record waits
     available_now: bool  # whether what is there at the start is read alone
     compression: str | None = None  # as Parquet names it; None for segments that are read once
+    partitions: tuple[PartitionField, ...] = ()  # the directories into which files are put
     address: tuple[str, int]  # the host and port of the coordinator
     secret: bytes = field(repr=False)  # the query's
     certificate: str | None = None  # the query's, for a channel over TLS
@@ -134,6 +136,7 @@ class LanderTask:
             segments,
             max_wait=self.limits.max_wait,
             bounded=self.available_now,
+            partitions=self.partitions,
         )
         return await lander.run()
 

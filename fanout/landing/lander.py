@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.cancellation import TaskScope, in_thread
 from fanout.core.error_text import text_of
-from fanout.core.membership import refuse_group
-from fanout.core.opening import ResumePoint, open_stored, resolve_start
-from fanout.core.option_checks import at_least_one, number, one_of
-from fanout.core.sentence import Option
+from fanout.core.opening import ResumePoint, resolve_start
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.log.columns import (
@@ -37,14 +34,10 @@ from fanout.landing.retention import (
     sweep_files_of_landers,
     sweep_orphans,
 )
-from fanout.landing.segments.bad_records import (
-    BadRecordFiles,
-    check_bad_records,
-    keeping_bad_records,
-)
-from fanout.landing.segments.partitions import partition_fields, publish_partitions
-from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller
-from fanout.landing.segments.segments import Filled, LandedBatch, SegmentLog, publish
+from fanout.landing.segments.bad_records import BadRecordFiles
+from fanout.landing.segments.partitions import publish_segment
+from fanout.landing.segments.segment_filler import NoRecords
+from fanout.landing.segments.segments import Filled, LandedBatch
 from fanout.landing.spark_log import SparkLog
 from fanout.landing.storage.opening import open_storage
 
@@ -53,14 +46,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from fanout.core.checkpoint import Checkpoint
-    from fanout.core.fan_out import FanOut
-    from fanout.core.source import Source
-    from fanout.core.statistics import OnResubscribe, Statistics
+    from fanout.core.source import Capabilities, Source
+    from fanout.core.statistics import Statistics
     from fanout.landing.claims import Ownership
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.projections.table_projection import Projection, TableOption
     from fanout.landing.segments.partitions import PartitionField
-    from fanout.landing.segments.segments import OpenSegment, SegmentFile
     from fanout.landing.storage.storage import Storage
 
 _LOG: Final = logging.getLogger(__name__)
@@ -74,7 +65,6 @@ _WAIT_FOR_LOCK: Final = 5.0
 # subscription from each other every 5 s.
 _CLAIM_SECONDS: Final = 5.0
 KEEP_FOR_READERS: Final = timedelta(days=7)
-_COMPRESSIONS: Final = ("zstd", "snappy", "lz4", "gzip", "none")
 
 
 @final
@@ -231,7 +221,7 @@ class Landing:
             segment, watermark = taken.segment, taken.segment.watermark
             if self._bad is not None:
                 bad = self._bad.publish(segment, number)
-            files = self._publish_good(segment)
+            files = publish_segment(self._storage, segment, self._partitions)
         entry = BatchEntry(number, "", files, taken.positions, watermark, bad=bad)
         try:
             self._log.write(entry)
@@ -240,14 +230,6 @@ class Landing:
             raise
         self._after(entry)
         return entry
-
-    def _publish_good(self, segment: OpenSegment) -> tuple[SegmentFile, ...]:
-        if not segment.good:
-            segment.discard()
-            return ()
-        if self._partitions:
-            return publish_partitions(self._storage, segment, self._partitions)
-        return (publish(self._storage, segment),)
 
     def _after(self, entry: BatchEntry) -> None:
         """Show others an entry that was written, and delete what is too old."""
@@ -287,135 +269,6 @@ class Landing:
             await in_thread(lambda: self._log.write(entry))
             await in_thread(lambda: self._after(entry))
             await self._stream.acknowledge(positions)
-
-
-@asynccontextmanager
-async def land(
-    source: Source,
-    location: str,
-    *,
-    max_records: int = 5_000_000,
-    max_bytes: int = 128 * 1024 * 1024,
-    max_wait: float = 60.0,
-    compression: str = "zstd",
-    partition_by: str | Sequence[str] = (),
-    partition_by_date: str | None = None,
-    keep: timedelta | None = None,
-    keep_for_readers: timedelta = KEEP_FOR_READERS,
-    storage_options: Mapping[str, str] | None = None,
-    spark_log: bool = True,
-    tables: Sequence[TableOption] = (),
-    bad_records: str | None = None,
-    new_columns: str = "add",
-    available_now: bool = False,
-    on_resubscribe: OnResubscribe | None = None,
-    group: None = None,
-) -> AsyncIterator[Landing]:
-    """Land a source in Parquet files on a disk or in a bucket, exactly once.
-
-    The records are in `LOCATION/segments/*.parquet`; entries beside them say which files were
-    landed, in which order, and up to which positions. A run continues after the newest entry, so
-    that every record is in one entry, and in one only. A file that a killed run named in no entry
-    is deleted before the next run writes one. Of two runs on one location the newer one goes on.
-
-    Args:
-        source: The source, for example a `KinesisSource`; a share group is refused.
-        location: A directory, or a URI such as `s3://lake/orders`, `gs://lake/orders` or
-            `abfss://lake@account.dfs.core.windows.net/orders`. It belongs to the landing.
-        max_records: The most records in a file.
-        max_bytes: The most bytes of records in a file, before they are compressed.
-        max_wait: The most seconds from the first record of a file until it is written.
-        compression: Of the Parquet files: zstd, snappy, lz4, gzip or none.
-        partition_by: What directories are made of: columns with texts, integers, booleans or dates,
-            and `day(COLUMN)` or `hour(COLUMN)` of times in UTC. `["country", "day(at)"]` puts files
-            into `segments/country=DE/at_day=2026-11-22/`.
-        partition_by_date: A column with times, such as `"approximateArrivalTimestamp"` of Kinesis
-            and `"timestamp"` of Kafka: files are in `segments/date=2026-11-22/` then, by the date
-            in UTC. None for one directory.
-        keep: Delete entries and files that were written longer ago; None keeps them for ever.
-        keep_for_readers: How long after its last commit a named reader, which is a query of
-            `format("fanout")`, keeps entries that are older than `keep` and that it has not read.
-        storage_options: Settings of the object store by obstore's names, such as `endpoint` and
-            `region`. Credentials are found as the service's SDK finds them.
-        spark_log: Keep the log by which Spark reads the files without fanout. It has a line for
-            each file, in memory too. With False a landing that has none gets none.
-        tables: Tables that name the files: each a `DeltaTable` or an `IcebergTable`. They have an
-            entry when it is yielded. One that fails stays behind and is tried again; its
-            `Statistics.tables` says so, and no file is deleted meanwhile.
-        bad_records: A location, as that of the landing, for records that `decode` fails for: below
-            it is a directory of this landing, with Parquet files of the records as they came and
-            the reason. Each is in one file once. None leaves them to `on_bad_record`.
-        new_columns: What becomes of columns that the records did not have when the landing was
-            started: `"add"` lands them, and records from before have null there; `"ignore"` leaves
-            them out, and a decoder reads with the schema of before.
-        available_now: End when every split has once reached its newest record.
-        on_resubscribe: Called for each recoverable end of a subscription with the split, the
-            cause and the seconds until the next attempt.
-        group: A landing joins no group: anything but None is refused.
-
-    Yields:
-        The landing. Iterate it.
-
-    Raises:
-        OptionError: An option is malformed, or the source locks its records.
-        SetupError: A library or credentials are missing.
-        ServiceError: The source does not exist, or we may not read it.
-        CheckpointError: The location cannot be used, is another source's or a Spark query's; on a
-            local disk also if another process lands there.
-
-    Cancellation: subscriptions are closed before the block is left. Records that are in no entry
-    come again in the next run.
-    """
-    refuse_group(
-        group,
-        "a landing has one writer, and the positions of all splits; leave it out, or land several "
-        "sources, each at a place of its own",
-    )
-    one_of("compression", compression, *_COMPRESSIONS)
-    one_of("new_columns", new_columns, "add", "ignore")
-    _check_limits(max_records, max_bytes, max_wait, keep=keep, keep_for_readers=keep_for_readers)
-    partitions = partition_fields(source.schema, partition_by, partition_by_date)
-    if bad_records is not None:
-        check_bad_records(bad_records, location)
-        keeping_bad_records(source)  # it may refuse
-
-    @asynccontextmanager
-    async def reading(place: LandingPlace, source: Source) -> AsyncIterator[Reading]:
-        scratch = await in_thread(place.storage.scratch)
-        segments = SegmentLog(
-            scratch,
-            place.run,
-            source.schema,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            compression=compression,
-        )
-        async with open_stored(
-            source if place.bad is None else keeping_bad_records(source),
-            place.resume,
-            available_now=available_now,
-            on_resubscribe=on_resubscribe,
-        ) as stream:
-            _check_source(stream)
-            filler = SegmentFiller(
-                stream, segments, max_wait=max_wait, bounded=available_now, eager=False
-            )
-            yield stream, filler
-
-    async with open_landing(
-        source,
-        location,
-        reading,
-        new_columns=new_columns,
-        partitions=partitions,
-        keep=keep,
-        keep_for_readers=keep_for_readers,
-        storage_options=storage_options,
-        spark_log=spark_log,
-        tables=tables,
-        bad_records=bad_records,
-    ) as landing:
-        yield landing
 
 
 @asynccontextmanager
@@ -522,22 +375,10 @@ def _fence(storage: Storage, log: EntryLog, positions: Checkpoint) -> None:
     log.write(BatchEntry(log.next_number, "", (), positions, watermark))
 
 
-def _check_source(stream: FanOut) -> None:
-    if stream.capabilities.lending is not None:
+def check_not_lent(capabilities: Capabilities, source: str) -> None:
+    """Check that the service does not lend records, which have no positions to continue at."""
+    if capabilities.lending is not None:
         raise OptionError(
-            f"{stream.delivered.source} is read through a share group or a queue, which cannot be "
+            f"{source} is read through a share group or a queue, which cannot be "
             f"landed; land its topics with a KafkaSource, or its stream with a KinesisSource"
         )
-
-
-def _check_limits(
-    max_records: int, max_bytes: int, max_wait: float, **ages: timedelta | None
-) -> None:
-    for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
-        at_least_one(name, value)
-    if number("max_wait", max_wait) < 0:
-        raise OptionError(Option("max_wait", max_wait), " must not be negative")
-    for name, age in ages.items():
-        if age is not None and age <= timedelta():
-            out = "leave it out to keep files" if name == "keep" else "7 days is the default"
-            raise OptionError(Option(name), f"={age} must be longer than nothing; {out}")

@@ -23,12 +23,15 @@ FILE_BYTES = 4 << 20
 def test_each_peer_has_a_ratio_and_each_contender_a_row() -> None:
     report = run(rounds=1, events=24, file_bytes=FILE_BYTES)
     assert [row.name for row in report.rows] == list(CONTENDERS)
-    consumed, local, local_loop, s3, s3_loop, uploaded = (
+    consumed, local, delta, iceberg, processes, local_loop, s3, s3_loop, uploaded = (
         row.records_per_second for row in report.rows
     )
     assert report.ratios == {
         "land/local/1024/vs_loop": local / local_loop,
         "land/local/1024/vs_consume": local / consumed,
+        "land/delta/1024/vs_no_table": delta / local,
+        "land/iceberg/1024/vs_no_table": iceberg / local,
+        "land/processes/1024/vs_one": processes / local,
         "land/s3/1024/vs_loop": s3 / s3_loop,
         "land/s3/1024/vs_upload": s3 / uploaded,
     }

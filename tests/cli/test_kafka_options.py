@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle  # noqa: TID251 - as what is landed by several processes
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from fanout.cli.app import app
 from fanout.cli.service_options import ClusterOptions
+from fanout.errors import OptionError
 from tests.support.commands import fanout
 
 if TYPE_CHECKING:
@@ -322,3 +324,14 @@ def test_a_process_takes_the_options_from_the_environment(tmp_path: Path) -> Non
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("fanout share: --ca-file /nowhere.pem cannot be used")
+
+
+def test_a_cluster_travels_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", SECRET)
+    options = ClusterOptions(bootstrap_servers="broker:9092", username="ann")
+    with pytest.raises(OptionError, match="is not sent to other processes"):
+        pickle.dumps(options.cluster())
+    sent = pickle.dumps(options.cluster(travels=True))
+    assert SECRET.encode() not in sent
+    security = pickle.loads(sent).load_security()  # noqa: S301 - it was made here
+    assert (security.username, security.password) == ("ann", SECRET)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
+import pytest
 
 from tests.cli.test_land import landed
 from tests.support.groups import KAFKA_COMMANDS
@@ -16,6 +17,22 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = KAFKA_COMMANDS
+
+
+@pytest.mark.long
+def test_topics_of_kafka_by_two_processes(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+    topic = Topic(kafka_broker, partitions=4)
+    for partition in range(4):
+        topic.put(10, partition=partition)
+    command = [f"kafka://{topic.name}", str(tmp_path), "--group", "landers", "--processes", "2"]
+    servers = ["--bootstrap-servers", kafka_broker.bootstrap_servers]
+    assert landed(*command, *servers)[-1]["rows"] == 40
+    topic.put(2)
+    assert landed(*command, *servers)[-1]["rows"] == 2
+    found = pq.read_table(tmp_path / "segments").column("value").to_pylist()
+    assert sorted(map(int, found)) == [*range(42)]
+    files = tmp_path.rglob("run-000001*.parquet")
+    assert len({path.name.rpartition("-")[0] for path in files}) == 2
 
 
 def test_topics_of_kafka(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

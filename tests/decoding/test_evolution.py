@@ -354,7 +354,7 @@ def test_a_stored_schema_that_is_damaged_is_named(decode: Any, reader: str) -> N
     kind = OfKafka(decode).schema
     source: Any = OfKafka(decode)
     with pytest.raises(CheckpointError) as caught:
-        without_new_columns(source, LandedColumns(kind, by_date=False, reader=reader), "here")
+        without_new_columns(source, LandedColumns(kind, reader=reader), "here")
     assert str(caught.value) == (
         "here cannot be continued: the schema that it stores, to read with, is damaged; continue "
         "it with new_columns='add', or land to another location"

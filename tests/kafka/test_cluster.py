@@ -109,7 +109,7 @@ def test_a_function_that_returns_the_security_is_called_when_it_is_needed() -> N
 )
 def test_a_secret_is_sent_to_workers_only_as_a_function(secret: Security) -> None:
     with pytest.raises(
-        OptionError, match="is not sent to Spark's workers: pass a function"
+        OptionError, match="is not sent to other processes: pass a function"
     ) as caught:
         Cluster("broker", security=secret).for_workers()
     assert SECRET not in str(caught.value)

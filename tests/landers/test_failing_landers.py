@@ -67,8 +67,8 @@ async def test_a_lander_that_always_fails_ends_the_query(tmp_path: Path) -> None
             await rig.coordinator.next(1.0)
     assert str(caught.value) == (
         "lander 0 has failed 4 times in a row and has landed nothing: lander 0 failed: OSError: "
-        "[Errno 28] No space left on device; mend that on its executor, whose log says more, and "
-        "start the query again on the same checkpoint"
+        "[Errno 28] No space left on device; mend that where it ran, where the log says more, and "
+        "start again at the same place"
     )
     assert caught.value.__cause__ is FULL
 
@@ -82,7 +82,7 @@ async def test_a_lander_that_lands_something_between_begins_anew(tmp_path: Path)
             await until(lambda: "a" in rig.coordinator._owners)
             after = Horizon() if attempt == 1 else Cursor(attempt - 1)
             moved = Piece("a", to_wire(after), to_wire(Cursor(attempt)))
-            await lander.send(encode(Landed(0, None, (moved,))))
+            await lander.send(encode(Landed(0, (), (moved,))))
             await until(partial(is_at, rig, attempt))
         fails(rig, 3)
         assert rig.coordinator.failure is None

@@ -117,7 +117,7 @@ async def test_the_ends_of_many_splits_in_one_message_are_one_assignment(
             Piece(id_, at, at, ended=True, children=(SplitWire(f"{id_}1", (id_,)),))
             for id_ in "abc"
         )
-        rig.coordinator._take_landed(rig.coordinator._sessions[0], Landed(0, None, ended))
+        rig.coordinator._take_landed(rig.coordinator._sessions[0], Landed(0, (), ended))
         assert len(planned) == 1
 
 
@@ -293,7 +293,7 @@ async def test_a_message_of_a_session_that_is_over_counts_for_nothing(tmp_path: 
         rig.start(0)  # a newer attempt
         await until(lambda: rig.coordinator._sessions[0].attempt == 2)
         piece = Piece("a", to_wire(Cursor(10)), to_wire(Cursor(12)))
-        stale.other._messages.put_nowait(encode(Landed(1, None, (piece,))))
+        stale.other._messages.put_nowait(encode(Landed(1, (), (piece,))))
         await asyncio.sleep(0.01)
         assert position_of(rig, "a") == Cursor(10)
 
@@ -301,10 +301,10 @@ async def test_a_message_of_a_session_that_is_over_counts_for_nothing(tmp_path: 
 @pytest.mark.parametrize(
     "message",
     [
-        Landed(7, None, ()),
-        Landed(0, None, (Piece("a", to_wire(Cursor(3)), to_wire(Cursor(5))),)),
-        Landed(0, None, (Piece("z", to_wire(Horizon()), to_wire(Cursor(5))),)),
-        Landed(0, None, (Piece("a", to_wire(Horizon()), to_wire(Cursor(5)), records=5),)),
+        Landed(7, (), ()),
+        Landed(0, (), (Piece("a", to_wire(Cursor(3)), to_wire(Cursor(5))),)),
+        Landed(0, (), (Piece("z", to_wire(Horizon()), to_wire(Cursor(5))),)),
+        Landed(0, (), (Piece("a", to_wire(Horizon()), to_wire(Cursor(5)), records=5),)),
     ],
     ids=["another number", "another position", "another split", "records without a segment"],
 )

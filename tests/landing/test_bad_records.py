@@ -13,7 +13,7 @@ import pytest
 from fanout.core.user_decode import KEPT
 from fanout.decoding import Json
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.lander import land
+from fanout.landers.land import land
 from fanout.landing.log.entries import EntryLog, read_entry
 from fanout.landing.segments.bad_records import BadRecordFiles
 from fanout.landing.storage.local_storage import LocalFiles

@@ -15,8 +15,8 @@ import pytest
 
 from fanout.errors import CheckpointError
 from fanout.kinesis import KinesisSource
+from fanout.landers.land import land
 from fanout.landing import lander
-from fanout.landing.lander import land
 from fanout.landing.log.followed import followed
 from fanout.landing.retention import Retention
 from fanout.landing.storage.opening import open_storage

@@ -13,8 +13,8 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError, OptionError, SplitFailedError
+from fanout.landers.land import land
 from fanout.landing import lander
-from fanout.landing.lander import land
 from fanout.landing.log.entries import BatchEntry, EntryLog, encode_entry, entry_name
 from fanout.landing.log.followed import followed
 from fanout.landing.retention import Retention

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.core.positions import Cursor
+from fanout.landers.land import land
 from fanout.landing.claims import ThisProcess
-from fanout.landing.lander import land
 from fanout.landing.log.followed import followed
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import running_loop

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.errors import CheckpointError, OptionError
+from fanout.landers.land import land
 from fanout.landing import retention
-from fanout.landing.lander import land
 from fanout.landing.log.entries import batch_ids
 from fanout.landing.retention import (
     NamedReader,

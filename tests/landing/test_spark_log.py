@@ -15,9 +15,9 @@ import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError
+from fanout.landers.land import land
 from fanout.landing import spark_log
 from fanout.landing.claims import ThisProcess, claim
-from fanout.landing.lander import land
 from fanout.landing.log.entries import BatchEntry, EntryLog
 from fanout.landing.retention import Retention
 from fanout.landing.segments.segments import SegmentFile

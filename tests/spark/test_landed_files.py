@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.errors import SetupError
-from fanout.landing.lander import land
+from fanout.landers.land import land
 from fanout.landing.retention import Retention
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, final
 if TYPE_CHECKING:
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.opening import ResumePoint
-    from fanout.core.statistics import Statistics
+    from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landing.segments.bad_records import BadRecordFiles
+    from fanout.landing.segments.partitions import PartitionField
     from fanout.landing.segments.segment_filler import FillResult
     from fanout.landing.segments.segments import LandedBatch
     from fanout.landing.storage.storage import Storage
@@ -70,3 +71,15 @@ class BatchLimits:
             max_records=max(1, self.max_records // landers),
             max_bytes=max(1, self.max_bytes // landers),
         )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReadingOptions:
+    """How a landing reads its source."""
+
+    limits: BatchLimits
+    compression: str  # of its files, as Parquet names it
+    partitions: tuple[PartitionField, ...]  # the directories into which files are put
+    available_now: bool  # whether what is there at the start is read alone
+    on_resubscribe: OnResubscribe | None

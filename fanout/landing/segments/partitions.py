@@ -14,7 +14,13 @@ import pyarrow.parquet as pq
 
 from fanout.core.sentence import Option
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.segments.segments import SEGMENTS, SegmentFile, publish_errors, write_options
+from fanout.landing.segments.segments import (
+    SEGMENTS,
+    SegmentFile,
+    publish,
+    publish_errors,
+    write_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -155,6 +161,18 @@ def escaped(text: str) -> str:
 def unescaped(text: str) -> str:
     """Return the text that the name of a directory has."""
     return _CODE.sub(lambda match: chr(int(match[1], 16)), text)
+
+
+def publish_segment(
+    storage: Storage, segment: OpenSegment, fields: Sequence[PartitionField]
+) -> tuple[SegmentFile, ...]:
+    """Seal a segment and publish its good records, as `publish_partitions` does; it blocks."""
+    if not segment.good:
+        segment.discard()
+        return ()
+    if fields:
+        return publish_partitions(storage, segment, fields)
+    return (publish(storage, segment),)
 
 
 def publish_partitions(

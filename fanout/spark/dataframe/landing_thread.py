@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, final
 
 from fanout.core.error_text import first_error
-from fanout.landing.lander import Landing, land
+from fanout.landers.land import land
+from fanout.landing.lander import Landing
 from fanout.spark.dataframe.landing_call import Entry, land_in_driver
 from fanout.spark.dataframe.options import COMPRESSION, in_words_of_options
 from fanout.spark.workers.loop_thread import ended_by

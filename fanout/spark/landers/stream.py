@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, final
 
 from pyspark import cloudpickle
 
 from fanout.core.cancellation import in_thread
 from fanout.core.error_text import first_error, text_of
-from fanout.core.opening import open_lineage
 from fanout.core.option_checks import at_least_one, whole
 from fanout.errors import (
-    FanOutError,
     LanderCancelledError,
     OptionError,
     SparkLostError,
@@ -32,7 +29,7 @@ from fanout.landers.control_handshake import (
     spark_encrypts,
 )
 from fanout.landers.control_server import ControlServer
-from fanout.landers.coordinator import Coordinator
+from fanout.landers.reading import open_for_landers
 from fanout.landers.task import LanderTask
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.landers.checks import check_landers
@@ -48,20 +45,15 @@ if TYPE_CHECKING:
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe, Statistics
     from fanout.landers.channel import Channel
+    from fanout.landers.reading import LandersReading
     from fanout.landing.log.reading import BatchLimits, LandingPlace
     from fanout.landing.segments.segment_filler import NoRecords, Stopped
     from fanout.landing.segments.segments import LandedBatch
     from fanout.landing.storage.storage import Storage
     from fanout.spark.workers.loop_thread import LoopThread
 
-    _Listening: TypeAlias = tuple[Opened, Coordinator, int]
-
-
-log = logging.getLogger(__name__)
-
 _MAX_PORT: Final = 65_535
 _END_SECONDS: Final = 10.0
-_SWEEP_SECONDS: Final = 60.0
 
 
 @final
@@ -143,7 +135,7 @@ class LandersStream:
         host, bound = _addresses(settings)
         certificate = new_certificate() if spark_encrypts(settings) else None
         secret = secrets.token_bytes(SECRET_BYTES)
-        listening: concurrent.futures.Future[_Listening] = concurrent.futures.Future()
+        listening: concurrent.futures.Future[LandersReading] = concurrent.futures.Future()
         control = partial(
             ControlServer,
             bound,
@@ -155,7 +147,8 @@ class LandersStream:
             self._task: asyncio.Task[None] | None = None
             self._serving = loop.start(self._serve(listening, control))
             resources.callback(self._end_serving)
-            self._opened, self._coordinator, port = listening.result()
+            self._reading = listening.result()
+            self._coordinator = self._reading.coordinator
             work = LanderTask(
                 source=source,
                 location=location,
@@ -164,7 +157,7 @@ class LandersStream:
                 limits=limits,
                 available_now=bounded,
                 compression=compression,
-                address=(host, port),
+                address=(host, self._reading.address[1]),
                 secret=secret,
                 certificate=None if certificate is None else certificate.certificate,
             )
@@ -218,11 +211,7 @@ class LandersStream:
 
     async def acknowledge_landed(self, positions: Checkpoint) -> None:
         """Acknowledge everything up to `positions` to the service; in the loop thread."""
-        reached = {id_: state.position for id_, state in positions.splits.items()}
-        moved = self._opened.progress.acknowledge(reached)
-        commits = self._opened.connection.capabilities.commits
-        if moved and commits is not None:
-            await commits.acknowledge(moved)
+        await self._reading.acknowledge(positions)
 
     def stop(self) -> None:
         """Let `take` return `Stopped` at once from now on."""
@@ -243,51 +232,29 @@ class LandersStream:
 
     async def _serve(
         self,
-        listening: concurrent.futures.Future[_Listening],
+        listening: concurrent.futures.Future[LandersReading],
         control: Callable[[Callable[[Channel], Awaitable[None]]], ControlServer],
     ) -> None:
         self._task = asyncio.current_task()
         try:
-            opening = open_lineage(self._source, self._place.resume, available_now=self._bounded)
-            async with opening as opened:
-                _check_source(opened)
-                coordinator = Coordinator(
-                    opened.connection,
-                    opened.progress,
-                    opened.lineage,
-                    Assignment(self._landers),
-                    bounded=self._bounded,
-                    eager=self._eager,
-                    min_records=self._min_records,
-                    lifecycle=opened.lifecycle,
-                    on_resubscribe=self._on_resubscribe,
-                )
-                try:
-                    async with control(coordinator.serve) as server:
-                        listening.set_result((opened, coordinator, server.address[1]))
-                        sweeping = asyncio.create_task(self._keep_sweeping(coordinator))
-                        try:
-                            await coordinator.run()
-                        finally:
-                            sweeping.cancel()
-                            await asyncio.wait([sweeping])
-                finally:
-                    opened.lifecycle.stopped(opened.progress, coordinator.failure)
+            opening = open_for_landers(
+                self._source,
+                self._place,
+                control,
+                assignment=Assignment(self._landers),
+                bounded=self._bounded,
+                eager=self._eager,
+                min_records=self._min_records,
+                on_resubscribe=self._on_resubscribe,
+            )
+            async with opening as reading:
+                _check_source(reading.opened)
+                listening.set_result(reading)
+                await reading.run()
         except BaseException as error:
             if not listening.done():
                 listening.set_exception(first_error(error))
             raise
-
-    async def _keep_sweeping(self, coordinator: Coordinator) -> None:
-        """Delete what lost landers left, again and again: one may go on for a while."""
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            try:
-                await in_thread(
-                    lambda: coordinator.orphans.sweep(self._place.storage, self._place.run)
-                )
-            except (FanOutError, OSError) as error:
-                log.warning("what lost landers left is not deleted yet: %s", text_of(error))
 
 
 def _addresses(settings: Mapping[str, str]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.errors import CheckpointError, FanOutError, OptionError
-from fanout.landing.lander import land
+from fanout.landers.land import land
 from fanout.landing.log.columns import IDENTITY, landed_schema
 from fanout.landing.log.followed import followed
 from fanout.landing.storage.local_storage import LocalStorage

@@ -272,7 +272,7 @@ class Run:
             log,
             retention=retention,
             spark_log=None,
-            partition_by_date=None,
+            partitions=(),
             tables=tables,
         )
         self._complete(log, tables)

@@ -19,7 +19,7 @@ import pyiceberg.catalog
 import pyiceberg.expressions
 from pyiceberg.types import StringType
 
-from fanout.landing.lander import land
+from fanout.landers.land import land
 from fanout.landing.projections import delta, iceberg
 from tests.support.manual_source import SCHEMA, ManualSource
 

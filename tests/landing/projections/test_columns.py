@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from fanout.landing.lander import land
+from fanout.landers.land import land
 from fanout.landing.log.columns import LandedColumns
 from fanout.landing.projections.delta_statistics import delta_statistics
 from fanout.landing.projections.table_projection import NamedFiles

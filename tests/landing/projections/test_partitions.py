@@ -17,7 +17,7 @@ import pytest
 from deltalake import QueryBuilder
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
-from fanout.landing.lander import land
+from fanout.landers.land import land
 from fanout.landing.log.columns import LandedColumns
 from fanout.landing.projections.table_projection import NamedFiles
 from fanout.landing.segments.partitions import PartitionField

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from fanout.landing.lander import land
+from fanout.landers.land import land
 from fanout.landing.projections import delta, iceberg, table_projection
 from tests.landing.projections.tables import Delta, Iceberg, iceberg_catalog
 from tests.support.timed_source import DAY, TimedSource
@@ -28,7 +28,7 @@ ENTRIES = 12
 def _in_polars(kind: Any) -> Any:
     if isinstance(kind, Delta):
         return pl.read_delta(f"{kind.root}/segments").to_arrow()
-    return pl.scan_iceberg(kind.open()).collect().to_arrow()  # type: ignore[union-attr]
+    return pl.scan_iceberg(kind.open()).collect().to_arrow()
 
 
 READERS: dict[str, Callable[[Any], Any]] = {

@@ -16,7 +16,7 @@ import pyiceberg.catalog
 import pytest
 
 from fanout.errors import CheckpointError
-from fanout.landing.lander import land
+from fanout.landers.land import land
 from fanout.landing.log.columns import LandedColumns
 from fanout.landing.projections.delta import _Delta
 from fanout.landing.projections.table_projection import NamedFiles

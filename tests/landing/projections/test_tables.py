@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
 from fanout.errors import CheckpointError
-from fanout.landing.lander import land
+from fanout.landers.land import land
 from fanout.landing.log.entries import BATCHES
 from fanout.landing.projections.table_projection import ConflictError, read_table
 from fanout.landing.retention import Retention

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.lander import land
+from fanout.landers.land import land
 from fanout.landing.segments import partitions
 from fanout.landing.segments.partitions import escaped, partition_values, unescaped
 from tests.support.manual_source import SCHEMA

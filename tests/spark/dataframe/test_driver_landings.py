@@ -15,8 +15,8 @@ from fanout.errors import CheckpointError, FanOutError, ServiceError, SetupError
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.control_client import connect
 from fanout.landers.control_handshake import SECRET_BYTES
+from fanout.landers.land import land
 from fanout.landing import lander
-from fanout.landing.lander import land
 from fanout.landing.log import landed_log
 from fanout.spark.dataframe.driver_landings import DriverLandings
 from fanout.spark.dataframe.landing_thread import LandingOptions, LandingThread

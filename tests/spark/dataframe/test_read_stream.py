@@ -74,7 +74,7 @@ def test_the_error_of_a_source_ends_the_query(
                 topics="orders",
             ),
             {},
-            "security holds password, which is not sent to Spark's workers: pass a function that",
+            "security holds password, which is not sent to other processes: pass a function that",
         ),
         (
             KafkaShareSource(

@@ -38,7 +38,7 @@ def test_an_option_that_cannot_be_used_is_refused(changed: dict[str, Any], messa
 
 def test_a_secret_is_not_sent_to_workers() -> None:
     secret = Security(username="u", password="canary-secret")
-    with pytest.raises(OptionError, match="is not sent to Spark's workers"):
+    with pytest.raises(OptionError, match="is not sent to other processes"):
         options(cluster=Cluster("broker", security=secret))
     cluster = Cluster("broker", security=lambda: secret)
     assert options(cluster=cluster).cluster == cluster
