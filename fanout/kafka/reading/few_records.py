@@ -54,7 +54,7 @@ class FewRecords(NamedTuple):
     by_broker: int
 
 
-class _Record(NamedTuple):
+class _DecodedRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     offset: int
@@ -136,7 +136,7 @@ def _present(values: Sequence[object]) -> pa.Buffer | None:
     return pa.py_buffer(bits.to_bytes(FEW // 8, "little"))
 
 
-def _record(batch: FewRecords, begin: int) -> _Record:
+def _record(batch: FewRecords, begin: int) -> _DecodedRecord:
     """Read one record: https://kafka.apache.org/documentation/#record.
 
     Raises:
@@ -162,7 +162,7 @@ def _record(batch: FewRecords, begin: int) -> _Record:
     if at != end or count < 0 or not batch.base_offset <= offset <= batch.last_offset:
         raise ValueError("a record has other lengths than its fields, or another batch's offset")
     millis = batch.timestamp if batch.by_broker else batch.timestamp + delta
-    return _Record(key, value, offset, millis, batch.by_broker, headers)
+    return _DecodedRecord(key, value, offset, millis, batch.by_broker, headers)
 
 
 def _bytes(data: memoryview, at: int, end: int) -> tuple[bytes | None, int]:
