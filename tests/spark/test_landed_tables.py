@@ -36,10 +36,15 @@ class SparkOnDelta:
         self._spark.sql(f"OPTIMIZE {self.table}").collect()
 
     def expire(self) -> None:
-        check = "spark.databricks.delta.retentionDurationCheck.enabled"
-        self._spark.conf.set(check, "false")
+        settings = {
+            "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # not ten thousand
+        }
+        for name, value in settings.items():
+            self._spark.conf.set(name, value)
         self._spark.sql(f"VACUUM {self.table} RETAIN 0 HOURS").collect()
-        self._spark.conf.unset(check)
+        for name in settings:
+            self._spark.conf.unset(name)
 
 
 class SparkOnIceberg:
