@@ -28,7 +28,7 @@ ENTRIES = 12
 def _in_polars(kind: Any) -> Any:
     if isinstance(kind, Delta):
         return pl.read_delta(f"{kind.root}/segments").to_arrow()
-    return pl.scan_iceberg(kind.open()).collect().to_arrow()  # type: ignore[union-attr]
+    return pl.scan_iceberg(kind.open()).collect().to_arrow()
 
 
 READERS: dict[str, Callable[[Any], Any]] = {

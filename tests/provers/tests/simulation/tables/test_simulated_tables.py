@@ -17,7 +17,7 @@ from fanout.landing.projections.delta import _Delta
 from fanout.landing.projections.iceberg import _Iceberg
 from fanout.landing.projections.table_projection import ConflictError, TableProjection
 from fanout.testing.virtual_time.loop import simulate
-from tests.landing.projections.model import run_seed
+from tests.provers.simulation.tables.run import run_seed
 from tests.support.model_bugs import check_found, instead
 
 if TYPE_CHECKING:
