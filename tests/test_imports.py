@@ -98,7 +98,11 @@ ROWS_OF_ROOM = {
 # What every room of tests may import; the pages count the planted bugs, and a DataFrame is tested
 # with one.
 SHARED_BY_TESTS = {"support", "jars"}
-OTHER_ROOMS_OF_TESTS = {"docs": {"provers"}, "spark": {"provers"}}
+OTHER_ROOMS_OF_TESTS = {
+    "docs": {"provers"},
+    "provers": {"landing"},
+    "spark": {"landing", "provers"},
+}
 HEAVY = [
     "pyspark",
     "aioboto3",

@@ -15,6 +15,7 @@ from tests.provers.simulation.kafka.moments import KafkaSometimes
 from tests.provers.simulation.kinesis.faults import KinesisFaultKind
 from tests.provers.simulation.moments.moments import KinesisSometimes
 from tests.provers.tests.simulation.campaign import test_kafka_seeds, test_seeds
+from tests.provers.tests.simulation.tables import test_simulated_tables as tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,9 @@ COUNTS: Final[Mapping[str, Mapping[str, int]]] = {
         "found within {} seeds that read a shuffle": SEEDS,
         "{} bugs are planted on the Spark side": len(SPARK_BUGS),
         "{} bugs are planted in landers": len(LANDER_BUGS),
+        "{} bugs are planted in tables": len(tables.BUGS),
+        "found within {} seeds of tables": tables.ENOUGH,
+        "`make prove` runs {} of them": tables.SEEDS,
         "`make prove` runs {} fixed seeds over Kinesis": len(test_seeds.SEEDS),
         "each time, and {} over Kafka": len(test_kafka_seeds.SEEDS),
     },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,6 @@ from tests.support.spark.table_formats import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -36,10 +36,15 @@ class SparkOnDelta:
         self._spark.sql(f"OPTIMIZE {self.table}").collect()
 
     def expire(self) -> None:
-        check = "spark.databricks.delta.retentionDurationCheck.enabled"
-        self._spark.conf.set(check, "false")
+        settings = {
+            "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # not ten thousand
+        }
+        for name, value in settings.items():
+            self._spark.conf.set(name, value)
         self._spark.sql(f"VACUUM {self.table} RETAIN 0 HOURS").collect()
-        self._spark.conf.unset(check)
+        for name in settings:
+            self._spark.conf.unset(name)
 
 
 class SparkOnIceberg:
@@ -88,6 +93,11 @@ def land(lab: Lab, entries: int, *without: int) -> None:
     assert found == [number for number in range(lab.count) if number not in without]
 
 
+def files(lab: Lab) -> set[str]:
+    """Return the files that the landing has written, and that are still there."""
+    return {path.name for path in Path(lab.location, "segments").glob("run-*.parquet")}
+
+
 def rows(spark: SparkSession, table: str) -> list[tuple[Any, ...]]:
     found = spark.table(table).selectExpr("shard", "sequence", "CAST(data AS STRING)").collect()
     return sorted(tuple(row) for row in found)
@@ -133,7 +143,10 @@ def test_a_landing_goes_on_when_spark_deletes_rows(
     spark.sql(f"DELETE FROM {here.table} WHERE sequence = 2")  # noqa: S608 - of this test
     land(here.lab, 2, 1)
     assert rows(spark, here.table) == expected(here.lab, 1)
+    before = files(here.lab)
     here.compact()
     here.expire()
+    assert files(here.lab) == set()
+    assert before
     land(here.lab, 1, 1)
     assert rows(spark, here.table) == expected(here.lab, 1)

@@ -16,10 +16,11 @@ from pyiceberg.exceptions import CommitFailedException
 
 from fanout.errors import CheckpointError
 from fanout.landers.land import land
-from fanout.landing.log.entries import BATCHES
+from fanout.landing.log.entries import BATCHES, read_entry
 from fanout.landing.projections.table_projection import ConflictError, read_table
 from fanout.landing.retention import Retention
 from fanout.landing.storage.local_storage import LocalStorage
+from fanout.landing.storage.opening import open_files
 from tests.landing.projections.tables import Delta, Iceberg, Lab, iceberg_catalog, numbers, row
 
 if TYPE_CHECKING:
@@ -323,6 +324,17 @@ async def test_a_landing_of_which_an_older_state_was_restored_adds_nothing(
     told = await lab.land()
     assert told.stopped
     assert "an older state of the landing was restored" in told.failure
+    await asyncio.to_thread(lab.kind.drop)
+    told = await lab.land(1)
+    assert (told.entries_behind, told.failure) == (0, "")
+    rows = await asyncio.to_thread(_rows_of_entries, lab.location)
+    assert (await asyncio.to_thread(lab.kind.read)).num_rows == rows > 0
+
+
+def _rows_of_entries(location: str) -> int:
+    files = open_files(location, None)
+    entries = (read_entry(files, number) for number in range(20))
+    return sum(one.rows for one in entries if one is not None)
 
 
 @pytest.mark.parametrize("landed", [False, True])

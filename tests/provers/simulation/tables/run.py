@@ -31,7 +31,8 @@ from fanout.landing.retention import Retention, sweep_orphans
 from fanout.landing.segments.segments import SEGMENTS, SegmentFile
 from fanout.landing.storage.storage import FileInfo
 from fanout.testing.virtual_time.loop import running_loop
-from tests.landing.projections.model_tables import (
+from tests.provers.simulation.spark.threads import ThreadKilled, Threads
+from tests.provers.simulation.tables.model import (
     CALLER,
     DELTALAKE,
     BrokenRuleError,
@@ -39,7 +40,6 @@ from tests.landing.projections.model_tables import (
     ModelTable,
     Referee,
 )
-from tests.provers.simulation.spark.threads import ThreadKilled, Threads
 from tests.support.manual_source import SCHEMA
 
 if TYPE_CHECKING:

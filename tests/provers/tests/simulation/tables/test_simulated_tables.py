@@ -17,14 +17,14 @@ from fanout.landing.projections.delta import _Delta
 from fanout.landing.projections.iceberg import _Iceberg
 from fanout.landing.projections.table_projection import ConflictError, TableProjection
 from fanout.testing.virtual_time.loop import simulate
-from tests.landing.projections.model import run_seed
+from tests.provers.simulation.tables.run import run_seed
 from tests.support.model_bugs import check_found, instead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SEEDS = 3_000
-_ENOUGH = 200  # seeds within which each bug is found
+ENOUGH = 200  # seeds within which each bug is found
 
 
 @pytest.fixture(autouse=True)
@@ -227,4 +227,4 @@ BUGS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[bug](monkeypatch)
-    check_found(bug, run_seed, _ENOUGH)
+    check_found(bug, run_seed, ENOUGH)
