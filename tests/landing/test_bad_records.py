@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from fanout.core.user_decode import KEPT
+from fanout.core.user_decode import UserDecode, divided
 from fanout.decoding import Json
 from fanout.errors import CheckpointError, OptionError
+from fanout.kafka.reading.columns import NO_RECORDS, PLACES
 from fanout.landers.land import land
 from fanout.landing.log.entries import EntryLog, read_entry
 from fanout.landing.segments.bad_records import BadRecordFiles
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from fanout.landing.log.followed import LandedEntry
     from fanout.testing.kinesis.server import KinesisServer
 
+AT = datetime(2026, 11, 27, tzinfo=UTC)
 TYPED = Json("id BIGINT NOT NULL", columns=["partitionKey"])
 
 
@@ -234,6 +239,32 @@ async def test_bad_records_are_about_decode(job: Job, tmp_path: Path) -> None:
             pass
 
 
+@given(st.lists(st.sampled_from(["good", "bad", "left out"]), min_size=1, max_size=12))
+def test_bad_records_of_kafka_keep_their_places(kinds: list[str]) -> None:
+    """Good and bad ones are in the order of offsets, and are told apart again."""
+    made = [
+        {"key": b"k", "value": kind.encode(), "topic": "t", "partition": 3, "offset": number}
+        | {"timestamp": AT, "timestampType": 0, "headers": [{"key": "h", "value": None}]}
+        for number, kind in enumerate(kinds)
+    ]
+    given_rows = pa.RecordBatch.from_pylist(made, schema=NO_RECORDS.schema)
+    decode = UserDecode(
+        lambda rows: rows.select(["topic", "partition", "offset"]), NO_RECORDS, PLACES
+    )
+    bad = {number: ValueError("x" * 5000) for number, kind in enumerate(kinds) if kind == "bad"}
+    assume(bad)
+    good = pa.array([kind == "good" for kind in kinds])
+    decoded = given_rows.filter(good).select(["topic", "partition", "offset"])
+    mixed = decode.with_bad(given_rows, decoded, bad)
+    left = [number for number, kind in enumerate(kinds) if kind != "left out"]
+    assert mixed.column("offset").to_pylist() == left
+    again, found = divided(mixed, decoded.schema)
+    assert again.equals(decoded)
+    reasons = found.column("reason").to_pylist()
+    assert found.drop_columns(["reason"]).to_pylist() == [made[number] for number in bad]
+    assert reasons == ["ValueError: " + "x" * 988] * len(bad)
+
+
 def test_what_is_left_in_the_scratch_directory_is_removed(tmp_path: Path) -> None:
     first = BadRecordFiles(str(tmp_path), None, "0" * 32, 1)
     first._scratch.write_bytes(b"half")
@@ -241,4 +272,3 @@ def test_what_is_left_in_the_scratch_directory_is_removed(tmp_path: Path) -> Non
     assert first._scratch.exists()
     BadRecordFiles(str(tmp_path), None, "0" * 32, 2).close()
     assert not first._scratch.exists()
-    assert repr(KEPT)

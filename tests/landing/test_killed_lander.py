@@ -306,14 +306,15 @@ def test_kills_while_bad_records_are_kept(
         endpoint, location = request.getfixturevalue("moto"), f"s3://{BUCKET}/{uuid.uuid4().hex}"
         lander = Lander(kinesis, location, endpoint, bad=f"{location}-bad")
     for when in ("before", "after"):
-        call = 1
+        # The second put of a bucket is refused, as it tries whether the store does so.
+        call = 3 if (place, operation) == ("s3", "create") else 1
         while True:
             lander.put()
             if not lander.is_killed(Kill(f"{STORAGES[place]}.{operation}", when, call)):
                 break
             lander.check()
             call += 1
-        assert call > 3
+        assert call > 4
         lander.check_all()
 
 

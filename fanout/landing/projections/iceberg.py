@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
@@ -182,18 +182,19 @@ class _Iceberg:
         """Make the table; if another run is faster, it is that one."""
         columns, namespace = self._columns, self._option.table.rpartition(".")[0]
         self._catalog.create_namespace_if_not_exists(namespace)
-        try:
-            with (
-                self._catalog.create_table_transaction(
-                    self._option.table, schema=columns, properties=self._properties()
-                ) as transaction,
-                transaction.update_spec() as spec,
-            ):
-                for one in self._partitions():
+        table, properties, partitions = self._option.table, self._properties(), self._partitions()
+        if not partitions:
+            return self._catalog.create_table_if_not_exists(
+                table, schema=columns, properties=properties
+            )
+        with suppress(TableAlreadyExistsError, CommitFailedException):
+            making = self._catalog.create_table_transaction(
+                table, schema=columns, properties=properties
+            )
+            with making as transaction, transaction.update_spec() as spec:
+                for one in partitions:
                     spec.add_field(one.column, _TRANSFORMS[one.transform], one.name)
-        except TableAlreadyExistsError:
-            pass
-        return self._catalog.load_table(self._option.table)
+        return self._catalog.load_table(table)
 
     def _partitions(self) -> list[PartitionField]:
         """Return the partitions that the table has: an hour tells the day, and none is by date."""

@@ -83,7 +83,7 @@ async def run(kind: Kind, location: str, count: int, *by: str, **options: Any) -
     chosen.setdefault("tables", [kind.option()])
     async with land(given, location, **chosen) as landing:
         entry = await anext(landing)
-    assert landing.statistics().tables[0].failure == ""
+    assert [table.failure for table in landing.statistics().tables if table.failure] == []
     storage = await asyncio.to_thread(open_storage, location, options.get("storage_options"))
     tables = []
     for file in entry.files:
@@ -98,7 +98,10 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["sequence"])
 
 
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize(
+    "name",
+    [one if one == "text" else pytest.param(one, marks=pytest.mark.long) for one in VALUES],
+)
 async def test_each_value_is_read_as_it_was_landed(kind: Kind, tmp_path: Path, name: str) -> None:
     _, values, by = VALUES[name]
     wanted = await run(kind, str(tmp_path / "landing"), 2 * len(values), by)
@@ -111,6 +114,7 @@ async def test_each_value_is_read_as_it_was_landed(kind: Kind, tmp_path: Path, n
             assert found == [index + 1, index + 1 + len(values)], one
 
 
+@pytest.mark.long
 async def test_polars_and_datafusion_read_each_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +179,7 @@ async def test_the_partitions_of_an_iceberg_table(tmp_path: Path) -> None:
     assert found == {(text, TRUTHS[number % 3]) for number, text in enumerate(TEXTS)}
 
 
+@pytest.mark.long
 async def test_an_hour_and_a_day_of_an_iceberg_table_and_others(tmp_path: Path) -> None:
     kind = Iceberg(iceberg_catalog(tmp_path))
     catalog = pyiceberg.catalog.load_catalog("lab", **kind.properties)
@@ -187,6 +192,7 @@ async def test_an_hour_and_a_day_of_an_iceberg_table_and_others(tmp_path: Path) 
     assert len(await asyncio.to_thread(kind.read)) == 21
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("by", "properties", "words"),
     [
@@ -216,6 +222,20 @@ async def test_an_iceberg_table_with_other_partitions_stops(
     assert words in told.failure
 
 
+@pytest.mark.long
+def test_of_two_runs_that_make_an_iceberg_table_one_succeeds(tmp_path: Path) -> None:
+    kind = Iceberg(iceberg_catalog(tmp_path))
+    asyncio.run(run(kind, str(tmp_path / "landing"), 1, "text", tables=[]))
+    columns = LandedColumns(WIDE, (PartitionField("text", "text"),))
+    files = NamedFiles(open_files(str(tmp_path / "landing"), None), {}, columns)
+    one, other = kind.option().open(files), kind.option().open(files)
+    assert (one._load(), other._load()) == (None, None)
+    one.newest()
+    assert other._create().metadata.table_uuid == kind.open().metadata.table_uuid
+    assert other.newest() == -1
+
+
+@pytest.mark.long
 async def test_a_delta_table_with_other_partitions_stops(tmp_path: Path) -> None:
     kind = Delta(str(tmp_path / "landing"), None)
     deltalake.DeltaTable.create(f"{kind.root}/segments", WIDE, partition_by=["number"])
@@ -226,6 +246,7 @@ async def test_a_delta_table_with_other_partitions_stops(tmp_path: Path) -> None
     assert "it must be partitioned by ['text']" in told.failure
 
 
+@pytest.mark.long
 async def test_files_of_partitions_leave_the_tables(kind: Kind, tmp_path: Path) -> None:
     await run(kind, str(tmp_path / "landing"), 42, "text", "day(milli)")
     inside = tmp_path / "landing" / "segments"
@@ -245,6 +266,7 @@ def remove(kind: Kind, tmp_path: Path, names: list[str]) -> None:
     table.remove(names)
 
 
+@pytest.mark.long
 async def test_partitions_in_a_bucket(tmp_path: Path, moto: str) -> None:
     location, options = f"s3://{BUCKET}/{uuid.uuid4().hex}", s3_options(moto)
     kind = Delta(location, options)
@@ -267,6 +289,7 @@ async def test_partitions_in_a_bucket(tmp_path: Path, moto: str) -> None:
     assert rows(await asyncio.to_thread(other.read)) == wanted
 
 
+@pytest.mark.long
 async def test_a_column_that_a_partitioned_landing_gets_is_added(
     kind: Kind, tmp_path: Path
 ) -> None:
@@ -284,6 +307,7 @@ async def test_a_column_that_a_partitioned_landing_gets_is_added(
     assert sorted(table.column("more").to_pylist(), key=str) == [None] * 5 + ["x"]
 
 
+@pytest.mark.long
 async def test_landings_by_date_make_an_iceberg_table_without_partitions(tmp_path: Path) -> None:
     kind = Iceberg(iceberg_catalog(tmp_path))
     given = source()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fanout.landing.log.followed import LandedEntry
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text("%2FAb/=\0\u00e9 ")
 
 
 async def landed(

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
+from pyarrow.compute import sort_indices
 
 from fanout.core import user_functions
 from fanout.core.fan_out import FanOut
@@ -28,6 +29,8 @@ from fanout.kinesis.chosen_shards import ShardChoice
 from fanout.kinesis.connection import KinesisConnection
 from fanout.landing.log import columns
 from fanout.landing.retention import Retention
+from fanout.landing.segments import partitions
+from fanout.landing.segments.bad_records import BadRecordFiles
 from fanout.landing.segments.segment_filler import SegmentFiller
 from fanout.landing.storage import object_errors
 from fanout.spark.dataframe.landing_thread import LandingThread
@@ -115,6 +118,14 @@ def _adaptive(mode: ast.Constant) -> ast.Constant:
 
 def _first_two_swapped(body: list[ast.stmt]) -> list[ast.stmt]:
     return [body[1], body[0], *body[2:]]
+
+
+def _reversed(call: ast.Call) -> ast.expr:
+    return ast.parse(f"{ast.unparse(call)}[::-1]", mode="eval").body
+
+
+def _unsorted(_: ast.expr) -> ast.expr:
+    return ast.parse("records", mode="eval").body
 
 
 def _last_alone(_: ast.expr) -> ast.expr:
@@ -356,6 +367,39 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
     ),
     "a landing takes records with other columns": TestedBug(
         (Edit(columns._added, on(node(ast.For), drop)),), _MIXED
+    ),
+    "an empty text has the directory of null": TestedBug(
+        (
+            Edit(
+                partitions._text,
+                on(
+                    node(ast.If, test=has(node(ast.Name, id="_NULL"))),
+                    with_test(constant(value=False)),
+                ),
+            ),
+        ),
+        "tests/landing/segments/test_partitions.py"
+        "::test_a_value_that_no_directory_keeps_ends_the_run",
+    ),
+    "records of a partition are in another order": TestedBug(
+        (Edit(partitions._split, on(called(sort_indices), _reversed)),),
+        "tests/landing/segments/test_partitions.py::test_levels_of_directories_and_row_groups",
+    ),
+    "bad records of a killed run stay": TestedBug(
+        (
+            Edit(
+                BadRecordFiles.sweep,
+                on(
+                    node(ast.If, test=has(node(ast.Name, id="named"))),
+                    with_test(constant(value=False)),
+                ),
+            ),
+        ),
+        "tests/landing/test_bad_records.py::test_a_file_that_a_killed_run_left_is_deleted",
+    ),
+    "bad records are behind all others": TestedBug(
+        (Edit(UserDecode.with_bad, on(node(ast.Return), with_value(_unsorted))),),
+        "tests/landing/test_bad_records.py::test_bad_records_are_in_a_file_once",
     ),
     "a put that a store asks for again is not made": TestedBug(
         (Edit(object_errors.asks_again, on(node(ast.Return), with_value(constant(value=False)))),),
