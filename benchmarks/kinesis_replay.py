@@ -2,8 +2,8 @@
 
 The embedded server of `fanout.testing` keeps to the service's rules and stores what is put; here
 only the reader is to be measured, so a subscription is one write of bytes that are ready, headers
-of HTTP chunks included. `python -m benchmarks.kinesis_replay RECORD_BYTES EVENTS SHARDS [SHAPE]` prints its
-port once everything is encoded, and ends when its standard input is closed.
+of HTTP chunks included. `python -m benchmarks.kinesis_replay RECORD_BYTES EVENTS SHARDS [SHAPE]`
+prints its port once everything is encoded, and ends when its standard input is closed.
 """
 
 from __future__ import annotations

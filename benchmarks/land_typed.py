@@ -1,9 +1,9 @@
 """Records of Avro to a table of Delta on the local disk, from Kafka and Kinesis: `fanout.land`.
 
 The peers are plain loops: confluent-kafka's `consume` or aioboto3, fastavro for each record, and
-deltalake's `write_deltalake` whenever a file is full. All have files of the same size in their tables; ours
-are flushed to the disk, and entries name them. The clock of a run starts when its first file is in
-the table.
+deltalake's `write_deltalake` whenever a file is full. All have files of the same size in their
+tables; ours are flushed to the disk, and entries name them. The clock of a run starts when its
+first file is in the table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.turns import take_turns
 from fanout.decoding import Avro
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from benchmarks.harness import Counted, Measurement
     from fanout.kafka import KafkaSource
@@ -93,7 +93,11 @@ def run(rounds: int, records: int = RECORDS, file_bytes: int = FILE_BYTES) -> Re
         file_bytes: The most bytes of records in a file.
     """
     with filled_broker(SIZE, records, bodies_of(SHAPE, SIZE)) as servers:
-        return _compare("Kafka", rounds, CONFLUENT, servers, records, file_bytes)
+        runs = {
+            name: partial(_run, name, servers, int(records * SHARE[name]), file_bytes)
+            for name in (FANOUT, CONFLUENT)
+        }
+        return _compare("Kafka", rounds, runs)
 
 
 def run_kinesis(rounds: int, events: int = EVENTS, file_bytes: int = FILE_BYTES) -> Report:
@@ -106,18 +110,15 @@ def run_kinesis(rounds: int, events: int = EVENTS, file_bytes: int = FILE_BYTES)
     """
     replay = Replay(SIZE, events // SHARDS, SHARDS, SHAPE)
     with replay_server(replay) as port:
-        return _compare("Kinesis", rounds, AIOBOTO3, port, replay.records, file_bytes)
+        runs = {
+            name: partial(_run, name, port, int(replay.records * SHARE[name]), file_bytes)
+            for name in (FANOUT, AIOBOTO3)
+        }
+        return _compare("Kinesis", rounds, runs)
 
 
-def _compare(
-    service: str, rounds: int, peer: str, address: str | int, records: int, file_bytes: int
-) -> Report:
-    contenders = {
-        name: partial(
-            run_apart, partial(_run, name, address, int(records * SHARE[name]), file_bytes)
-        )
-        for name in (FANOUT, peer)
-    }
+def _compare(service: str, rounds: int, runs: Mapping[str, Callable[[], Measurement]]) -> Report:
+    contenders = {name: partial(run_apart, each) for name, each in runs.items()}
     readings = take_turns(f"land Avro of {service}, {SIZE} B", contenders, rounds)
     rows = [
         median_row(name, taken, record_bytes=SIZE, shards=SHARDS)
