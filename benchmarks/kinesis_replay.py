@@ -222,7 +222,8 @@ def _answers(shards: int) -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     """Serve until standard input is closed."""
-    server = _Server(Replay(*map(int, sys.argv[1:4]), *sys.argv[4:]))
+    record_bytes, events, shards = map(int, sys.argv[1:4])
+    server = _Server(Replay(record_bytes, events, shards, *sys.argv[4:]))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)  # noqa: T201 - the caller reads it
     with suppress(KeyboardInterrupt):

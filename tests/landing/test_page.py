@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fanout
+from fanout.landers.land import land
 from fanout.landing import lander
 from fanout.testing.s3_clients import BUCKET
 from tests.support.manual_source import ManualSource
@@ -81,4 +82,4 @@ async def test_the_examples_land_and_follow(
 
 
 def _quickly(source: ManualSource, location: str, **options: Any) -> Any:
-    return lander.land(source, location, **options | {"max_wait": 0.0})
+    return land(source, location, **options | {"max_wait": 0.0})
