@@ -80,6 +80,9 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
     },
     "land": {
         "kinesis": Scenario(land.run, partial(land.run, 1, 256, 32 << 20)),
+        "kinesis-typed": Scenario(
+            land_typed.run_kinesis, partial(land_typed.run_kinesis, 1, 100, 8 << 20)
+        ),
         "kafka-typed": Scenario(land_typed.run, partial(land_typed.run, 1, 100_000, 8 << 20)),
     },
     "latency": {
@@ -148,6 +151,10 @@ scenarios with --source kafka, on the real broker, 4 partitions:
 scenario with --source kafka-share, on the real broker, 4 partitions:
   consume  a topic through a share group to Arrow, with 1, 2, 4 and 8 consumers; the peer is a loop
            over one ShareConsumer of confluent-kafka
+
+scenario with --source kinesis-typed, 4 shards:
+  land     a stream of Avro to a table of Delta; the peer is aioboto3 with fastavro and
+           write_deltalake
 
 scenarios with --source kafka-typed, on the real broker, 4 partitions:
   consume  a topic of Avro to columns through fanout.open; the peers are fanout.open without a

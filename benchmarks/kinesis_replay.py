@@ -2,13 +2,14 @@
 
 The embedded server of `fanout.testing` keeps to the service's rules and stores what is put; here
 only the reader is to be measured, so a subscription is one write of bytes that are ready, headers
-of HTTP chunks included. `python -m benchmarks.kinesis_replay RECORD_BYTES EVENTS SHARDS` prints its
-port once everything is encoded, and ends when its standard input is closed.
+of HTTP chunks included. `python -m benchmarks.kinesis_replay RECORD_BYTES EVENTS SHARDS [SHAPE]`
+prints its port once everything is encoded, and ends when its standard input is closed.
 """
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import subprocess
 import sys
@@ -42,6 +43,7 @@ class Replay:
     record_bytes: int
     events: int
     shards: int
+    shape: str = ""  # of records of Avro, see `benchmarks.decode_records`; empty for random bytes
 
     @property
     def records_per_event(self) -> int:
@@ -53,14 +55,22 @@ class Replay:
         """The records of all shards together."""
         return self.records_per_event * self.events * self.shards
 
+    def _bodies(self, random: Random) -> Iterator[bytes]:
+        if not self.shape:
+            return iter(lambda: random.randbytes(self.record_bytes), b"")
+        from benchmarks.decode_records import bodies_of  # noqa: PLC0415 - few replays need it
+
+        return itertools.cycle(bodies_of(self.shape, self.record_bytes))
+
     def template(self) -> bytes:
         """Return the JSON of an event, with a mark where its number goes into sequence numbers."""
         random = Random(self.record_bytes)  # noqa: S311 - reproducible, not secret
         count = self.records_per_event
+        bodies = self._bodies(random)
         records = [
             {
                 "ApproximateArrivalTimestamp": (1_795_218_308_174 + number) / 1000,
-                "Data": base64.b64encode(random.randbytes(self.record_bytes)).decode(),
+                "Data": base64.b64encode(next(bodies)).decode(),
                 "EncryptionType": "NONE",
                 "PartitionKey": f"user-{random.randrange(10_000)}",
                 "SequenceNumber": _SEQUENCE.format(event=_MARK.decode(), record=number),
@@ -212,7 +222,8 @@ def _answers(shards: int) -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     """Serve until standard input is closed."""
-    server = _Server(Replay(*map(int, sys.argv[1:])))
+    record_bytes, events, shards = map(int, sys.argv[1:4])
+    server = _Server(Replay(record_bytes, events, shards, *sys.argv[4:]))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)  # noqa: T201 - the caller reads it
     with suppress(KeyboardInterrupt):

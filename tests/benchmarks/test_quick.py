@@ -51,7 +51,7 @@ def run(
 def test_a_quick_run_is_one_of_everything(run: Callable[..., list[str]]) -> None:
     every = [f"{name}/{source} quick" for name in cli.SCENARIOS for source in cli.SCENARIOS[name]]
     assert run("--quick") == every
-    assert len(every) == 20
+    assert len(every) == 21
 
 
 def test_a_quick_run_may_be_of_one_source_or_scenario(run: Callable[..., list[str]]) -> None:
