@@ -167,13 +167,14 @@ def test_a_secret_is_not_pickled_and_a_function_that_returns_it_is(
     embedded: EmbeddedRegistry,
 ) -> None:
     number = embedded.register("orders-value", ORDER)
-    for name, more in (("password", {"username": "key"}), ("token", {})):
-        decode = Avro(ORDER, registry=SchemaRegistry(embedded.url, **more, **{name: "canary"}))
+    names: dict[str, dict[str, Any]] = {"password": {"username": "key"}, "token": {}}
+    for name, more in names.items():
+        decode = Avro(ORDER, registry=SchemaRegistry(embedded.url, **more | {name: "canary"}))
         with pytest.raises(
             OptionError, match=f"its {name} is not pickled: pass a function {name}="
         ):
             pickle.dumps(decode)
-        decode = Avro(ORDER, registry=SchemaRegistry(embedded.url, **more, **{name: _canary}))
+        decode = Avro(ORDER, registry=SchemaRegistry(embedded.url, **more | {name: _canary}))
         sent = pickle.dumps(decode)
         assert b"canary" not in sent.replace(b"_canary", b"")
         other = pickle.loads(sent)  # noqa: S301
@@ -181,13 +182,13 @@ def test_a_secret_is_not_pickled_and_a_function_that_returns_it_is(
         assert read(other, *framed(number, written(ORDER, ORDERS))) == (ORDERS, {})
         wanted = "Bearer canary" if name == "token" else "Basic a2V5OmNhbmFyeQ=="
         assert embedded.authorization == wanted
-        wrong = SchemaRegistry(embedded.url, **more, **{name: lambda: None})
+        wrong = SchemaRegistry(embedded.url, **more | {name: lambda: None})
         with pytest.raises(
             OptionError, match=f"the function {name}= must return text, not NoneTyp"
         ):
             wrong.latest("orders-value")
         with pytest.raises(OptionError, match=f"{name} must be text, or a function that returns"):
-            SchemaRegistry(embedded.url, **more, **{name: 5})
+            SchemaRegistry(embedded.url, **more | {name: 5})
     registry = SchemaRegistry(embedded.url, timeout=3.0, ca_file="ca.pem")
     assert pickle.loads(pickle.dumps(registry)) == registry  # noqa: S301
 
@@ -229,7 +230,9 @@ def test_schemas_of_each_format_are_registered_with_those_that_they_refer_to(
         "fields": [{"name": "item", "type": "shop.Item"}],
     }
     registry.id_of("item", item, register=True)
-    references = [{"name": "shop.Item", "subject": "item", "version": 1}]
+    references: list[dict[str, str | int]] = [
+        {"name": "shop.Item", "subject": "item", "version": 1}
+    ]
     number = registry.id_of("carts", cart, register=True, references=references)
     assert embedded.schemas[int(number)]["references"] == references
     newest = registry.latest("carts")
