@@ -81,7 +81,7 @@ def test_the_bytes_are_those_that_google_writes(parser: None) -> None:
             "UINT64",
             pa.array([2**64 - 1, 10**20 - 1], pa.decimal128(20)),
             2**64 - 1,
-            "f is too larg",
+            "f is too",
         ),
         ("FIXED64", pa.array([1, -1], pa.decimal128(20)), 1, "f is too large for the message, or"),
         ("SINT64", pa.array([-(2**63), None]), -(2**63), "f is null, and the message has no null"),
