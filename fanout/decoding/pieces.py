@@ -223,5 +223,5 @@ def _sort(kind: pa.DataType) -> tuple[str, bool]:
 
 _SORTS: Final = re.compile(
     "(?:large_|fixed_size_|half|u)?"
-    "(string|binary|bool|int|float|decimal|date|timestamp|struct|map|list)"
+    "(string|binary|bool|int|float|decimal|date|timestamp|time|duration|struct|map|list)"
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf import wrappers_pb2
+from google.protobuf import duration_pb2, wrappers_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -158,6 +158,25 @@ def test_columns_that_do_not_fit_are_named() -> None:
     ):
         with pytest.raises(OptionError, match=words):
             decode.encode(pa.RecordBatch.from_arrays([column], [name]))
+    lasting = Protobuf(duration_pb2.Duration, times=False)
+    batch = pa.RecordBatch.from_pydict({"seconds": [1], "nanos": [2]})
+    assert lasting.encode(batch)["value"].to_pylist() == [b"\x08\1\x10\2"]
+    parts = (
+        'field { name: "d" number: 1 type: TYPE_MESSAGE type_name: ".google.protobuf.Duration" }'
+    )
+    text = 'name: "d.proto" dependency: "google/protobuf/duration.proto" '
+    text += f'message_type {{ name: "D" {parts} }}'
+    decode = Protobuf(parse(text), "D")
+    for kind in (pa.time64("us"), pa.int64(), pa.timestamp("us")):
+        with pytest.raises(OptionError, match="d is .*, and the schema has duration"):
+            decode.encode(pa.RecordBatch.from_arrays([pa.array([1], kind)], ["d"]))
+    times = pa.array([-1_500_000_001, 999, 1_500_000_000, None], pa.duration("ns"))
+    with pytest.raises(BadRowsError) as caught:
+        decode.encode(pa.RecordBatch.from_arrays([times], ["d"]))
+    assert [*caught.value.errors] == [0, 1]
+    seconds = pa.array([-1_500_000, -1, 2_000_000], pa.duration("us"))
+    found = decode.encode(pa.RecordBatch.from_arrays([seconds], ["d"]))["value"]
+    assert decode.read(found)[0].field(0).to_pylist() == seconds.to_pylist()
     decode = one_of("TYPE_INT64", label="LABEL_REPEATED")
     with pytest.raises(OptionError, match=r"f\[\] is int64, and the message has list<item: int64"):
         decode.encode(pa.RecordBatch.from_arrays([pa.array([1])], ["f"]))
