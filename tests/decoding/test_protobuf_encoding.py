@@ -168,7 +168,7 @@ def test_columns_that_do_not_fit_are_named() -> None:
     text += f'message_type {{ name: "D" {parts} }}'
     decode = Protobuf(parse(text), "D")
     for kind in (pa.time64("us"), pa.int64(), pa.timestamp("us")):
-        with pytest.raises(OptionError, match="d is .*, and the schema has duration"):
+        with pytest.raises(OptionError, match=r"d is .*, and the schema has duration"):
             decode.encode(pa.RecordBatch.from_arrays([pa.array([1], kind)], ["d"]))
     times = pa.array([-1_500_000_001, 999, 1_500_000_000, None], pa.duration("ns"))
     with pytest.raises(BadRowsError) as caught:

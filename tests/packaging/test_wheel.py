@@ -85,10 +85,11 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
 # - 850 to encode typed records, for schemas in AWS Glue, and for checks of schemas of Avro.
 # - 1,080 for tables of Delta and Iceberg that name the files of a landing, and what they refuse.
 # - 740 for Protobuf among typed records.
+# - 540 to encode Protobuf, for items that are bounded, and for fields that a schema lacks.
 # Then 8,200 went: private docstrings of one sentence, one engine for the demo and the crash
 # campaign, one error of another process, and 78 modules that were no concept of their own. Only a
 # new capability raises it.
-MAX_LINES, MAX_MODULES = 79_500, 454
+MAX_LINES, MAX_MODULES = 80_040, 454
 
 
 def test_the_wheel_does_not_grow_unnoticed(wheel: Path) -> None:
