@@ -19,11 +19,21 @@ from fanout.decoding import Avro, Json, Protobuf
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ("BATCH", "SHAPES", "SIZES", "bodies_of", "contenders", "rows_of", "run")
+__all__ = (
+    "BATCH",
+    "PEERS",
+    "SHAPES",
+    "SIZES",
+    "bodies_of",
+    "contenders",
+    "message_class",
+    "rows_of",
+    "run",
+)
 
 BATCH: Final = 4000
 SIZES: Final = (200, 1000)
-_PEERS: Final = {"json": "msgspec", "avro": "fastavro", "protobuf": "google"}
+PEERS: Final = {"json": "msgspec", "avro": "fastavro", "protobuf": "google"}
 _ITEM: Final = {
     "type": "record",
     "name": "Item",
@@ -101,7 +111,7 @@ def _nested_row(found: Any) -> dict[str, Any]:
     return {"id": found.id, "items": items, "text": found.text}
 
 
-def _message_class(shape: str) -> Any:
+def message_class(shape: str) -> Any:
     """Return Google's class of the messages of a shape."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: PLC0415
     from google.protobuf.descriptor_pool import DescriptorPool  # noqa: PLC0415
@@ -155,7 +165,7 @@ def contenders(shape: str, size: int) -> dict[str, Callable[[], pa.RecordBatch |
     documents = [json.dumps(row).encode() for row in rows]
     parsed = fastavro.parse_schema(json.loads(json.dumps(avsc)))
     bodies = bodies_of(shape, size)
-    message = _message_class(shape)
+    message = message_class(shape)
     messages = [message(**row).SerializeToString() for row in rows]
     as_json, as_avro, as_protobuf = Json(ddl), Avro(avsc), Protobuf(message)
     values = _flat_row if shape == "flat" else _nested_row
@@ -196,7 +206,7 @@ def run(rounds: int, sizes: Sequence[int] = SIZES) -> Report:
             timed = contenders(shape, size)
             seconds = median_seconds(f"decode-records, {shape}, {size} B", timed, rounds)
             rows += [_row(shape, size, name, seconds[name]) for name in timed]
-            for kind, peer in _PEERS.items():
+            for kind, peer in PEERS.items():
                 ratio = seconds[f"{kind} {peer}"] / seconds[f"{kind} fanout"]
                 ratios[f"decode-records/{shape} {size}/vs_{peer}"] = ratio
     return Report(scenario="decode-records", rows=rows, ratios=ratios)

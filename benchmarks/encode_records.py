@@ -1,4 +1,4 @@
-"""Arrow to JSON and Avro: fanout's encoders against `to_pylist` and writers for each record."""
+"""Arrow to JSON, Avro and Protobuf: fanout's encoders against a writer for each of `to_pylist`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from benchmarks.decode_records import BATCH, SHAPES, SIZES, rows_of
+from benchmarks.decode_records import BATCH, PEERS, SHAPES, SIZES, message_class, rows_of
 from benchmarks.harness import Report, Row, median_seconds, peak_rss_bytes
-from fanout.decoding import Avro, Json
+from fanout.decoding import Avro, Json, Protobuf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,8 @@ def contenders(shape: str, size: int) -> dict[str, Callable[[], Any]]:
     import fastavro  # noqa: PLC0415 - the development environment has it
 
     ddl, avsc = SHAPES[shape]
-    as_json, as_avro = Json(ddl), Avro(avsc)
+    message = message_class(shape)
+    as_json, as_avro, as_protobuf = Json(ddl), Avro(avsc), Protobuf(message)
     kind = as_avro.read(pa.array([], pa.binary()))[0].type
     columns = pa.RecordBatch.from_struct_array(pa.array(rows_of(shape, size), kind))
     parsed = fastavro.parse_schema(json.loads(json.dumps(avsc)))
@@ -44,11 +45,13 @@ def contenders(shape: str, size: int) -> dict[str, Callable[[], Any]]:
         "json msgspec": partial(each, write_json),
         "avro fanout": lambda: as_avro.encode(columns),
         "avro fastavro": partial(each, write_avro),
+        "protobuf fanout": lambda: as_protobuf.encode(columns),
+        "protobuf google": partial(each, lambda row: message(**row).SerializeToString()),
     }
 
 
 def run(rounds: int, sizes: Sequence[int] = SIZES) -> Report:
-    """Measure both formats with both shapes.
+    """Measure each format with both shapes.
 
     Args:
         rounds: How often each is timed.
@@ -61,7 +64,7 @@ def run(rounds: int, sizes: Sequence[int] = SIZES) -> Report:
             timed = contenders(shape, size)
             seconds = median_seconds(f"encode-records, {shape}, {size} B", timed, rounds)
             rows += [_row(shape, size, name, seconds[name]) for name in timed]
-            for kind, peer in (("json", "msgspec"), ("avro", "fastavro")):
+            for kind, peer in PEERS.items():
                 ratio = seconds[f"{kind} {peer}"] / seconds[f"{kind} fanout"]
                 ratios[f"encode-records/{shape} {size}/vs_{peer}"] = ratio
     return Report(scenario="encode-records", rows=rows, ratios=ratios)

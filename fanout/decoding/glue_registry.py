@@ -11,6 +11,7 @@ from uuid import UUID
 from botocore.exceptions import BotoCoreError, ClientError
 
 from fanout.core.option_checks import check_text
+from fanout.core.sentence import Option
 from fanout.decoding.registry import AnyRegistry, Found, Schemas
 from fanout.errors import OptionError, RetryLaterError
 from fanout.kinesis.aws.client_config import go_past_proxies, pinned_config
@@ -64,11 +65,19 @@ class GlueSchemaRegistry(AnyRegistry):
         answer = self._call("get_schema_version", subject, SchemaVersionNumber=newest)
         return None if answer is None else (str(answer["SchemaDefinition"]),)
 
-    def _find(self, subject: str, text: str, *, register: bool) -> str | None:
+    def _find(
+        self, subject: str, text: str, about: dict[str, Any], *, register: bool
+    ) -> str | None:
+        if about["references"]:
+            raise OptionError(Option("references"), " are for a SchemaRegistry: Glue has none")
         operation = "register_schema_version" if register else "get_schema_by_definition"
         answer = self._call(operation, subject, SchemaDefinition=text)
         if answer is None and register:
-            new = {"SchemaName": subject, "DataFormat": "AVRO", "Compatibility": "BACKWARD"}
+            new = {
+                "SchemaName": subject,
+                "DataFormat": about["schemaType"],
+                "Compatibility": "BACKWARD",
+            }
             registry = {"RegistryName": self.name}
             answer = self._call("create_schema", RegistryId=registry, SchemaDefinition=text, **new)
         if answer is None:

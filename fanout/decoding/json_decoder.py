@@ -12,13 +12,14 @@ from typing import Any, Final, Literal, final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fanout.core.option_checks import one_of
+from fanout.core.option_checks import check_text, one_of
 from fanout.core.sentence import Option
 from fanout.decoding.ddl import parse_ddl
 from fanout.decoding.decoder import FRAMES, Decoder, decompressed, frame_of
 from fanout.decoding.json_columns import JsonColumns
 from fanout.decoding.json_encoding import json_pieces
 from fanout.decoding.json_schema import parse_json_schema
+from fanout.decoding.json_values import MismatchError, rest_of
 from fanout.decoding.pieces import written
 from fanout.errors import OptionError
 
@@ -52,6 +53,9 @@ class Json(Decoder):
             schema; or `"glue"`, 3 and the id of a version. It is read over: the registry is not
             asked.
         schema_id: The id that `encode` writes before each document, a number or a UUID.
+        rescued: The name of a column for fields that the schema does not have: the text of an
+            object with them, as they were written, or null. Those inside of a field are ignored.
+            None ignores all. `encode` leaves the column out.
 
     Raises:
         OptionError: If an option is malformed, or JSON has no form for a type.
@@ -60,12 +64,16 @@ class Json(Decoder):
     schema: pa.Schema | str | Mapping[str, Any]
     framing: Literal["none", "confluent", "glue"] = field(default="none", kw_only=True)
     schema_id: int | str | None = field(default=None, kw_only=True)
+    rescued: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         Decoder.__post_init__(self)
         object.__setattr__(self, "schema", _parse(self.schema))
         one_of("framing", self.framing, "none", "confluent", "glue")
         frame_of(self.framing, self.schema_id)  # checks it
+        check_text("rescued", self.rescued)
+        if self.rescued in self._names:
+            raise OptionError(Option("rescued", self.rescued), " is a field of the schema, too")
 
     @property
     def reader(self) -> str:
@@ -96,7 +104,33 @@ class Json(Decoder):
             problems |= dict.fromkeys(bad, missing)
             payloads = pc.if_else(framed, pc.binary_slice(payloads, size, _MOST_BYTES), None)
         found, others = _columns(self.schema).read(payloads)
-        return found, {**others, **problems}
+        problems = {**others, **problems}
+        return found if self.rescued is None else self._with_rest(
+            payloads, found, problems
+        ), problems
+
+    @property
+    def _names(self) -> list[str]:
+        assert isinstance(self.schema, pa.Schema), "it is parsed"
+        names: list[str] = self.schema.names
+        return names
+
+    def _with_rest(
+        self, payloads: pa.BinaryArray, found: pa.StructArray, problems: dict[int, str]
+    ) -> pa.StructArray:
+        """Add the fields that the schema lacks, and note which records are bad."""
+        names, rest = frozenset(self._names), list[str | None]()
+        for row, there in enumerate(found.is_valid().to_pylist()):
+            text = None
+            if there and row not in problems:
+                try:
+                    text = rest_of(payloads[row].as_py().decode(), names)
+                except MismatchError as error:
+                    problems[row] = str(error)
+            rest.append(text)
+        columns = [*found.flatten(), pa.array(rest, pa.string())]
+        fields = [*found.type, pa.field(self.rescued, pa.string())]
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=found.is_null())
 
     def write(self, fields: pa.StructArray) -> tuple[pa.BinaryArray, dict[int, str]]:
         """Return the document of each struct, null for null, and why rows cannot be encoded."""

@@ -10,11 +10,15 @@ import json
 import math
 import re
 from decimal import Decimal
-from typing import Any, Final
+from json.decoder import scanstring
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from fanout.decoding.ddl import sql_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class MismatchError(ValueError):
@@ -54,6 +58,36 @@ def parse(payload: bytes, kind: pa.StructType) -> Any:
     except (ValueError, RecursionError):
         raise MismatchError("it is not JSON, or one document and more") from None
     return _value(document, kind, "")
+
+
+def rest_of(document: str, names: Collection[str]) -> str | None:
+    """Return the fields of an object that are not among names, as they were written, if any."""
+    rest = []
+    try:
+        at = _behind_space(document, _behind_space(document, 0) + 1)
+        while document[at] != "}":
+            begin = at
+            name, at = scanstring(document, at + 1)
+            at = _behind_space(document, _behind_space(document, at) + 1)
+            _, at = _SCANNER.raw_decode(document, at)
+            if name not in names:
+                rest.append(document[begin:at])
+            at = _behind_space(document, at)
+            if document[at] == ",":
+                at = _behind_space(document, at + 1)
+    except RecursionError:
+        raise MismatchError("it is nested too deeply") from None
+    return f"{{{','.join(rest)}}}" if rest else None
+
+
+def _behind_space(document: str, at: int) -> int:
+    while document[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def _no_constant(name: str) -> None:
+    raise MismatchError(f"it has {name}, which JSON has not")
 
 
 def _value(value: Any, kind: pa.DataType, path: str) -> Any:
@@ -134,6 +168,7 @@ def _form(kind: pa.DataType) -> str:
     return f" such as 2026-01-31{time}"
 
 
+_SCANNER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII)
 _WRITTEN_AS: Final = (
     (pa.types.is_struct, (_Fields,)),

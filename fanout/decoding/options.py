@@ -101,8 +101,8 @@ class DecodeOptions:
                 raise OptionError(Option(_PREFIX + name), " is about ", Option(_URL), ": give both")
             return None
         kind = "token" if self.registry_username is None else "password"
-        if value := os.environ.get(REGISTRY_SECRETS[_PREFIX + kind]):
-            settings[kind] = value
+        if _of_environment(kind):
+            settings[kind] = _password if kind == "password" else _token
         elif self.registry_username is not None:
             name = Option(_PREFIX + kind)
             raise OptionError(Option("registry_username"), " has a password: set ", name)
@@ -142,6 +142,20 @@ class DecodeOptions:
                 Option("schema"),
             )
         return registry.latest(f"{topics[0]}-value")
+
+
+def _of_environment(kind: str) -> str:
+    return os.environ.get(REGISTRY_SECRETS[_PREFIX + kind], "")
+
+
+def _password() -> str:
+    """Return the password of the process that this is, such as one of Spark's executors."""
+    return _of_environment("password")
+
+
+def _token() -> str:
+    """Return the token of this process."""
+    return _of_environment("token")
 
 
 def _in_these_options(option: Option) -> Option:

@@ -27,6 +27,7 @@ Piece: TypeAlias = pa.BinaryArray | bytes
 """Bytes of each value, or the same ones of all."""
 
 _NOTHING: Final = pa.scalar(b"", pa.binary())
+_TEXT: Final = pa.string()
 _DIGITS: Final = 76  # of the widest decimal
 
 
@@ -59,7 +60,7 @@ class Rows:
 def joined(pieces: list[Piece], length: int) -> pa.BinaryArray:
     """Return the bytes of each value."""
     parts: list[Piece] = []
-    for piece in pieces:
+    for piece in filter(lambda each: not isinstance(each, bytes) or each, pieces):
         if parts and isinstance(piece, bytes) and isinstance(parts[-1], bytes):
             parts[-1] += piece
         else:
@@ -147,18 +148,20 @@ def exact(values: pa.Array, kind: pa.DataType, path: str, rows: Rows) -> pa.Arra
     return found
 
 
-def items_of(values: pa.Array, path: str, rows: Rows) -> tuple[pa.Array, pa.Array | None, Ints]:
+def items_of(
+    values: pa.Array, path: str, rows: Rows, key: pa.DataType = _TEXT
+) -> tuple[pa.Array, pa.Array | None, Ints]:
     """Return the items of lists, the keys of maps, and the number of each."""
     if not pa.types.is_map(values.type):
         counts = pc.list_value_length(values).to_numpy(zero_copy_only=False).astype(np.int64)
         return values.flatten(), None, counts
     offsets = values.offsets.to_numpy().astype(np.int64)
     first, length, counts = offsets[0], offsets[-1] - offsets[0], np.diff(offsets)
-    keys = exact(values.keys.slice(first, length), pa.string(), f"{path} (key)", rows)
+    keys = exact(values.keys.slice(first, length), key, f"{path} (key)", rows)
     of_maps = np.repeat(np.arange(len(values)), counts)
     if len(keys):
         names = keys.dictionary_encode()
-        pairs = of_maps * len(names.dictionary) + names.indices.to_numpy(zero_copy_only=False)
+        pairs = of_maps * len(names.dictionary) + names.indices.fill_null(0).to_numpy()
         _, firsts = np.unique(pairs, return_index=True)
         again = np.ones(len(pairs), bool)
         again[firsts] = False
@@ -220,5 +223,5 @@ def _sort(kind: pa.DataType) -> tuple[str, bool]:
 
 _SORTS: Final = re.compile(
     "(?:large_|fixed_size_|half|u)?"
-    "(string|binary|bool|int|float|decimal|date|timestamp|struct|map|list)"
+    "(string|binary|bool|int|float|decimal|date|timestamp|time|duration|struct|map|list)"
 )

@@ -168,6 +168,7 @@ class Field:
     tag_size: int
     default: pa.Scalar | None = None
     is_required: bool = False
+    is_implicit: bool = False  # nobody writes its default
 
     def sizes(self, values: pa.Array) -> Any:
         """Return the fewest bytes of the field in each message, or in all."""
@@ -373,8 +374,11 @@ class Parsers:
         return is_exact
 
     def write(self, found: pa.StructArray) -> pa.BinaryArray:
-        """Return the bytes of messages, by ptars."""
-        return self._handler.record_batch_to_array(pa.RecordBatch.from_struct_array(found))
+        """Return the bytes of messages, none of them null."""
+        if self._handler is not None:
+            return self._handler.record_batch_to_array(pa.RecordBatch.from_struct_array(found))
+        made = (self._class(**row) for row in found.to_pylist())
+        return pa.array([each.SerializePartialToString() for each in made], pa.binary())
 
     def _parsed(self, body: bytes) -> Any:
         """Return what Google's runtime parses."""

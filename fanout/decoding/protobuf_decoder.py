@@ -12,8 +12,10 @@ import pyarrow as pa
 
 from fanout.core.sentence import Option
 from fanout.decoding.avro_cursors import Cursors
-from fanout.decoding.decoder import Decoder
+from fanout.decoding.decoder import Decoder, frame_of
+from fanout.decoding.pieces import of_values, written
 from fanout.decoding.protobuf_columns import MessageRows, Parsers
+from fanout.decoding.protobuf_encoding import raw_messages
 from fanout.decoding.protobuf_schema import (
     changed_type,
     descriptor_set,
@@ -28,10 +30,12 @@ if TYPE_CHECKING:
     import os
 
     from fanout.decoding.avro_cursors import Ints
+    from fanout.decoding.pieces import Piece, Rows
     from fanout.decoding.protobuf_columns import Messages
     from fanout.decoding.registry import Schemas
 
 _HEAD: Final = 5
+_MORE: Final = 0x80
 _MOST_INDEXES: Final = 16
 _NO_INDEX: Final = np.iinfo(np.int64).min
 _INDEX: Final = "the index of the message"
@@ -58,6 +62,8 @@ class Protobuf(Decoder):
             record is the message alone.
         times: Whether `Timestamp` and `Duration` become times of microseconds, so that finer ones
             are bad. False leaves them structs of `seconds` and `nanos`.
+        schema_id: The id of the schema in the registry, which `encode` writes before each message:
+            what `id_of` of the registry returns.
 
     Raises:
         OptionError: If an option is malformed, or the message has no columns.
@@ -67,11 +73,13 @@ class Protobuf(Decoder):
     message: str | None = None
     registry: SchemaRegistry | None = field(default=None, kw_only=True)
     times: bool = field(default=True, kw_only=True)
+    schema_id: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         Decoder.__post_init__(self)
         if self.registry is not None and not isinstance(self.registry, SchemaRegistry):
             raise OptionError(Option("registry"), " must be a SchemaRegistry")
+        frame_of("confluent", self.schema_id)  # checks it
         name = self.message
         if name is None and isinstance(self.descriptor, type):
             name = getattr(self.descriptor, "DESCRIPTOR", self.descriptor).full_name
@@ -119,6 +127,23 @@ class Protobuf(Decoder):
         places[rows] = np.arange(len(rows))
         return values.take(pa.array(places, mask=places < 0)), failures
 
+    def write(self, fields: pa.StructArray) -> tuple[pa.BinaryArray, dict[int, str]]:
+        """Return the message of each struct, null for null, and why rows cannot be encoded."""
+        if self.registry is not None and self.schema_id is None:
+            raise OptionError(
+                "encode needs ", Option("schema_id"), ": id_of of the registry has it"
+            )
+        columns, parsers = _plan(self.descriptor, self.message, self.times)  # type: ignore[arg-type]
+        frame = frame_of("confluent", self.schema_id)
+        if frame:
+            frame += _indexes(self.descriptor, self.message)  # type: ignore[arg-type]
+
+        def pieces(values: pa.StructArray, rows: Rows) -> list[Piece]:
+            raw = raw_messages(columns, values, rows)
+            return [parsers.write(raw).cast(pa.binary())]
+
+        return written(fields, frame, lambda values, rows: of_values(values, rows, pieces))
+
     def _without_frames(self, payloads: pa.BinaryArray, failures: dict[int, str]) -> Cursors:
         """Return the records of our message, behind their frames."""
         assert self.registry is not None, "there are no frames without a registry"
@@ -147,6 +172,27 @@ def _plan(files: bytes, name: str, times: bool) -> tuple[Messages, Parsers]:  # 
     message = find_message(files, name)
     columns = plan(message, "", times=times)
     return columns, Parsers(message, columns)
+
+
+@lru_cache(maxsize=64)
+def _indexes(files: bytes, name: str) -> bytes:
+    """Return the place of a message in its file, as Confluent's serializers write it."""
+    message, path = find_message(files, name), list[int]()
+    while message is not None:
+        above = message.containing_type
+        beside = message.file.message_types_by_name if above is None else above.nested_types_by_name
+        path.insert(0, list(beside).index(message.name))
+        message = above
+    if path == [0]:
+        return b"\0"
+    numbers = [2 * number for number in (len(path), *path)]
+    return b"".join(map(_varint, numbers))
+
+
+def _varint(number: int) -> bytes:
+    return (
+        bytes([number]) if number < _MORE else bytes([number & 0x7F | _MORE]) + _varint(number >> 7)
+    )
 
 
 def _frames(

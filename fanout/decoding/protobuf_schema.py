@@ -288,5 +288,7 @@ def _field(
     in_map, default = field.containing_type.GetOptions().map_entry, None
     if in_map or field.has_default_value or not field.has_presence:
         default = columns.default_of(values, field.default_value)
-    raw, is_required = pa.field(name, values.raw), field.is_required
-    return columns.Field(name, values, raw, values.type, tag_size, default, is_required)
+    raw, is_implicit = pa.field(name, values.raw), not (in_map or field.has_presence)
+    return columns.Field(
+        name, values, raw, values.type, tag_size, default, field.is_required, is_implicit
+    )

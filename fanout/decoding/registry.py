@@ -13,18 +13,18 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, final
+from dataclasses import dataclass, field, fields
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, final
 
-from fanout.core.option_checks import check_seconds
+from fanout.core.option_checks import check_seconds, one_of
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError, RetryLaterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 Schemas: TypeAlias = tuple[str, ...]
 """The text of a schema, behind those that it refers to; of Protobuf, descriptors as base64."""
@@ -40,6 +40,7 @@ _MOST_REFERENCES: Final = 256
 # An id may reach a copy of the registry a little later than the records that have it.
 _ASKED_AGAIN_AFTER: Final = 30.0
 _MOST_KNOWN: Final = 4096
+_SECRETS: Final = ("password", "token")
 _SERIALIZED: Final = "?format=serialized"
 _TOKEN: Final = re.compile(r"[!-~]+")
 
@@ -121,22 +122,36 @@ class AnyRegistry(ABC):
             raise OptionError(Option("subject", subject), f" is not in the registry {self}")
         return found
 
-    def id_of(self, subject: str, schema: object, *, register: bool = False) -> int | str:
+    def id_of(
+        self,
+        subject: str,
+        schema: object,
+        *,
+        register: bool = False,
+        kind: Literal["AVRO", "JSON", "PROTOBUF"] = "AVRO",
+        references: Sequence[Mapping[str, str | int]] = (),
+    ) -> int | str:
         """Return the id of a schema, for `Avro(..., schema_id=...)`; this asks the registry.
 
         Args:
             subject: Where the schema is, such as `"orders-value"`; in Glue the name of a schema.
-            schema: Its text, what Python has of it, or what `latest` returns.
+            schema: Its text, what Python has of it, or what `latest` returns. Of Protobuf it is the
+                text of a .proto file, or a descriptor of the file as base64.
             register: Whether to add it where the subject does not have it.
+            kind: The format that the schema is of.
+            references: Each schema that it refers to, as `{"name": "shop.Item", "subject":
+                "item-value", "version": 1}`. They are in the registry already; Glue has none.
 
         Raises:
             OptionError: If the subject does not have the schema, or does not take it.
             RetryLaterError: If the registry does not answer.
         """
+        one_of("kind", kind, "AVRO", "JSON", "PROTOBUF")
         *others, text = schema_texts(schema)
-        if others:
-            raise OptionError("the schema refers to others: ask for its id with another tool")
-        found = self._find(subject, text, register=register)
+        if others and not references:
+            raise OptionError("the schema refers to others: name them by ", Option("references"))
+        about = {"schemaType": kind, "references": [dict(each) for each in references]}
+        found = self._find(subject, text, about, register=register)
         if found is None:
             raise OptionError(
                 Option("subject", subject), f" does not have the schema in the registry {self}"
@@ -152,8 +167,13 @@ class AnyRegistry(ABC):
         """Ask for the newest schema of a subject."""
 
     @abstractmethod
-    def _find(self, subject: str, text: str, *, register: bool) -> int | str | None:
-        """Ask for the id of a schema of a subject, and add it if `register`."""
+    def _find(
+        self, subject: str, text: str, about: dict[str, Any], *, register: bool
+    ) -> int | str | None:
+        """Ask for the id of a schema of a subject, and add it if `register`.
+
+        `about` has its `schemaType`, and the `references`.
+        """
 
 
 @final
@@ -165,8 +185,10 @@ class SchemaRegistry(AnyRegistry):
         url: Its address, such as `"https://registry:8081"`; Apicurio's ends in
             `/apis/ccompat/v7`.
         username: The name for basic authentication; the key of an API at Confluent Cloud.
-        password: The password of that name, or the secret of that key.
-        token: A bearer token, in place of both.
+        password: The password of that name, or the secret of that key. Or a function that returns
+            it: it is called for each question, in a thread on an event loop. Other processes, such
+            as Spark's executors, need a function, because a secret is not pickled.
+        token: A bearer token, in place of both; or a function that returns it.
         ca_file: The certificates of the authorities to trust; None for those of the system.
         certificate_file: The certificate of this client, where the registry asks for one.
         key_file: Its key, if that is in a file of its own.
@@ -180,8 +202,8 @@ class SchemaRegistry(AnyRegistry):
 
     url: str
     username: str | None = field(default=None, kw_only=True)
-    password: str | None = field(default=None, repr=False, kw_only=True)
-    token: str | None = field(default=None, repr=False, kw_only=True)
+    password: str | Callable[[], str] | None = field(default=None, repr=False, kw_only=True)
+    token: str | Callable[[], str] | None = field(default=None, repr=False, kw_only=True)
     ca_file: str | None = field(default=None, kw_only=True)
     certificate_file: str | None = field(default=None, kw_only=True)
     key_file: str | None = field(default=None, kw_only=True)
@@ -194,10 +216,11 @@ class SchemaRegistry(AnyRegistry):
         if parts.username is not None or parts.password is not None:
             sentence = "{url} has a password in it: pass {username} and {password}"
             raise OptionError(Sentence.of(sentence))
-        if self.token is not None and not (
-            isinstance(self.token, str) and _TOKEN.fullmatch(self.token)
-        ):
-            raise OptionError(Option("token"), " must be printable ASCII, without spaces")
+        for name in _SECRETS:
+            if not (isinstance(value := getattr(self, name), str | None) or callable(value)):
+                raise OptionError(Option(name), " must be text, or a function that returns it")
+        if isinstance(self.token, str):
+            _check_token(self.token)
         if (self.username is None) != (self.password is None):
             raise OptionError("username and password belong together: pass both, or none")
         if self.token is not None and self.username is not None:
@@ -206,6 +229,16 @@ class SchemaRegistry(AnyRegistry):
         if secret and parts.scheme == "http" and parts.hostname not in {"127.0.0.1", "localhost"}:
             raise OptionError("a password or a token needs https")
         check_seconds("timeout", self.timeout)
+
+    def __reduce__(self) -> tuple[Callable[[], SchemaRegistry], tuple[()]]:
+        for name in _SECRETS:
+            if isinstance(getattr(self, name), str):
+                raise OptionError(
+                    f"a registry is sent to another process, and its {name} is not pickled: pass a "
+                    f"function {name}= that returns it there, such as from the environment"
+                )
+        options = {each.name: getattr(self, each.name) for each in fields(self)}
+        return partial(SchemaRegistry, **options), ()
 
     def __str__(self) -> str:
         return self.url
@@ -217,9 +250,13 @@ class SchemaRegistry(AnyRegistry):
             answer = self._get(f"{path}/{answer.get('version', 'latest')}{_SERIALIZED}")
         return None if answer is None else self._schemas(answer)
 
-    def _find(self, subject: str, text: str, *, register: bool) -> int | None:
+    def _find(
+        self, subject: str, text: str, about: dict[str, Any], *, register: bool
+    ) -> int | None:
         path = f"/subjects/{_quoted(subject)}" + "/versions" * register
-        answer = self._get(path, "id", {"schema": text})
+        # Old registries know Avro alone, and no words about it.
+        more = {} if about["schemaType"] == "AVRO" and not about["references"] else about
+        answer = self._get(path, "id", {"schema": text} | more)
         return None if answer is None else int(answer["id"])
 
     def _ask(self, number: int) -> Found:
@@ -261,9 +298,10 @@ class SchemaRegistry(AnyRegistry):
         """Return an answer, which has what is wanted; None where there is nothing."""
         headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
         if self.token is not None:
-            headers["Authorization"] = f"Bearer {self.token}"
+            headers["Authorization"] = f"Bearer {_check_token(_loaded('token', self.token))}"
         elif self.username is not None:
-            pair = base64.b64encode(f"{self.username}:{self.password}".encode())
+            password = _loaded("password", self.password)
+            pair = base64.b64encode(f"{self.username}:{password}".encode())
             headers["Authorization"] = f"Basic {pair.decode()}"
         if body is not None:
             headers["Content-Type"] = "application/vnd.schemaregistry.v1+json"
@@ -305,6 +343,20 @@ def _opener(registry: SchemaRegistry) -> urllib.request.OpenerDirector:
     if urllib.parse.urlsplit(registry.url).scheme == "http":
         handlers.append(urllib.request.ProxyHandler({}))
     return urllib.request.build_opener(*handlers)
+
+
+def _loaded(name: str, secret: str | Callable[[], str] | None) -> str:
+    """Return a secret; call the function where it is one."""
+    value = secret() if callable(secret) else secret
+    if not isinstance(value, str):
+        raise OptionError(f"the function {name}= must return text, not {type(value).__name__}")
+    return value
+
+
+def _check_token(token: str) -> str:
+    if _TOKEN.fullmatch(token) is None:
+        raise OptionError(Option("token"), " must be printable ASCII, without spaces")
+    return token
 
 
 def _says_that_there_is_none(error: urllib.error.HTTPError) -> bool:

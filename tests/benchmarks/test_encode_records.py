@@ -34,6 +34,6 @@ def test_the_report_has_a_ratio_to_each_peer(monkeypatch: pytest.MonkeyPatch) ->
     assert report.ratios.keys() == {
         f"encode-records/{shape} 200/vs_{peer}"
         for shape in SHAPES
-        for peer in ("msgspec", "fastavro")
+        for peer in ("msgspec", "fastavro", "google")
     }
-    assert len(report.rows) == 8
+    assert len(report.rows) == 12

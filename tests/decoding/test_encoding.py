@@ -399,7 +399,7 @@ def test_a_schema_is_registered_and_found() -> None:
             embedded.status = status
             with pytest.raises(error, match=str(status)):
                 registry.id_of("orders-value", ORDER, register=True)
-        with pytest.raises(OptionError, match="the schema refers to others"):
+        with pytest.raises(OptionError, match="the schema refers to others: name them by refer"):
             registry.id_of("orders-value", ('"long"', '"int"'))
 
 

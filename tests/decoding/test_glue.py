@@ -197,6 +197,12 @@ def test_a_schema_is_registered_and_found(registry: GlueSchemaRegistry) -> None:
         registry.id_of("orders", ORDER)
     one, two = (registry.id_of("orders", each, register=True) for each in (ORDER, LATER))
     assert one != two
+    other = registry.id_of("json", {"type": "object"}, register=True, kind="JSON")
+    assert (
+        registry._ask(UUID(str(other)).int).problem == f"the schema {other} is JSON, and not AVRO"
+    )
+    with pytest.raises(OptionError, match="references are for a SchemaRegistry: Glue has none"):
+        registry.id_of("orders", ORDER, references=[{"name": "a"}])
     assert registry.id_of("orders", json.dumps(ORDER), register=True) == one
     assert [registry.id_of("orders", each) for each in (ORDER, LATER)] == [one, two]
     orders = Avro(ORDER, registry=registry, schema_id=one)

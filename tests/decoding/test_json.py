@@ -451,3 +451,49 @@ def test_an_item_that_is_not_null_is_bad_where_it_is_null(beside: list[Any]) -> 
     values = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
     found = read(pa.schema([("a", values), *beside]), '{"a": {"x": 1}}', '{"a": {"x": null}}')
     assert found == [[("x", 1)], "a[] is NOT NULL, and is null"]
+
+
+@pytest.mark.parametrize("more", ["", ", m MAP<STRING, INT>"])
+@pytest.mark.parametrize("framing", ["none", "confluent"])
+def test_fields_that_the_schema_lacks_are_kept_as_they_were_written(
+    more: str, framing: Any
+) -> None:
+    decode = Json(f"a BIGINT{more}", rescued="rest", framing=framing)
+    documents = {
+        '{"a": 1}': None,
+        "{}": None,
+        ' { "x" : [1, {"y": "}"}] , "a" : 2 , "é\\u0061\\"": 1.50e3 } ': (
+            '{"x" : [1, {"y": "}"}],"é\\u0061\\"": 1.50e3}'
+        ),
+        '{"A":123456789012345678901234567890,"a":3}': '{"A":123456789012345678901234567890}',
+        f'{{"n":{"1" * 5000},"b":null,"b":true}}': f'{{"n":{"1" * 5000},"b":null,"b":true}}',
+        '{"\\u0061": 5, "t": "\\ud800"}': '{"t": "\\ud800"}',
+        "null": None,
+    }
+    head = b"" if framing == "none" else b"\0\0\0\0\1"
+    bad = ['{"a": "x", "b": 1}', '{"a": 1, "b": NaN}', "{"]
+    payloads = [head + each.encode() for each in [*documents, *bad]]
+    found, problems = decode.read(pa.array([*payloads, None], pa.binary()))
+    assert found.type.field(found.type.num_fields - 1) == pa.field("rest", pa.string())
+    assert sorted(problems) == [7, 8, 9]
+    assert problems[8] == "it has NaN, which JSON has not"
+    rows = [None if row is None else row["rest"] for row in found.to_pylist()]
+    assert rows[:7] == list(documents.values())
+    assert found.is_null().to_pylist()[6:] == [True, True, False, True, True]
+    empty = decode.read(pa.array([], pa.binary()))[0]
+    assert empty.type == found.type
+
+
+def test_what_is_rescued_goes_where_the_columns_go() -> None:
+    decode = Json("a INT", rescued="rest")
+    places = {"topic": ["t"], "partition": pa.array([0], pa.int32()), "offset": [0]}
+    batch = pa.RecordBatch.from_pydict({"value": [b'{"a":1,"b":2}'], **places})
+    (row,) = decode(batch).to_pylist()
+    assert (row["a"], row["rest"]) == (1, '{"b":2}')
+    encoded = decode.encode(decode(batch))
+    assert encoded["value"].to_pylist() == [b'{"a":1}']
+    assert decode.reading(Json("a INT, b INT").reader) == Json("a INT, b INT", rescued="rest")
+    with pytest.raises(OptionError, match="rescued='a' is a field of the schema, too"):
+        Json("a INT", rescued="a")
+    deep = pa.array([b'{"x":' + b"[" * DEEP + b"]" * DEEP + b"}"], pa.binary())
+    assert decode.read(deep)[1].keys() == {0}
