@@ -181,20 +181,24 @@ def fence_only(log: EntryLog, entry: Any) -> None:
 
 
 async def test_files_of_entries_stay_that_retention_has_deleted(job: Job) -> None:
-    job.put(b"no", good(1))
+    job.put(b"no")
     (entry,) = await job.land()
-    (job.root / "landing" / "batches" / f"{entry.number:012}.json").unlink()
+    job.put(b"nor this")
     await job.land()
-    assert job.bad() == [b"no"]
+    for number in range(entry.number + 1):
+        (job.root / "landing" / "batches" / f"{number:012}.json").unlink()
+    await job.land()
+    assert job.bad() == [b"no", b"nor this"]
 
 
 async def test_a_file_of_another_landing_stays(job: Job) -> None:
     job.put(b"no")
     await job.land()
+    (file,) = job.files
+    (file.parent / "theirs.parquet").write_bytes(file.read_bytes())
     other = job.root / "bad" / f"landing={'0' * 32}"
     other.mkdir()
     (other / "entry-000000000000-run-000001.parquet").write_bytes(b"theirs")
-    (job.files[0].parent / "theirs.parquet").write_bytes(job.files[0].read_bytes())
     await job.land()
     assert len(job.files) == 3
 
