@@ -29,6 +29,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.types import Array, Bytes, Int32, Schema
 
+from fanout.core.error_text import text_of
 from fanout.core.user_functions import is_interrupt
 from fanout.errors import OptionError
 
@@ -97,7 +98,7 @@ class BrokerConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is
             self._writer.write(b"".join((Int32.encode(sum(map(len, pieces))), *pieces)))
         except OSError as error:
             self.close(CloseReason.CONNECTION_BROKEN)
-            what = f"the connection to {self.host}:{self.port} broke: {error}"
+            what = f"the connection to {self.host}:{self.port} broke: {text_of(error)}"
             raise KafkaConnectionError(what) from error
         log.debug("request %d to %s:%d: %s", number, self.host, self.port, prepared)
         if not expect_response:
