@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import sys
 from contextlib import closing
 from datetime import datetime, timedelta
 from functools import partial
@@ -230,7 +231,18 @@ def land(
         entries = f"{table.entries_behind:,} entries behind"
         typer.echo(f"fanout land: {table.table} is {entries}: {table.failure}", err=True)
     if behind:
+        _end_what_hangs()
         raise typer.Exit(ExitCode.FOUND)
+
+
+def _end_what_hangs() -> None:
+    """End the process if a call of a table has not ended: Python would wait for its threads."""
+    from fanout.landing.projections.table_projection import is_called  # noqa: PLC0415 - for help
+
+    if is_called():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ExitCode.FOUND)
 
 
 @final

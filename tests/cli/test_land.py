@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -150,6 +151,40 @@ def test_a_table_has_what_was_landed_and_status_says_so(stream: Stream, tmp_path
         "fanout land: the Iceberg table db.orders of nowhere is "
     )
     assert status(to, "--table", "iceberg:nowhere/db.orders")[0] == 1
+
+
+HANGS = """
+import threading
+from pyiceberg.utils.concurrent import ExecutorFactory
+from fanout.cli import main
+from fanout.landing.projections import iceberg, table_projection
+
+def hangs(*_):
+    ExecutorFactory.get_or_create().submit(threading.Event().wait).result()
+
+iceberg._Iceberg.newest = hangs
+table_projection._COMMIT_SECONDS = 0.5
+main()
+"""
+
+
+def test_a_request_of_a_table_that_never_ends_does_not_keep_the_process(
+    stream: Stream, tmp_path: Path
+) -> None:
+    stream.put(1)
+    table = "iceberg:nowhere/db.orders"
+    command = ["land", stream.source, str(tmp_path / "to"), "--available-now", "--table", table]
+    done = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-c", HANGS, *command],
+        env=ENVIRONMENT | stream.server.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("landed 1 records in 1 entries")
+    assert done.stderr.splitlines()[-1].endswith("behind: it does not answer for 0 s")
 
 
 def status(*arguments: str) -> tuple[int, str, int, str | None]:

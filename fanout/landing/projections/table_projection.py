@@ -44,6 +44,7 @@ _COMMIT_SECONDS: Final = 300.0
 # The most for a look at a table.
 _LOOK_SECONDS: Final = 30.0
 _MAX_REASON: Final = 300
+_CALL: Final = "fanout-table"  # the name of a thread
 
 
 _T = TypeVar("_T")
@@ -279,10 +280,15 @@ def _in_time(call: Callable[[], _T], seconds: float) -> _T:
         except BaseException as error:  # noqa: BLE001 - it is raised again
             ended.set_exception(_without_panic(error))
 
-    threading.Thread(target=run, name="fanout-table", daemon=True).start()
+    threading.Thread(target=run, name=_CALL, daemon=True).start()
     if not wait([ended], seconds).done:
         raise OptionError(f"it does not answer for {seconds:.0f} s")
     return ended.result()
+
+
+def is_called() -> bool:
+    """Say whether a call of a table goes on, which nothing may wait for any more."""
+    return any(thread.name == _CALL for thread in threading.enumerate())
 
 
 def _without_panic(error: BaseException) -> BaseException:

@@ -34,7 +34,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_some_seeds() -> None:
-    for seed in range(100):
+    for seed in range(50):
         simulate(partial(run_seed, seed))
 
 
