@@ -281,5 +281,5 @@ def test_what_is_left_in_the_scratch_directory_is_removed(tmp_path: Path) -> Non
     first._scratch.write_bytes(b"half")
     BadRecordFiles(str(tmp_path), None, "1" * 32, 1).close()
     assert first._scratch.exists()
-    BadRecordFiles(str(tmp_path), None, "0" * 32, 2).close()
+    BadRecordFiles(str(tmp_path), None, "0" * 32, 2)
     assert not first._scratch.exists()
