@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from fanout.core.checkpoint import Checkpoint
@@ -33,8 +34,9 @@ from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 from fanout.landing.storage.opening import open_files, open_storage
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.spark_reader import LOG, read_log
-from tests.support.manual_source import ManualSource
+from tests.support.manual_source import SCHEMA, ManualSource
 from tests.support.s3 import s3_options
+from tests.support.shaped_source import ShapedSource
 from tests.support.timed_source import DAY, TimedSource
 
 if TYPE_CHECKING:
@@ -452,6 +454,21 @@ async def test_files_in_directories_by_date_are_in_the_log(table: Table) -> None
         "date=1970-01-01",
         "date=1970-01-03",
     ]
+
+
+async def test_files_in_directories_with_odd_names_are_in_the_log(table: Table) -> None:
+    """As URIs, in which a second run knows the files again."""
+    schema = pa.schema([*SCHEMA, ("text", pa.string())])
+    table.source = ShapedSource(schema, text="a/b ü%2F")
+    for _ in range(2):
+        async with land(
+            table.source, str(table.root), max_wait=0.0, partition_by="text"
+        ) as landing:
+            table.source.put(b"0")
+            await anext(landing)
+    paths = await table.read()
+    assert [path.split("/")[-2] for path in paths] == ["text=a%252Fb%20ü%25252F"] * 2
+    assert len(set(paths)) == 2
 
 
 async def test_a_landing_that_is_idle_adds_nothing(
