@@ -328,7 +328,7 @@ async def test_a_lander_reads_no_longer_while_its_last_segment_is_published(
         published.wait(2 * PATIENCE)
         return publish(storage, segment)
 
-    monkeypatch.setattr("fanout.landers.lander.publish", publish_slowly)
+    monkeypatch.setattr("fanout.landing.segments.by_date.publish", publish_slowly)
     source = ManualSource("a")
     source.put(*numbered(10))
     async with Rig(source, tmp_path).running(0) as rig:
@@ -384,7 +384,7 @@ async def test_what_comes_while_a_segment_is_published_does_not_hide_that_a_spli
         time.sleep(0.05)  # the filler drains it meanwhile
         return publish(storage, segment)
 
-    monkeypatch.setattr("fanout.landers.lander.publish", publish_slowly)
+    monkeypatch.setattr("fanout.landing.segments.by_date.publish", publish_slowly)
     async with Rig(source, tmp_path).running(0) as rig:
         await rig.batch()
         assert rig.progress["a"].caught_up

@@ -85,7 +85,7 @@ async def test_a_segment_of_a_lander_that_is_killed_before_it_tells_is_deleted(
         return file
 
     killing: list[bytes] = []
-    monkeypatch.setattr("fanout.landers.lander.publish", publish_and_wait)
+    monkeypatch.setattr("fanout.landing.segments.by_date.publish", publish_and_wait)
     source = ManualSource("a")
     source.put(b"1")
     async with Rig(source, tmp_path).running(0) as rig:
