@@ -221,7 +221,8 @@ class _Processes:
             return await self._attend(lander, process)
         finally:
             if process.returncode is None:
-                process.kill()
+                with suppress(ProcessLookupError):  # `process.kill` may take its exit code away
+                    os.kill(process.pid, signal.SIGKILL)
                 await finished(asyncio.create_task(process.wait()))
 
     async def _attend(self, lander: int, process: Process) -> FanOutError | None:

@@ -6,9 +6,11 @@ import asyncio
 import itertools
 import logging
 import os
+import pickle  # noqa: TID251 - as the library does
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections import Counter
 from contextlib import closing
@@ -28,6 +30,8 @@ from fanout.decoding import Avro, SchemaRegistry
 from fanout.errors import OptionError, SetupError
 from fanout.kinesis import KinesisSource
 from fanout.landers.land import land
+from fanout.landers.process import START, Order
+from fanout.landers.processes import _encoded
 from fanout.landing.log.entries import batch_ids, read_entry
 from fanout.landing.storage.opening import open_storage
 from fanout.testing.kinesis.rules import KinesisRules
@@ -343,6 +347,29 @@ async def test_processes_have_ended_when_a_cancelled_block_is_left(job: Job) -> 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not any(map(alive, found))
+
+
+def hold(*_: int) -> None:
+    print("begun", file=sys.stderr, flush=True)  # noqa: T201 - the test waits for it
+    threading.Event().wait()
+
+
+def test_a_process_ends_when_the_one_that_started_it_does() -> None:
+    """Its input ends then; without that it would look for the coordinator for a minute."""
+    order = _encoded(Order(pickle.dumps(hold), 0, 1, logging.WARNING))
+    command = [sys.executable, "-c", START]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:  # noqa: S603 - our own code
+        try:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            process.stdin.write(order)
+            process.stdin.flush()
+            assert process.stderr.readline() == b"begun\n"
+            process.stdin.close()
+            assert process.wait(PATIENCE) == 1
+        finally:
+            process.kill()
 
 
 @pytest.mark.long
