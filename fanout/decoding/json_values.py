@@ -10,7 +10,6 @@ import json
 import math
 import re
 from decimal import Decimal
-from json.decoder import scanstring
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -67,7 +66,7 @@ def rest_of(document: str, names: Collection[str]) -> str | None:
         at = _behind_space(document, _behind_space(document, 0) + 1)
         while document[at] != "}":
             begin = at
-            name, at = scanstring(document, at + 1)
+            name, at = _SCANNER.raw_decode(document, at)
             at = _behind_space(document, _behind_space(document, at) + 1)
             _, at = _SCANNER.raw_decode(document, at)
             if name not in names:

@@ -6,7 +6,7 @@ import resource
 import subprocess
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,7 @@ import fanout
 from fanout.core.user_decode import TooManyRowsError
 from fanout.decoding import Avro, Json, Protobuf
 from fanout.decoding.decoder import MOST_OF_ITEMS
-from fanout.decoding.protobuf_columns import _size_of_items
+from fanout.decoding.protobuf_columns import Parsers, _size_of_items
 from fanout.decoding.protobuf_decoder import _plan
 from tests.decoding.protobuf_schemas import parse
 from tests.decoding.test_protobuf import read
@@ -119,6 +119,7 @@ def test_items_of_messages_are_counted_in_messages() -> None:
     assert read(decode, *damaged)[1] == {1: "it is no M"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_peak_of_a_megabyte_of_empty_items_is_bounded(kind: str) -> None:
     """Each process measures its own peak."""
@@ -138,6 +139,22 @@ def peak(kind: str) -> int:
         _, problems = decode.read(payloads)
     assert problems.keys() == {0}
     return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
+@pytest.mark.long
+def test_messages_with_many_items_are_parsed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[int] = []
+    at_once = Parsers._at_once
+
+    def noted(self: Parsers, payloads: pa.BinaryArray) -> Any:
+        parts.append(len(payloads))
+        return at_once(self, payloads)
+
+    monkeypatch.setattr(Parsers, "_at_once", noted)
+    most = MOST_OF_ITEMS // 1600
+    payloads = [record("protobuf", most // 3)] * 4
+    assert decoder("protobuf").read(pa.array([*payloads, b""], pa.binary()))[1] == {}
+    assert sorted(parts) == [2, 3]
 
 
 async def test_such_a_record_is_bad_and_the_others_come(kinesis_server: KinesisServer) -> None:

@@ -16,6 +16,7 @@ from fanout.decoding import Avro, GlueSchemaRegistry, Json, Protobuf, SchemaRegi
 from fanout.spark.dataframe.source_options import TYPED
 from tests.decoding.test_protobuf import FILES
 from tests.support.pages import defined_by, page, python_blocks
+from tests.support.schema_registry import embedded_registry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +24,19 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.server import KinesisServer
 
 TEXT = page("typed-records.md")
-EXAMPLE, SCHEMAS, AVRO, GLUE, PROTOBUF, _, ENCODED, SINKS, REGISTERED = python_blocks(
-    "typed-records.md"
-)
+(
+    EXAMPLE,
+    SCHEMAS,
+    AVRO,
+    SECRET,
+    GLUE,
+    PROTOBUF,
+    _,
+    ENCODED,
+    SINKS,
+    REGISTERED,
+    REFERRING,
+) = python_blocks("typed-records.md")
 SCHEMA = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
 MAIN = defined_by(EXAMPLE)["main"]
 
@@ -92,6 +103,23 @@ def test_the_example_of_glue_names_what_exists(monkeypatch: pytest.MonkeyPatch) 
     names: dict[str, Any] = {}
     exec(GLUE, names)  # noqa: S102 - the page is ours
     assert names["source"].schema.names[-1] == "id"
+
+
+def test_the_example_of_a_secret_is_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGISTRY_PASSWORD", "canary")
+    names: dict[str, Any] = {}
+    exec(SECRET, names)  # noqa: S102 - the page is ours
+    assert names["registry"].password() == "canary"
+
+
+def test_the_example_of_references_registers_a_schema() -> None:
+    with embedded_registry() as embedded:
+        embedded.register("item-value", '{"type": "fixed", "name": "shop.Item", "size": 1}')
+        url = embedded.url
+        names: dict[str, Any] = {}
+        text = REFERRING.replace("https://registry:8081", url)
+        exec(text, names)  # noqa: S102 - the page is ours
+        assert embedded.schemas[names["number"]]["references"] == [names["item"]]
 
 
 def test_the_example_prints_encoded_records(capsys: pytest.CaptureFixture[str]) -> None:

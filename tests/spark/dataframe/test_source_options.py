@@ -430,10 +430,15 @@ def test_records_are_decoded_as_options_say(monkeypatch: pytest.MonkeyPatch) -> 
     source = made(KINESIS | registry)
     assert isinstance(source, KinesisSource)
     assert isinstance(source.decode, Avro)
-    assert source.decode.registry == SchemaRegistry(
+    found = source.decode.registry
+    assert isinstance(found, SchemaRegistry)
+    # Executors get a function, which reads their own environment.
+    assert callable(found.password)
+    assert found.password() == "canary"
+    assert found == SchemaRegistry(
         "https://registry",
         username="key",
-        password="canary",
+        password=found.password,
         ca_file="ca.pem",
         certificate_file="own.pem",
         key_file="own.key",
@@ -472,6 +477,31 @@ def test_the_columns_of_a_query_are_those_that_are_landed(tmp_path: Path) -> Non
         asyncio.run(_land_nothing(source, str(tmp_path)))
     assert columns("more INT, id INT", "ignore") == ["id"]
     assert columns("more INT, id INT", "add") == ["more", "id"]
+
+
+def test_while_the_registry_is_down_a_query_reads_with_the_stored_schema(tmp_path: Path) -> None:
+    with embedded_registry() as registry, KinesisServer() as server:
+        schema = '{"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]}'
+        registry.register("orders-value", schema)
+        server.create_stream("orders")
+        session = aioboto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing")
+        decode = Avro(schema, registry=SchemaRegistry(registry.url))
+        source = KinesisSource(
+            stream="orders",
+            mode="polling",
+            decode=decode,
+            endpoint_url=server.endpoint_url,
+            region="us-east-1",
+            session=session,
+        )
+        asyncio.run(_land_nothing(source, str(tmp_path)))
+        registry.status = 503
+        options = {"decode": "avro", "schemaregistryurl": registry.url, "landing": str(tmp_path)}
+        landed = LandedSource.parse(KINESIS | options | {"subject": "orders-value"}, None)
+        assert landed is not None
+        again = landed.make()
+    assert isinstance(again, KinesisSource)
+    assert again.decode == decode
 
 
 async def _land_nothing(source: KinesisSource, location: str) -> None:
