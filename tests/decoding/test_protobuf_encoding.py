@@ -190,7 +190,7 @@ def test_columns_that_do_not_fit_are_named() -> None:
 def test_confluents_deserializer_reads_it(confluents_client: Callable[[str], Any]) -> None:
     confluent = pytest.importorskip("confluent_kafka.schema_registry.protobuf")
     text = """name: "n.proto" syntax: "proto3" message_type { name: "A" }
-      message_type { name: "B" nested_type { name: "C" } nested_type { name: "M"
+      message_type { name: "B" nested_type { name: "M"
         field { name: "f" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL } } }"""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415
     from google.protobuf.descriptor_pool import DescriptorPool  # noqa: PLC0415
@@ -214,7 +214,7 @@ def test_confluents_deserializer_reads_it(confluents_client: Callable[[str], Any
             assert problems == {}
             ours = decode.encode(pa.RecordBatch.from_struct_array(values))["value"][0].as_py()
             assert confluent.ProtobufDeserializer(kind)(ours, context) == message
-            assert len(ours) == len(theirs)
+            assert (len(ours), ours[:7]) == (len(theirs), theirs[:7])
     with pytest.raises(OptionError, match="encode needs schema_id: id_of of the registry has it"):
         Protobuf(inner, registry=SchemaRegistry("https://r")).encode(
             pa.RecordBatch.from_pydict({"f": [1]})
