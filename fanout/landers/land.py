@@ -124,9 +124,13 @@ async def land(
     one_of("new_columns", new_columns, "add", "ignore")
     at_least_one("processes", processes)
     _check_limits(max_records, max_bytes, max_wait, keep=keep, keep_for_readers=keep_for_readers)
-    partitions = partition_fields(source.schema, partition_by, partition_by_date)
+    partitions = partial(
+        partition_fields, partition_by=partition_by, partition_by_date=partition_by_date
+    )
+    if new_columns == "add":  # otherwise the columns are those of before
+        partitions(source.schema)  # it may refuse
     if bad_records is not None:
-        check_bad_records(bad_records, location)
+        await in_thread(partial(check_bad_records, bad_records, location))
         keeping_bad_records(source)  # it may refuse
         if processes > 1:
             raise OptionError(
@@ -134,7 +138,7 @@ async def land(
                 " must be left out where several processes read, which cannot keep them",
             )
     limits = BatchLimits(max_records, max_bytes, max_wait)
-    options = ReadingOptions(limits, compression, partitions, available_now, on_resubscribe)
+    options = ReadingOptions(limits, compression, available_now, on_resubscribe)
     if processes == 1:
         reading = partial(_read_here, options=options)
     else:
@@ -151,7 +155,7 @@ async def land(
         location,
         reading,
         new_columns=new_columns,
-        partitions=partitions,
+        partitions_of=partitions,
         keep=keep,
         keep_for_readers=keep_for_readers,
         storage_options=storage_options,

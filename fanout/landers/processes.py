@@ -103,7 +103,7 @@ async def read_by_processes(
                     limits=options.limits,
                     available_now=options.available_now,
                     compression=options.compression,
-                    partitions=options.partitions,
+                    partitions=place.partitions,
                     address=reading.address,
                     secret=secret,
                 )

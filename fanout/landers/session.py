@@ -157,7 +157,7 @@ class OrphanSweeper:
             if file > _file(last[place[1]]):
                 storage.delete(name)
         for path in storage.scratch().iterdir():
-            place = session_of(path.name[path.name.find("run-") :])  # a date may be before it
+            place = session_of(path.name[path.name.find("run-") :])  # a number may be before it
             if place is not None and place[0] == run and place[1] in last:
                 path.unlink(missing_ok=True)
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    import pyarrow as pa
+
     from fanout.core.checkpoint import Checkpoint
     from fanout.core.source import Capabilities, Source
     from fanout.core.statistics import Statistics
@@ -278,7 +280,7 @@ async def open_landing(
     reading: Callable[[LandingPlace, Source], AbstractAsyncContextManager[Reading]],
     *,
     new_columns: str = "add",
-    partitions: tuple[PartitionField, ...] = (),
+    partitions_of: Callable[[pa.Schema], tuple[PartitionField, ...]] = lambda _: (),
     keep: timedelta | None = None,
     keep_for_readers: timedelta = KEEP_FOR_READERS,
     storage_options: Mapping[str, str] | None = None,
@@ -288,8 +290,9 @@ async def open_landing(
 ) -> AsyncIterator[Landing]:
     """Own a location, and land there what is read of a source, as `land` does.
 
-    `reading` reads the source that it is given from a position on, in a context. Cancellation: it
-    has ended before the block is left.
+    `reading` reads the source that it is given from a position on, in a context. `partitions_of`
+    returns the directories of files for the columns of the records. Cancellation: the reading has
+    ended before the block is left.
     """
     async with AsyncExitStack() as resources:
         storage = await in_thread(lambda: open_storage(location, storage_options))
@@ -301,6 +304,7 @@ async def open_landing(
         if new_columns == "ignore":
             landed = await in_thread(lambda: stored_columns(storage))
             source = without_new_columns(source, landed, storage.location)
+        partitions = partitions_of(source.schema)
         reader = reader_of(getattr(source, "decode", None))
         comparing = partial(continued, storage, log, source.schema, partitions, reader)
         columns, number = await in_thread(comparing)
@@ -328,7 +332,7 @@ async def open_landing(
             lambda: [TableProjection(one.open(files), log, ownership) for one in tables]
         )
         of_landers = await in_thread(lambda: sweep_orphans(storage, log, ownership))
-        place = LandingPlace(storage, ownership.run, ResumePoint(positions, first), bad)
+        place = LandingPlace(storage, ownership.run, ResumePoint(positions, first), partitions, bad)
         opening = reading(place, source)
         try:
             stream, filler = await resources.enter_async_context(opening)

@@ -61,9 +61,9 @@ class Landed:
     def run(self, decode: Any, new_columns: str | None = None, **more: Any) -> None:
         """Land what is there."""
         options = {} if new_columns is None else {"new_columns": new_columns}
-        asyncio.run(self._land(self.stream.source(decode=decode, **more), options))
+        asyncio.run(self.land(self.stream.source(decode=decode, **more), options))
 
-    async def _land(self, source: Any, options: Any) -> None:
+    async def land(self, source: Any, options: Any) -> None:
         async with fanout.land(
             source, str(self.path), available_now=True, max_wait=0.0, **options
         ) as landing:
@@ -197,6 +197,29 @@ def test_json_adds_columns_and_ignores_them(landed: Landed) -> None:
     landed.put(b'{"id": 4, "name": "d", "more": 4}')
     landed.run(Json("id BIGINT"), "ignore")
     assert landed.rows()[-1] == {"id": 4, "name": "d", "more": 4}
+
+
+def test_directories_are_by_the_columns_that_the_landing_goes_on_with(landed: Landed) -> None:
+    """The schema of now may lack a column of them, or have one of their name."""
+    by = {"partition_by": ["name", "day(at)"]}
+
+    def run(ddl: str, new_columns: str) -> None:
+        source = landed.stream.source(decode=Json(ddl))
+        asyncio.run(landed.land(source, {"new_columns": new_columns, **by}))
+
+    landed.put(b'{"id": 1, "name": "a", "at": "2026-11-27T08:00:00Z"}')
+    run("id BIGINT, name STRING, at TIMESTAMP", "add")
+    landed.put(b'{"id": 2, "name": "b", "at": "2026-11-28T08:00:00Z"}')
+    run("id BIGINT", "ignore")
+    landed.put(b'{"id": 3, "name": "c", "at": "2026-11-29T08:00:00Z", "at_day": 3}')
+    run("id BIGINT, name STRING, at TIMESTAMP, at_day INT", "ignore")
+    with pytest.raises(OptionError, match="must not be given with a column 'at_day'"):
+        run("id BIGINT, name STRING, at TIMESTAMP, at_day INT", "add")
+    files = sorted((landed.path / "segments").rglob("run-*.parquet"))
+    found = [str(one.parent.relative_to(landed.path / "segments")) for one in files]
+    assert found == [f"name={name}/at_day=2026-11-{27 + n}" for n, name in enumerate("abc")]
+    tables = [pq.read_table(one, partitioning=None) for one in files]
+    assert [table["id"].to_pylist() for table in tables] == [[1], [2], [3]]
 
 
 def test_messages_add_columns_and_ignore_them(landed: Landed) -> None:

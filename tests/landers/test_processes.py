@@ -431,6 +431,26 @@ async def test_tables_and_directories(job: Job, tmp_path: Path, date: str | None
     assert directories == ({"segme"} if date is None else {"date="})
 
 
+@pytest.mark.long
+async def test_a_process_that_dies_between_two_directories(job: Job, tmp_path: Path) -> None:
+    """Its replacement lands the records anew, and what it has published goes."""
+    mark = tmp_path / "killed"
+    tables = (fanout.DeltaTable(),)
+    options: dict[str, Any] = {"partition_by": "partitionKey", "tables": tables, "max_records": 15}
+    job.put(200)
+    await job.land_all(
+        job.source(decode=Armed(Kill(f"{DISK}.publish", "after", 7), mark)), **options
+    )
+    assert mark.exists(), "no process was killed"
+    await job.check(swept=False)
+    job.put(10)
+    await job.land_all(**options)
+    await job.check()
+    delta = deltalake.DeltaTable(f"{job.location}/segments").to_pyarrow_table()
+    assert sorted(map(int, delta["data"].to_pylist())) == [*range(210)]
+    assert not [*(Path(job.location) / "_scratch").iterdir()]
+
+
 def delta_files(job: Job) -> list[str]:
     return deltalake.DeltaTable(f"{job.location}/segments").file_uris()
 

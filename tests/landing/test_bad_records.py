@@ -19,7 +19,7 @@ from fanout.errors import CheckpointError, OptionError
 from fanout.kafka.reading.columns import NO_RECORDS, PLACES
 from fanout.landers.land import land
 from fanout.landing.log.entries import EntryLog, read_entry
-from fanout.landing.segments.bad_records import BadRecordFiles
+from fanout.landing.segments.bad_records import BadRecordFiles, check_bad_records
 from fanout.landing.storage.local_storage import LocalFiles
 from tests.support.kinesis.reading import Stream
 from tests.support.manual_source import ManualSource
@@ -232,6 +232,40 @@ async def test_a_run_that_was_overtaken_deletes_its_file(
 async def test_a_location_among_the_records_is_refused(job: Job, place: str) -> None:
     with pytest.raises(OptionError, match=r"bad_records='.*' must be elsewhere: readers take"):
         await job.land(bad_records=f"{job.root}/{place}")
+
+
+def test_a_location_among_the_records_is_refused_however_it_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "orders")
+    monkeypatch.chdir(tmp_path)
+    for landing, location in [
+        ("./orders", "orders/segments"),
+        ("orders", f"{tmp_path}/orders//segments/bad"),
+        ("orders", f"file:{tmp_path}/orders/segments"),
+        ("orders", "link/segments"),
+        ("s3://lake/orders", "s3a://lake//orders/segments/bad"),
+        ("az://lake/orders", "abfss://lake@one.dfs.core.windows.net/orders/segments"),
+    ]:
+        with pytest.raises(OptionError, match=r"bad_records='.*' must be elsewhere"):
+            check_bad_records(location, landing)
+    check_bad_records("orders/segments2", "orders")
+    check_bad_records("s3://lake/orders/segments", "orders")
+    check_bad_records("s3://lake/orders/bad", "s3://lake/orders")
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        (5, "bad_records=5 must be a string, and not empty"),
+        ("", "bad_records='' must be a string, and not empty"),
+        ("http://lake/bad", "bad_records='http://lake/bad' must be a path, or a URI such as"),
+    ],
+)
+async def test_what_is_no_location_is_refused(job: Job, location: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        await job.land(bad_records=location)
+    assert not (job.root / "landing").exists()
 
 
 async def test_a_location_that_cannot_be_used_is_refused(job: Job, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ class LandingPlace:
     storage: Storage
     run: int  # the number of this run
     resume: ResumePoint  # where it begins to read
+    partitions: tuple[PartitionField, ...] = ()  # the directories into which files are put
     bad: BadRecordFiles | None = None  # where bad records are kept
 
 
@@ -80,6 +81,5 @@ class ReadingOptions:
 
     limits: BatchLimits
     compression: str  # of its files, as Parquet names it
-    partitions: tuple[PartitionField, ...]  # the directories into which files are put
     available_now: bool  # whether what is there at the start is read alone
     on_resubscribe: OnResubscribe | None

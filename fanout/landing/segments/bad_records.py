@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fanout.core.error_text import disk_reason
+from fanout.core.option_checks import check_text
 from fanout.core.sentence import Option, Sentence
 from fanout.core.user_decode import KEPT
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.segments.segments import SEGMENTS
 from fanout.landing.storage.object_location import is_object_location
-from fanout.landing.storage.opening import open_storage
+from fanout.landing.storage.opening import directories_of, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,8 +46,10 @@ def keeping_bad_records(source: Source) -> Source:
 
 def check_bad_records(location: str, landing: str) -> None:
     """Check the location of bad records: readers of a landing's files must not find it there."""
+    check_text("bad_records", location)
     inside = f"{landing.rstrip('/')}/{SEGMENTS}"
-    if f"{location.rstrip('/')}/".startswith(f"{inside}/"):
+    segments = directories_of("location", inside)
+    if directories_of("bad_records", location)[: len(segments)] == segments:
         raise OptionError(
             Option("bad_records", location),
             f" must be elsewhere: readers take what is in {inside} for records",

@@ -97,7 +97,11 @@ def partition_fields(
     What the records have no column for, or what readers would take for another column, is an
     OptionError.
     """
-    texts = [partition_by] if isinstance(partition_by, str) else [*partition_by]
+    texts = [partition_by] if isinstance(partition_by, str) else partition_by
+    if not (isinstance(texts, list | tuple) and all(isinstance(one, str) for one in texts)):
+        raise OptionError(
+            Option("partition_by", partition_by), " must be the name of a column, or a list of them"
+        )
     if partition_by_date is not None and texts:
         raise OptionError(
             Option("partition_by_date", partition_by_date),
@@ -123,7 +127,9 @@ def _check(schema: pa.Schema, fields: Sequence[PartitionField], name: str) -> No
         may_be = [one.name for one in schema if any(is_one(one.type) for is_one in known)]
         if field.column not in may_be:
             what = "times" if timed else "texts, integers, booleans or dates"
-            raise OptionError(option, f" must be a column with {what}: {' or '.join(may_be)}")
+            raise OptionError(
+                option, f" must be a column with {what}: {' or '.join(may_be) or 'there is none'}"
+            )
         # Spark and Hive tell no names by their case, and put that of the directory in its place.
         same = (one for one in schema.names if one.lower() == field.name.lower())
         if taken := next((one for one in same if timed or one != field.column), None):

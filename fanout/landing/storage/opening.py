@@ -69,7 +69,18 @@ def open_files(location: str, options: Mapping[str, str] | None) -> ReadableFile
     return LocalFiles(_local(location, options))
 
 
-def _local(location: str, options: Mapping[str, str] | None) -> Path:
+def directories_of(name: str, location: str) -> tuple[str, ...]:
+    """Return the directories down to a location, the same for each spelling of it.
+
+    `name` is the option that has it. It may read the links of a disk.
+    """
+    if is_object_location(location):
+        place = parse_location(location)
+        return place.service, place.bucket, *filter(None, place.prefix.split("/"))
+    return _local(location, None, name).resolve().parts
+
+
+def _local(location: str, options: Mapping[str, str] | None, name: str = "location") -> Path:
     if options:
         raise OptionError(
             Option("storage_options"),
@@ -84,11 +95,11 @@ def _local(location: str, options: Mapping[str, str] | None) -> Path:
             found = unquote(path, errors="surrogateescape")
         case _:
             raise OptionError(
-                Option("location", location),
+                Option(name, location),
                 " must be a path, or a URI such as s3://bucket/path, gs://bucket/path or "
                 "abfss://container@account.dfs.core.windows.net/path",
             )
-    check_path("location", os.path.abspath(found))  # noqa: PTH100 - it keeps links
+    check_path(name, os.path.abspath(found))  # noqa: PTH100 - it keeps links
     return Path(found)
 
 
