@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Typ
 from fanout.core.option_checks import check_seconds, one_of
 from fanout.core.sentence import Option, Sentence
 from fanout.core.user_functions import check_function, is_interrupt
-from fanout.errors import OptionError, RetryLaterError
+from fanout.errors import FanOutError, OptionError, RetryLaterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -351,10 +351,8 @@ def _loaded(name: str, secret: str | Callable[[], str] | None) -> str:
     """Return a secret; call the function where it is one."""
     try:
         value = secret() if callable(secret) else secret
-    except RetryLaterError:
-        raise
     except BaseException as error:
-        if is_interrupt(error):
+        if is_interrupt(error) or isinstance(error, FanOutError):
             raise
         raise OptionError(f"the function {name}= raised {type(error).__name__}") from error
     if not isinstance(value, str):

@@ -16,7 +16,7 @@ from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading import records
 from fanout.kafka.reading.columns import SCHEMA
-from fanout.kafka.reading.few_records import FEW
+from fanout.kafka.reading.few_records import FEW, FewRecords, decode_few
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched
 from tests.support.damage import damaged
@@ -322,3 +322,22 @@ def test_few_records_are_decoded_as_many_are(
             patch.setattr(records, "FEW", few)
             found.append(_all_of(b"".join(sent), offset, stop))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("record", "is_good"),
+    [
+        (b"\x0c\0\0\0\1\1\0", True),
+        (b"\x0e\0\0\0\1\1\0\0", False),  # a byte behind its last field
+        (b"\x0c\0\0\0\1\1\1", False),  # -1 headers
+        (b"\x0c\0\0\2\1\1\0", False),  # the offset of another batch
+        (b"\x0c\0\0\1\1\1\0", False),
+        (b"\x0a\0\0\0\1\1\0", False),
+    ],
+)
+def test_a_record_that_is_not_as_it_should_be_is_left_to_columns(
+    record: bytes, *, is_good: bool
+) -> None:
+    batches = [FewRecords(memoryview(record), [0], 5, 5, 0, 0)]
+    found = decode_few(batches, PARTITION, 0, None)
+    assert (found is not None and found["offset"].to_pylist() == [5]) == is_good
