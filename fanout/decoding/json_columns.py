@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _FEW: Final = 32
 _PASSES: Final = 4
 _SOME_BYTES: Final = 1 << 20
+_SPACE: Final = " \t\r\n"  # of JSON
 _UNREADABLE: Final = "it is not one JSON document"
 
 
@@ -111,7 +112,7 @@ class JsonColumns:
             return pa.array([], self.kind)
         documents, is_null = payloads.cast(pa.string()), None  # checks that it is UTF-8
         if payloads.null_count or not _are_objects(documents):
-            documents = pc.ascii_trim_whitespace(pc.fill_null(documents, "null"))
+            documents = pc.ascii_trim(pc.fill_null(documents, "null"), _SPACE)
             is_null = pc.equal(documents, "null")
             documents = pc.if_else(is_null, "{}", documents)
             if not _are_objects(documents):

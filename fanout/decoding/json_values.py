@@ -114,13 +114,15 @@ def _item(value: Any, field: pa.Field, path: str) -> Any:
 
 
 def _struct(value: _Fields, kind: pa.StructType, path: str) -> dict[str, Any]:
-    names = {field.name for field in kind}
-    known = _object([pair for pair in value if pair[0] in names], path)
-    result = {}
-    for field in kind:
-        where = f"{path}.{field.name}" if path else field.name
-        result[field.name] = _value(known.get(field.name), field.type, where)
-        if result[field.name] is None and not field.nullable:
+    fields = {field.name: field for field in kind}
+    known = _object([pair for pair in value if pair[0] in fields], path)
+    result = {}  # without what is null, as few bytes may be many objects
+    for name, field in fields.items():
+        where = f"{path}.{name}" if path else name
+        found = _value(known.get(name), field.type, where)
+        if found is not None:
+            result[name] = found
+        elif not field.nullable:
             raise MismatchError(f"{where} is NOT NULL, and is missing or null")
     return result
 

@@ -148,14 +148,23 @@ def _of_environment(kind: str) -> str:
     return os.environ.get(REGISTRY_SECRETS[_PREFIX + kind], "")
 
 
+def _of_this_process(kind: str) -> str:
+    if found := _of_environment(kind):
+        return found
+    raise OptionError(
+        f"{REGISTRY_SECRETS[_PREFIX + kind]} is not set in this process: set it there, too, such "
+        "as in the environment of Spark's executors"
+    )
+
+
 def _password() -> str:
     """Return the password of the process that this is, such as one of Spark's executors."""
-    return _of_environment("password")
+    return _of_this_process("password")
 
 
 def _token() -> str:
     """Return the token of this process."""
-    return _of_environment("token")
+    return _of_this_process("token")
 
 
 def _in_these_options(option: Option) -> Option:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from fanout.decoding.protobuf_columns import Field, Values
 
 _MICROS: Final = 1_000_000
+_INT32: Final = re.compile("-?[0-9]{1,10}")
 
 
 def raw_messages(kind: Messages, values: pa.Array, rows: Rows) -> pa.Array:
@@ -79,6 +81,8 @@ def _repeated(each: Repeated, column: pa.Array, rows: Rows) -> pa.Array:
     is_map = pa.types.is_map(each.type)
     if pa.types.is_map(column.type) != is_map or not pa.types.is_nested(column.type):
         raise OptionError(f"{each.values.path} is {column.type}, and the message has {each.type}")
+    if pa.types.is_fixed_size_list(column.type):
+        column = column.cast(pa.list_(column.type.value_type))
     key = each.type.key_type if is_map else pa.string()
     if column.null_count:
         column = pc.coalesce(column, pa.scalar([], column.type))
@@ -137,7 +141,7 @@ def _enum(kind: Numbers, names: pa.StringArray, rows: Rows) -> pa.Array:
 
 def _number(name: str, kind: Numbers) -> int | None:
     assert kind.names is not None, "it is an enum"
-    if not name.removeprefix("-").isdecimal() or str(int(name)) != name or int(name) in kind.names:
+    if _INT32.fullmatch(name) is None or str(int(name)) != name or int(name) in kind.names:
         return None
     assert kind.limits is not None, "of 32 bits"
     return int(name) if kind.limits[0] <= int(name) <= kind.limits[1] else None

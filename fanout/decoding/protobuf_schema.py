@@ -63,9 +63,16 @@ _ALIKE: Final = {
     **dict.fromkeys((8, 13), "small"),
     **dict.fromkeys(_ZIGZAG, "zigzag"),
     4: "unsigned",
-    **{kind: str(kind) for kind in (1, 2, 6, 7, 10, 15, 16)},
+    9: "text",
+    12: "bytes",
+    **{kind: str(kind) for kind in (1, 2, 6, 7, 10, 11, 15, 16)},
 }
-_COMPATIBLE: Final = ({"signed", "small"}, {"unsigned", "small"})
+_COMPATIBLE: Final = (
+    {"signed", "small"},
+    {"unsigned", "small"},
+    {"bytes", "text"},
+    {"bytes", "11"},
+)
 _TYPE_NAME: Final = FieldDescriptorProto.Type.Name
 # What descriptors of a registry import without having it.
 _NAMES: Final = ("any", "descriptor", "duration", "empty", "field_mask", "timestamp", "wrappers")
@@ -147,10 +154,12 @@ def _changed(writer: Descriptor, reader: Descriptor, above: str) -> str:
         written, path = writer.fields_by_number.get(field.number), f"{above}{field.name}"
         if written is None:
             continue
-        kinds = {_ALIKE.get(each.type, "bytes") for each in (written, field)}
+        kinds = {_ALIKE[each.type] for each in (written, field)}
         if len(kinds) > 1 and kinds not in _COMPATIBLE:
             one, other = (_TYPE_NAME(each.type)[5:].lower() for each in (field, written))
             return f"{path} is {one}, and was written as {other}"
+        if written.is_repeated and not field.is_repeated:  # parsers read the last value
+            return f"{path} is one value, and was written as repeated"
         if written.message_type is not None and field.message_type is not None:
             inner = _changed(written.message_type, field.message_type, f"{path}.")
             if inner:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Typ
 
 from fanout.core.option_checks import check_seconds, one_of
 from fanout.core.sentence import Option, Sentence
-from fanout.errors import OptionError, RetryLaterError
+from fanout.core.user_functions import check_function, is_interrupt
+from fanout.errors import FanOutError, OptionError, RetryLaterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -217,8 +218,9 @@ class SchemaRegistry(AnyRegistry):
             sentence = "{url} has a password in it: pass {username} and {password}"
             raise OptionError(Sentence.of(sentence))
         for name in _SECRETS:
-            if not (isinstance(value := getattr(self, name), str | None) or callable(value)):
-                raise OptionError(Option(name), " must be text, or a function that returns it")
+            if not isinstance(value := getattr(self, name), str | None):
+                kind = "text, or a function that returns it"
+                check_function(name, value, kind, arguments=0, is_secret=True)
         if isinstance(self.token, str):
             _check_token(self.token)
         if (self.username is None) != (self.password is None):
@@ -347,7 +349,12 @@ def _opener(registry: SchemaRegistry) -> urllib.request.OpenerDirector:
 
 def _loaded(name: str, secret: str | Callable[[], str] | None) -> str:
     """Return a secret; call the function where it is one."""
-    value = secret() if callable(secret) else secret
+    try:
+        value = secret() if callable(secret) else secret
+    except BaseException as error:
+        if is_interrupt(error) or isinstance(error, FanOutError):
+            raise
+        raise OptionError(f"the function {name}= raised {type(error).__name__}") from error
     if not isinstance(value, str):
         raise OptionError(f"the function {name}= must return text, not {type(value).__name__}")
     return value

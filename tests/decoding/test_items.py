@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import tracemalloc
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import fanout
 from fanout.core.user_decode import TooManyRowsError
 from fanout.decoding import Avro, Json, Protobuf
 from fanout.decoding.decoder import MOST_OF_ITEMS
+from fanout.decoding.json_columns import JsonColumns
 from fanout.decoding.protobuf_columns import Parsers, _size_of_items
 from fanout.decoding.protobuf_decoder import _plan
 from tests.decoding.protobuf_schemas import parse
@@ -155,6 +157,21 @@ def test_messages_with_many_items_are_parsed_in_parts(monkeypatch: pytest.Monkey
     payloads = [record("protobuf", most // 3)] * 4
     assert decoder("protobuf").read(pa.array([*payloads, b""], pa.binary()))[1] == {}
     assert sorted(parts) == [2, 3]
+
+
+def test_pythons_values_of_empty_items_take_no_room_for_each_field() -> None:
+    columns = JsonColumns(decoder("map").schema)  # type: ignore[attr-defined]
+    columns.read(pa.array([record("json", 10)], pa.binary()))
+    tracemalloc.start()
+    try:
+        found, problems = columns.read(pa.array([record("json", 2_000)], pa.binary()))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert problems == {}
+    items = found.field("items")[0].values
+    assert (len(items), items.field("f1").null_count) == (2_000, 2_000)
+    assert peak < 2_000 * 1_000
 
 
 async def test_such_a_record_is_bad_and_the_others_come(kinesis_server: KinesisServer) -> None:

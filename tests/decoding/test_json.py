@@ -133,6 +133,8 @@ def test_another_value_is_bad_and_the_reason_has_no_data(
         '{"a": "' + "x" * 100,
         b"\xff",
         b"\xef\xbb\xbf{}",
+        '\x0b{"a": "x"}',
+        '{"a": "x"}\x0c',
         b'{"a": "\xed\xa0\x80"}',
         "[" * DEEP,
         '{"a":' * DEEP,
@@ -471,15 +473,15 @@ def test_fields_that_the_schema_lacks_are_kept_as_they_were_written(
         "null": None,
     }
     head = b"" if framing == "none" else b"\0\0\0\0\1"
-    bad = ['{"a": "x", "b": 1}', '{"a": 1, "b": NaN}', "{"]
+    bad = ['{"a": "x", "b": 1}', '{"a": 1, "b": NaN}', "{", '\f{"a": 1, "b": 2}']
     payloads = [head + each.encode() for each in [*documents, *bad]]
     found, problems = decode.read(pa.array([*payloads, None], pa.binary()))
     assert found.type.field(found.type.num_fields - 1) == pa.field("rest", pa.string())
-    assert sorted(problems) == [7, 8, 9]
+    assert sorted(problems) == [7, 8, 9, 10]
     assert problems[8] == "it has NaN, which JSON has not"
     rows = [None if row is None else row["rest"] for row in found.to_pylist()]
     assert rows[:7] == list(documents.values())
-    assert found.is_null().to_pylist()[6:] == [True, True, False, True, True]
+    assert found.is_null().to_pylist()[6:] == [True, True, False, True, True, True]
     empty = decode.read(pa.array([], pa.binary()))[0]
     assert empty.type == found.type
 

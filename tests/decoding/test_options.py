@@ -102,9 +102,15 @@ def test_secrets_are_in_the_environment(
     assert embedded.authorization is None
     DecodeOptions(**options, registry_username="key").decoder(["s"])
     assert embedded.authorization == "Basic a2V5OmNhbmFyeQ=="
+    basic = DecodeOptions(**options, registry_username="key").decoder(["s"])
     monkeypatch.setenv("SCHEMA_REGISTRY_TOKEN", "canary")
-    DecodeOptions(**options).decoder(["s"])
+    bearer = DecodeOptions(**options).decoder(["s"])
     assert embedded.authorization == "Bearer canary"
+    for kind, decode in (("PASSWORD", basic), ("TOKEN", bearer)):
+        monkeypatch.delenv(f"SCHEMA_REGISTRY_{kind}")
+        words = f"^SCHEMA_REGISTRY_{kind} is not set in this process: set it there, too, such as in"
+        with pytest.raises(OptionError, match=words):
+            decode.registry.latest("s-value")  # type: ignore[union-attr]
 
 
 URL = "https://registry:8081"

@@ -264,6 +264,7 @@ def test_an_empty_message_is_true_where_it_is_there() -> None:
 INSIDE = """name: "i.proto" package: "t" syntax: "proto3"
 message_type { name: "M" field { name: "in" number: 4 type: TYPE_MESSAGE type_name: ".t.I"
   label: LABEL_OPTIONAL } }
+message_type { name: "N" field { name: "s" number: 13 type: TYPE_STRING label: LABEL_OPTIONAL } }
 message_type { name: "I" field { name: "f" number: 1 type: TYPE_KIND label: LABEL_LABEL } }"""
 
 
@@ -280,6 +281,8 @@ message_type { name: "I" field { name: "f" number: 1 type: TYPE_KIND label: LABE
         ("FIXED64", "SFIXED64", b"\x09" + b"\xff" * 8),
         ("INT32", "FIXED32", b"\x0a\4\1\1\1\1"),
         ("STRING", "INT32", b"\x0a\1a"),
+        ('MESSAGE type_name: ".t.N"', "STRING", b"\x0a\2j\0"),
+        ("STRING", 'MESSAGE type_name: ".t.N"', b"\x0a\2j\0"),
     ],
 )
 def test_a_type_that_makes_another_value_of_the_same_bytes_is_refused(
@@ -293,9 +296,27 @@ def test_a_type_that_makes_another_value_of_the_same_bytes_is_refused(
     number = embedded.register("m-value", base64_of(written), schemaType="PROTOBUF")
     registry = SchemaRegistry(embedded.url)
     payload = framed(number, b"\0", b"\x22" + bytes([len(body)]) + body)
-    reason = f"in.f is {reader.lower()}, and was written as {writer.lower()}"
+    names = (each.split()[0].lower() for each in (reader, writer))
+    reason = "in.f is {}, and was written as {}".format(*names)
     assert read(Protobuf(known, "t.M", registry=registry), *payload) == ([], {0: reason})
     assert len(read(Protobuf(written, "t.M", registry=registry), *payload)[0]) == 1
+
+
+def test_several_values_are_not_read_as_the_last_one(embedded: EmbeddedRegistry) -> None:
+    several, one = (
+        parse(INSIDE.replace("KIND", "STRING").replace("LABEL_LABEL", f"LABEL_{label}"))
+        for label in ("REPEATED", "OPTIONAL")
+    )
+    registry = SchemaRegistry(embedded.url)
+    payloads = [
+        framed(embedded.register("m-value", base64_of(each), schemaType="PROTOBUF"), b"\0", body)
+        for each, body in ((several, b"\x22\6\x0a\1a\x0a\1b"), (one, b"\x22\3\x0a\1a"))
+    ]
+    found = read(Protobuf(one, "t.M", registry=registry), *payloads[0], *payloads[1])
+    reason = "in.f is one value, and was written as repeated"
+    assert found == ([{"in": {"f": "a"}}], {0: reason})
+    found = read(Protobuf(several, "t.M", registry=registry), *payloads[0], *payloads[1])
+    assert found == ([{"in": {"f": ["a", "b"]}}, {"in": {"f": ["a"]}}], {})
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,14 @@ def _canary() -> str:
     return "canary"
 
 
+def _late() -> str:
+    raise RetryLaterError("the vault is sealed")
+
+
+async def _later() -> str:
+    return "canary"
+
+
 def test_a_secret_is_not_pickled_and_a_function_that_returns_it_is(
     embedded: EmbeddedRegistry,
 ) -> None:
@@ -187,6 +195,15 @@ def test_a_secret_is_not_pickled_and_a_function_that_returns_it_is(
             OptionError, match=f"the function {name}= must return text, not NoneTyp"
         ):
             wrong.latest("orders-value")
+        broken = SchemaRegistry(embedded.url, **more | {name: lambda: {}["canary"]})
+        with pytest.raises(OptionError, match=f"^the function {name}= raised KeyError$") as caught:
+            broken.latest("orders-value")
+        assert isinstance(caught.value.__cause__, KeyError)
+        late = SchemaRegistry(embedded.url, **more | {name: _late})
+        with pytest.raises(RetryLaterError, match="the vault is sealed"):
+            late.latest("orders-value")
+        with pytest.raises(OptionError, match=f"{name} must be .* and is an async function"):
+            SchemaRegistry(embedded.url, **more | {name: _later})
         with pytest.raises(OptionError, match=f"{name} must be text, or a function that returns"):
             SchemaRegistry(embedded.url, **more | {name: 5})
     registry = SchemaRegistry(embedded.url, timeout=3.0, ca_file="ca.pem")

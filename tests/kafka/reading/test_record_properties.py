@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
+from fanout.kafka.reading import records
 from fanout.kafka.reading.columns import SCHEMA
+from fanout.kafka.reading.few_records import FEW, FewRecords, decode_few
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched
 from tests.support.damage import damaged
@@ -266,3 +268,76 @@ def test_a_batch_of_any_body_under_a_right_checksum_is_records_or_a_typed_error(
     struct.pack_into(">i", header, HEADER_SIZE - 4, count)
     with suppress(MalformedEventError):
         read(sealed(bytes(header) + body, base=0, flags=flags, last=last), log.aborted)
+
+
+def _all_of(data: bytes, offset: int, stop: int | None) -> list[Any]:
+    """Return the parts of an answer, and the error that ends it."""
+    found: list[Any] = []
+    try:
+        for part in decode_fetched(
+            Fetched(0, 0, 0, (), data),
+            PARTITION,
+            offset=offset,
+            stop=stop,
+            read_committed=False,
+            max_bytes=MAX_BYTES,
+        ):
+            part.records.validate(full=True)
+            found.append((part.records.to_pydict(), part.next_offset, part.leader_epoch))
+    except MalformedEventError as error:
+        found.append((type(error), str(error)))
+    return found
+
+
+@given(
+    log=logs(),
+    wrong=st.lists(st.tuples(st.integers(0, 999), st.sampled_from([0, 1, 2, 3, 127, 128, 255]))),
+    times=st.none() | st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 2),
+    offset=st.integers(0, 20),
+    length=st.none() | st.integers(0, 20),
+)
+def test_few_records_are_decoded_as_many_are(
+    log: Log,
+    wrong: list[tuple[int, int]],
+    times: tuple[int, int] | None,
+    offset: int,
+    length: int | None,
+) -> None:
+    sent = []
+    for number, plain in enumerate(log.plain):
+        whole = bytearray(plain)
+        for place, byte in wrong[number::2]:
+            if HEADER_SIZE + place < len(whole):
+                whole[HEADER_SIZE + place] = byte
+        if times is not None:
+            struct.pack_into(">qq", whole, 27, *times)
+        (base,), (flags, last) = (
+            struct.unpack_from(form, whole, at) for form, at in ((">q", 0), (">hi", 21))
+        )
+        sent.append(sealed(bytes(whole), base=base, flags=flags, last=last))
+    stop = None if length is None else offset + length
+    found = []
+    for few in (0, FEW):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(records, "FEW", few)
+            found.append(_all_of(b"".join(sent), offset, stop))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("record", "is_good"),
+    [
+        (b"\x0c\0\0\0\1\1\0", True),
+        (b"\x0e\0\0\0\1\1\0\0", False),  # a byte behind its last field
+        (b"\x0c\0\0\0\1\1\1", False),  # -1 headers
+        (b"\x0c\0\0\2\1\1\0", False),  # the offset of another batch
+        (b"\x0c\0\0\1\1\1\0", False),
+        (b"\x0a\0\0\0\1\1\0", False),
+    ],
+)
+def test_a_record_that_is_not_as_it_should_be_is_left_to_columns(
+    record: bytes, *, is_good: bool
+) -> None:
+    batches = [FewRecords(memoryview(record), [0], 5, 5, 0, 0)]
+    found = decode_few(batches, PARTITION, 0, None)
+    assert (found is not None and found["offset"].to_pylist() == [5]) == is_good
