@@ -59,6 +59,7 @@ def test_random_schemas_are_read_as_fastavro_reads_them(data: st.DataObject) -> 
     compare(schema, schema, rows)
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_schemas_are_resolved_as_fastavro_resolves_them(data: st.DataObject) -> None:
@@ -196,6 +197,7 @@ def damaged(body: bytes, generator: random.Random) -> bytes:
     return bytes(wrong)
 
 
+@pytest.mark.long
 def test_one_array_of_100_000_items_among_small_ones_is_read_at_once() -> None:
     schema = {"type": "array", "items": ORDER}
     row: list[Any] = [{"id": n, "name": "", "items": [], "note": None} for n in range(100_000)]

@@ -487,6 +487,7 @@ def _name(pair: tuple[pa.Field, Any]) -> str:
     return str(pair[0].name)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_documents_are_read_as_they_were(data: st.DataObject) -> None:

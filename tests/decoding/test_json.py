@@ -327,6 +327,7 @@ DOCUMENTS = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.lists(KINDS, min_size=1, max_size=3), st.lists(DOCUMENTS, min_size=1, max_size=6))
 @example(["ARRAY<DOUBLE>"], ['{"a": [1, null]}', '{"a": null}'])

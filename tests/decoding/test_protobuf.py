@@ -141,6 +141,7 @@ def test_random_messages_are_read_as_google_reads_them(data: st.DataObject) -> N
         assert row == expected[body]
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_messages_are_resolved_by_the_numbers_of_their_fields(data: st.DataObject) -> None:
@@ -437,6 +438,7 @@ def test_a_wrapper_is_a_value_or_null_and_alone_a_message() -> None:
     assert read(decode, b"\x08\5", b"") == ([{"value": 5}, {"value": 0}], {})
 
 
+@pytest.mark.long
 def test_one_record_of_100_000_items_among_small_ones_is_read_at_once() -> None:
     many = ORDER_CLASS()
     many.scores.extend(range(100_000))

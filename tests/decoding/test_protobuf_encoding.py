@@ -36,6 +36,7 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
     protobuf_decoder._plan.cache_clear()
 
 
+@pytest.mark.long
 def test_random_messages_are_written_as_google_reads_them(parser: None) -> None:
     del parser
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import pickle  # noqa: TID251 - our own value, as landers get it
 import ssl
 import threading
@@ -195,7 +196,7 @@ def test_a_secret_is_not_pickled_and_a_function_that_returns_it_is(
             OptionError, match=f"the function {name}= must return text, not NoneTyp"
         ):
             wrong.latest("orders-value")
-        broken = SchemaRegistry(embedded.url, **more | {name: lambda: {}["canary"]})
+        broken = SchemaRegistry(embedded.url, **more | {name: lambda: os.environ["NO_SUCH_CANARY"]})
         with pytest.raises(OptionError, match=f"^the function {name}= raised KeyError$") as caught:
             broken.latest("orders-value")
         assert isinstance(caught.value.__cause__, KeyError)

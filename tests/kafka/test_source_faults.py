@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.support.kafka.topics import Topic
 
 
+@pytest.mark.long
 @pytest.mark.fault("A broker is killed in the middle of a fetch, and comes back")
 @pytest.mark.fault("A leader is elected anew, here or on another broker")
 async def test_a_broker_that_is_killed_and_leads_again_loses_and_repeats_nothing(

@@ -55,6 +55,7 @@ async def is_stored(source: Topic, group: str) -> None:
             stored = await asyncio.to_thread(committed, source, group, PARTITIONS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL])
 async def test_a_member_that_is_gone_in_the_middle_of_a_transaction_repeats_nothing(
     kafka_broker: KafkaBroker, fault: signal.Signals

@@ -141,6 +141,7 @@ def test_whole_records_are_those_of_aiokafka(
     assert read(batch(rows, base, codec=codec, **how), base) == expected
 
 
+@pytest.mark.long
 @given(rows=records(), codec=st.sampled_from(CODECS), data=st.data())
 def test_damaged_records_are_those_of_aiokafka_up_to_the_first_that_it_refuses(
     rows: list[BatchRow], codec: str, data: st.DataObject

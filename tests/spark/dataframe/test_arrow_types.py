@@ -47,6 +47,7 @@ def test_each_value_of_each_type_is_equal(
     assert differing == {}
 
 
+@pytest.mark.long
 def test_nanoseconds_that_spark_cannot_hold_are_an_error_and_others_are_equal(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -167,6 +167,7 @@ def test_the_driver_of_a_cluster_writes_a_small_batch_and_spark_gives_tasks_thei
     assert output.values() == sorted(2 * [b"%d!" % row for row in range(ROWS)])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("by_tasks")
 def test_a_function_that_gives_each_task_other_keys_writes_nothing(
     spark: SparkSession, output: Output, tmp_path: Path, file: str
@@ -222,6 +223,7 @@ def test_a_function_that_cannot_work_is_refused_before_a_task_runs(
         write(here, sink, df, file)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("by_tasks")
 def test_a_worker_that_is_killed_costs_an_attempt_and_no_record(
     spark: SparkSession,

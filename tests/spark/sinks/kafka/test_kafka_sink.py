@@ -138,6 +138,7 @@ def test_all_columns_reach_the_broker_and_a_handler_writes_to_two_sinks(
     } == {number: [b"%d" % id_ for id_ in range(number, 6, 4)] for number in range(4)}
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_costs_an_attempt_and_no_record(
     spark: SparkSession, output: Output, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

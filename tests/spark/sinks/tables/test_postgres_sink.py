@@ -237,6 +237,7 @@ def test_copied_rows_that_a_crash_takes_are_written_again(  # noqa: PLR0917 - fi
     assert staging(url) == []
 
 
+@pytest.mark.long
 @pytest.mark.fault("The server crashes between the tasks and the transaction")
 def test_a_crash_in_the_transaction_takes_all_of_it(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
