@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +18,10 @@ from fanout.core.user_decode import RecordDecoder, TooManyRowsError
 from fanout.errors import BadRowsError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from fanout.decoding.avro_cursors import Ints
+    from fanout.decoding.registry import Id
 
 # What locates a record, for each kind of source; streams need these columns.
 _PLACES: Final = (
@@ -35,6 +39,8 @@ FRAMES: Final = {
     "single-object": (b"\xc3\x01", 10, "it does not begin with C3 01 and a fingerprint"),
 }
 """What each frame begins with, how long it is, and what is said of records without it."""
+_IDS: Final = {"confluent": ">u4", "glue": "S16", "single-object": "<u8"}
+_COMPRESSIONS: Final = (0, 5)
 # Behind the 3 of AWS Glue stands 0, or 5 where zlib has compressed what is behind the frame.
 _COMPRESSED: Final = b"\3\5"
 # The largest record that Kinesis takes; and what all records of a batch may have together.
@@ -273,3 +279,28 @@ def frame_of(framing: str, schema_id: object) -> bytes:
         return b""
     kinds = "a number for framing='confluent', and a UUID for framing='glue'"
     raise OptionError(Option("schema_id", schema_id), f" must be {kinds}")
+
+
+def frames_of(
+    framing: str, data: np.ndarray, begins: Ints, ends: Ints
+) -> Iterator[tuple[Id | None, Ints]]:
+    """Yield each id of a schema with the rows that have it; None for rows without a frame."""
+    if framing == "none":
+        yield 0, np.arange(len(begins))
+        return
+    magic, size, _ = FRAMES[framing]
+    whole = np.flatnonzero(ends - begins >= size)
+    heads = data.take(begins[whole][:, None] + np.arange(size), mode="clip")
+    framed = (heads[:, : len(magic)] == np.frombuffer(magic, np.uint8)).all(axis=1)
+    if framing == "glue":
+        framed &= np.isin(heads[:, 1], _COMPRESSIONS)
+    kind = np.dtype(_IDS[framing])
+    whole, heads = whole[framed], np.ascontiguousarray(heads[framed, -kind.itemsize :])
+    if len(whole) < len(begins):
+        yield None, np.setdiff1d(np.arange(len(begins)), whole)
+    ids = heads.view(kind).reshape(-1)
+    for found in np.unique(ids):
+        if framing == "glue":  # numpy leaves zeros at the end out
+            yield UUID(bytes=found.ljust(kind.itemsize, b"\0")), whole[ids == found]
+        else:
+            yield int(found), whole[ids == found]
