@@ -16,7 +16,7 @@ from fanout.decoding.avro_columns import Column, read_columns
 from fanout.decoding.avro_encoding import avro_pieces
 from fanout.decoding.avro_plan import UnresolvedError, arrow_type, check_defaults, plan
 from fanout.decoding.avro_schema import PRIMITIVES, AvroField, AvroType, parse_avro
-from fanout.decoding.decoder import FRAMES, Decoder, decompressed, frame_of, frames_of
+from fanout.decoding.decoder import FRAMES, Decoder, decompressed, frame_of, frames_of, size_of
 from fanout.decoding.pieces import written
 from fanout.decoding.registry import AnyRegistry, Id, Schemas, schema_texts
 from fanout.errors import OptionError
@@ -125,7 +125,7 @@ class Avro(Decoder):
             if isinstance(column, str):
                 problems |= dict.fromkeys(rows.tolist(), column)
                 continue
-            bodies = begins[of_it] + FRAMES[str(self.framing)][1]
+            bodies = begins[of_it] + size_of(str(self.framing), number)
             values, bad = read_columns(column, data, bodies, ends[of_it])
             problems |= {int(rows[row]): reason for row, reason in bad.items()}
             pieces.append(values)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
 
 from fanout.core.sentence import Option
 from fanout.decoding.avro_cursors import Cursors
-from fanout.decoding.decoder import FRAMES, Decoder, decompressed, frame_of, frames_of
+from fanout.decoding.decoder import Decoder, decompressed, frame_of, frames_of, size_of
 from fanout.decoding.pieces import of_values, written
 from fanout.decoding.protobuf_columns import MessageRows, Parsers
 from fanout.decoding.protobuf_encoding import raw_messages
@@ -73,6 +73,7 @@ class Protobuf(Decoder):
         OptionError: If an option is malformed, or the message has no columns.
     """
 
+    _has_indexes: ClassVar[bool] = True
     descriptor: bytes | str | os.PathLike[str] | Schemas | type[Any] = field(repr=False)
     message: str | None = None
     registry: AnyRegistry | None = field(default=None, kw_only=True)
@@ -85,7 +86,7 @@ class Protobuf(Decoder):
             raise OptionError(
                 Option("registry"), " must be a SchemaRegistry or a GlueSchemaRegistry"
             )
-        frame_of(self._framing, self.schema_id)  # checks it
+        frame_of(self.framing, self.schema_id)  # checks it
         name = self.message
         if name is None and isinstance(self.descriptor, type):
             name = getattr(self.descriptor, "DESCRIPTOR", self.descriptor).full_name
@@ -95,7 +96,8 @@ class Protobuf(Decoder):
         _plan(files, self.message, self.times)
 
     @property
-    def _framing(self) -> str:
+    def framing(self) -> str:
+        """What stands before records, which is that of the registry."""
         return "none" if self.registry is None else self.registry.framing
 
     @property
@@ -114,14 +116,14 @@ class Protobuf(Decoder):
     async def fetch(self, payloads: pa.BinaryArray) -> None:
         """Ask the registry for the schemas of records that it was not asked for."""
         if self.registry is not None:
-            _, found = _frames(self._framing, payloads, {})
+            _, found = _frames(self.framing, payloads, {})
             await self.registry.load([number for number, _, _ in found])
 
     def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         """Return a struct for each payload, null for null, and why rows cannot be read."""
         columns, parsers = _plan(self.descriptor, self.message, self.times)  # type: ignore[arg-type]
         failures: dict[int, str] = {}
-        if self._framing == "glue":
+        if self.framing == "glue":
             payloads, failures = decompressed(payloads)
         bodies, rows = payloads, np.arange(len(payloads))
         if self.registry is not None:
@@ -146,9 +148,9 @@ class Protobuf(Decoder):
                 "encode needs ", Option("schema_id"), ": id_of of the registry has it"
             )
         columns, parsers = _plan(self.descriptor, self.message, self.times)  # type: ignore[arg-type]
-        frame = frame_of(self._framing, self.schema_id)
+        frame = frame_of(self.framing, self.schema_id)
         if frame:
-            frame += _indexes(self._framing, self.descriptor, self.message)  # type: ignore[arg-type]
+            frame += _indexes(self.framing, self.descriptor, self.message)  # type: ignore[arg-type]
 
         def pieces(values: pa.StructArray, rows: Rows) -> list[Piece]:
             raw = raw_messages(columns, values, rows)
@@ -159,7 +161,7 @@ class Protobuf(Decoder):
     def _without_frames(self, payloads: pa.BinaryArray, failures: dict[int, str]) -> Cursors:
         """Return the records of our message, behind their frames."""
         assert self.registry is not None, "there are no frames without a registry"
-        cursors, groups = _frames(self._framing, payloads, failures)
+        cursors, groups = _frames(self.framing, payloads, failures)
         is_ours = np.zeros(len(cursors), bool)
         for number, path, chosen in groups:
             found = self.registry.answer(number, "PROTOBUF")
@@ -171,7 +173,7 @@ class Protobuf(Decoder):
 
     def _problem(self, number: Id, schemas: Schemas, path: tuple[int, ...]) -> str:
         """Return why records are none of our message, or have other values than it."""
-        if self._framing == "glue":
+        if self.framing == "glue":
             every, (index,) = messages_sorted(schemas[-1]), path
             names = frozenset(every[index : index + 1] if index >= 0 else ())
         else:
@@ -225,11 +227,11 @@ def _frames(
     cursors = Cursors(whole, bounds[:-1][rows], bounds[1:][rows], rows, failures)
     ids: list[Id] = []
     schemas = np.full(len(cursors), -1)
-    for number, chosen in frames_of(framing, whole, cursors.positions, cursors.ends):
+    for number, chosen in list(frames_of(framing, whole, cursors.positions, cursors.ends)):
         if number is not None:
             schemas[chosen] = len(ids)
             ids.append(number)
-    cursors.positions = cursors.positions + FRAMES[framing][1]
+            cursors.positions[chosen] += size_of(framing, number)
     cursors.fail((schemas < 0) | (cursors.positions >= cursors.ends), _NO_FRAME[framing])
     paths = _paths(cursors) if framing == "confluent" else cursors.varints(_INDEX)[:, None]
     if framing == "glue":  # its numbers have no sign

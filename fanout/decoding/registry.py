@@ -263,12 +263,13 @@ class SchemaRegistry(AnyRegistry):
         return None if answer is None else int(answer["id"])
 
     def _ask(self, number: Id) -> Found:
-        answer = self._get(f"/schemas/ids/{number}")
+        path = f"/schemas/{'guids' if isinstance(number, UUID) else 'ids'}/{number}"
+        answer = self._get(path)
         if answer is None:
             return Found.nothing(f"the registry has no schema {number}")
         kind = answer.get("schemaType", "AVRO")
         if kind == "PROTOBUF":
-            answer = self._get(f"/schemas/ids/{number}{_SERIALIZED}") or answer
+            answer = self._get(f"{path}{_SERIALIZED}") or answer
         return Found(self._schemas(answer), kind)
 
     def _schemas(self, answer: dict[str, Any]) -> Schemas:
