@@ -63,12 +63,15 @@ class Confluent:
             self.serializers.append(made)
 
     def write(self, values: list[Any], field: str = "value") -> list[Record]:
-        from confluent_kafka.serialization import SerializationContext  # noqa: PLC0415
+        from confluent_kafka.serialization import (  # noqa: PLC0415
+            MessageField,
+            SerializationContext,
+        )
 
         records: list[Record] = []
         for place, value in enumerate(values):
-            headers: list[tuple[str, bytes | None]] = [("trace", b"\1")]
-            context = SerializationContext("orders", field, headers)
+            headers: Any = [("trace", b"\1")]
+            context = SerializationContext("orders", MessageField(field), headers)
             records.append((self.serializers[place % 2](value, context), headers))
         return records
 
