@@ -16,18 +16,14 @@ from fanout.decoding.avro_columns import Column, read_columns
 from fanout.decoding.avro_encoding import avro_pieces
 from fanout.decoding.avro_plan import UnresolvedError, arrow_type, check_defaults, plan
 from fanout.decoding.avro_schema import PRIMITIVES, AvroField, AvroType, parse_avro
-from fanout.decoding.decoder import FRAMES, Decoder, decompressed, frame_of
+from fanout.decoding.decoder import FRAMES, Decoder, decompressed, frame_of, frames_of, size_of
 from fanout.decoding.pieces import written
-from fanout.decoding.registry import AnyRegistry, Schemas, schema_texts
+from fanout.decoding.registry import AnyRegistry, Id, Schemas, schema_texts
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from fanout.decoding.avro_cursors import Ints
-
-_IDS: Final = {"confluent": ">u4", "glue": "S16", "single-object": "<u8"}
-_COMPRESSIONS: Final = (0, 5)
 # How a schema begins that is stored.
 _STORED: Final = "avro "
 _EMPTY: Final = 0xC15D213AA4D7A795
@@ -129,7 +125,7 @@ class Avro(Decoder):
             if isinstance(column, str):
                 problems |= dict.fromkeys(rows.tolist(), column)
                 continue
-            bodies = begins[of_it] + FRAMES[str(self.framing)][1]
+            bodies = begins[of_it] + size_of(str(self.framing), number)
             values, bad = read_columns(column, data, bodies, ends[of_it])
             problems |= {int(rows[row]): reason for row, reason in bad.items()}
             pieces.append(values)
@@ -160,9 +156,9 @@ class Avro(Decoder):
         whole = np.frombuffer(data, np.uint8)[first:last] if last > first else np.zeros(1, np.uint8)
         begins = (places[:-1][there] - first).astype(np.int64)
         ends = (places[1:][there] - first).astype(np.int64)
-        return whole, (begins, ends), list(_frames_of(str(self.framing), whole, begins, ends))
+        return whole, (begins, ends), list(frames_of(str(self.framing), whole, begins, ends))
 
-    def _column(self, number: int | None) -> Column | str:
+    def _column(self, number: Id | None) -> Column | str:
         """Return what reads records that name a schema so, or why nothing does."""
         if number is None:
             return FRAMES[str(self.framing)][2]
@@ -199,31 +195,6 @@ def _as_record(found: AvroType) -> AvroType:
     if found.kind == "record":
         return found
     return AvroType("record", fields=[AvroField("value", found)])
-
-
-def _frames_of(
-    framing: str, data: np.ndarray, begins: Ints, ends: Ints
-) -> Iterator[tuple[int | None, Ints]]:
-    """Yield each id of a schema with the rows that have it; None for rows without a frame."""
-    if framing == "none":
-        yield 0, np.arange(len(begins))
-        return
-    magic, size, _ = FRAMES[framing]
-    whole = np.flatnonzero(ends - begins >= size)
-    heads = data.take(begins[whole][:, None] + np.arange(size), mode="clip")
-    framed = (heads[:, : len(magic)] == np.frombuffer(magic, np.uint8)).all(axis=1)
-    if framing == "glue":
-        framed &= np.isin(heads[:, 1], _COMPRESSIONS)
-    kind = np.dtype(_IDS[framing])
-    whole, heads = whole[framed], np.ascontiguousarray(heads[framed, -kind.itemsize :])
-    if len(whole) < len(begins):
-        yield None, np.setdiff1d(np.arange(len(begins)), whole)
-    ids = heads.view(kind).reshape(-1)
-    for found in np.unique(ids):
-        if framing == "glue":  # numpy leaves zeros at the end out
-            yield int.from_bytes(found.ljust(kind.itemsize, b"\0"), "big"), whole[ids == found]
-        else:
-            yield int(found), whole[ids == found]
 
 
 # https://avro.apache.org/docs/1.12.0/specification/#schema-fingerprints

@@ -6,9 +6,10 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +18,10 @@ from fanout.core.user_decode import RecordDecoder, TooManyRowsError
 from fanout.errors import BadRowsError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from fanout.decoding.avro_cursors import Ints
+    from fanout.decoding.registry import Id
 
 # What locates a record, for each kind of source; streams need these columns.
 _PLACES: Final = (
@@ -35,6 +39,11 @@ FRAMES: Final = {
     "single-object": (b"\xc3\x01", 10, "it does not begin with C3 01 and a fingerprint"),
 }
 """What each frame begins with, how long it is, and what is said of records without it."""
+_IDS: Final = {"confluent": ">u4", "glue": "S16", "single-object": "<u8"}
+_COMPRESSIONS: Final = (0, 5)
+GUID: Final = b"\1"
+"""What stands before a GUID, in Confluent's headers and before records."""
+GUID_SIZE: Final = 17
 # Behind the 3 of AWS Glue stands 0, or 5 where zlib has compressed what is behind the frame.
 _COMPRESSED: Final = b"\3\5"
 # The largest record that Kinesis takes; and what all records of a batch may have together.
@@ -57,6 +66,7 @@ class Decoder(RecordDecoder, ABC):
         key: What decodes the keys of Kafka's records; None leaves them out.
     """
 
+    _has_indexes: ClassVar[bool] = False
     columns: Sequence[str] = ()
     into: str | None = None
     key: Decoder | None = None
@@ -99,8 +109,9 @@ class Decoder(RecordDecoder, ABC):
         columns = {name: records.column(name) for name in self._kept(given)}
         errors: dict[int, Exception] = {}
         for decoder, name in self._parts(given):
-            decoded, problems = decoder.read(records.column(name))
-            for row, problem in problems.items():
+            payloads, wrong = decoder._payloads(records, name)  # noqa: SLF001 - of this class
+            decoded, problems = decoder.read(payloads)
+            for row, problem in {**problems, **wrong}.items():
                 errors.setdefault(row, ValueError(f"{name}: {problem}"))
             _add(columns, decoder, decoded)
         return _without_bad(columns, errors)
@@ -142,7 +153,8 @@ class Decoder(RecordDecoder, ABC):
     async def prepare(self, records: pa.RecordBatch) -> None:
         """Fetch the schemas that a batch needs, without blocking the event loop."""
         for decoder, name in self._parts(records.schema):
-            await decoder.fetch(records.column(name))
+            payloads, _ = decoder._payloads(records, name)  # noqa: SLF001 - of this class
+            await decoder.fetch(payloads)
 
     async def fetch(self, payloads: pa.BinaryArray) -> None:
         """Fetch the schemas that payloads need."""
@@ -150,6 +162,16 @@ class Decoder(RecordDecoder, ABC):
     @abstractmethod
     def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, Mapping[int, str]]:
         """Return a struct for each payload, null for null, and why rows cannot be read."""
+
+    def _payloads(
+        self, records: pa.RecordBatch, name: str
+    ) -> tuple[pa.BinaryArray, dict[int, str]]:
+        """Return the payloads, behind what headers have of schemas, and why others are null."""
+        payloads = records.column(name)
+        if getattr(self, "framing", None) != "confluent" or "headers" not in records.schema.names:
+            return payloads, {}
+        header = f"__{name}_schema_id"
+        return with_headers(payloads, records["headers"], header, indexes=self._has_indexes)
 
     def _parts(self, given: pa.Schema) -> list[tuple[Decoder, str]]:
         """Return each decoder with the name of the column that it reads."""
@@ -273,3 +295,78 @@ def frame_of(framing: str, schema_id: object) -> bytes:
         return b""
     kinds = "a number for framing='confluent', and a UUID for framing='glue'"
     raise OptionError(Option("schema_id", schema_id), f" must be {kinds}")
+
+
+def size_of(framing: str, number: Id) -> int:
+    """Return how many bytes stand before a record with such an id."""
+    is_guid = framing == "confluent" and isinstance(number, UUID)
+    return GUID_SIZE if is_guid else FRAMES[framing][1]
+
+
+def frames_of(
+    framing: str, data: np.ndarray, begins: Ints, ends: Ints
+) -> Iterator[tuple[Id | None, Ints]]:
+    """Yield each id of a schema with the rows that have it; None for rows without a frame."""
+    left = np.arange(len(begins))
+    if framing == "none":
+        yield 0, left
+        return
+    frames = [(*FRAMES[framing][:2], _IDS[framing])]
+    if framing == "confluent":
+        frames.append((GUID, GUID_SIZE, "S16"))
+    for magic, size, kind in frames:
+        whole = left[ends[left] - begins[left] >= size]
+        heads = data.take(begins[whole][:, None] + np.arange(size), mode="clip")
+        framed = (heads[:, : len(magic)] == np.frombuffer(magic, np.uint8)).all(axis=1)
+        if framing == "glue":
+            framed &= np.isin(heads[:, 1], _COMPRESSIONS)
+        whole, heads = whole[framed], heads[framed, -np.dtype(kind).itemsize :]
+        ids = np.ascontiguousarray(heads).view(kind).reshape(-1)
+        for found in np.unique(ids):
+            # numpy leaves zeros at the end out
+            number = UUID(bytes=found.ljust(16, b"\0")) if kind == "S16" else int(found)
+            yield number, whole[ids == found]
+        if len(whole) == len(left):
+            return
+        left = np.setdiff1d(left, whole)
+    yield None, left
+
+
+def with_headers(
+    payloads: pa.BinaryArray, headers: pa.ListArray, name: str, *, indexes: bool
+) -> tuple[pa.BinaryArray, dict[int, str]]:
+    """Return payloads behind what a header of Confluent has, and why others are null.
+
+    `indexes` says whether the indexes of a message of Protobuf follow the id there.
+    """
+    pairs = headers.flatten()
+    is_it = pc.and_(pc.equal(pairs.field("key"), name), pairs.field("value").is_valid())
+    chosen = pc.indices_nonzero(is_it).to_numpy()
+    if not len(chosen):
+        return payloads, {}
+    rows, first = np.unique(pc.list_parent_indices(headers).to_numpy()[chosen], return_index=True)
+    last = np.append(first[1:], len(chosen)) - 1
+    # Confluent's deserializers take the first one in Python, and the last one in Java.
+    one, other = (pairs.field("value").take(pa.array(chosen[each])) for each in (first, last))
+    found = pc.if_else(pc.equal(one, other), one, b"").dictionary_encode()
+    whole = [_is_whole(head, indexes=indexes) for head in found.dictionary.to_pylist()]
+    is_whole = np.array(whole)[found.indices.to_numpy()]
+    there = payloads.is_valid().to_numpy(zero_copy_only=False)
+    bad = rows[~is_whole & there[rows]].tolist()
+    places = np.full(len(payloads), -1)
+    places[rows] = np.arange(len(rows))
+    heads = found.cast(pa.binary()).take(pa.array(places, mask=places < 0))
+    payloads = pc.binary_join_element_wise(heads.fill_null(b""), payloads, b"")
+    mask = np.isin(np.arange(len(payloads)), bad)
+    problem = f"the header {name} is no GUID of a schema"
+    return pc.if_else(pa.array(mask), None, payloads), dict.fromkeys(bad, problem)
+
+
+def _is_whole(head: bytes, *, indexes: bool) -> bool:
+    """Return whether bytes are an id, and behind it all indexes that they count."""
+    size = {b"\0": FRAMES["confluent"][1], GUID: GUID_SIZE}.get(head[:1], len(head) + 1)
+    tail = head[size:]
+    if not indexes:
+        return len(head) == size
+    ends = sum(byte < 0x80 for byte in tail)  # noqa: PLR2004 - the last bytes of numbers
+    return len(head) > size and tail[-1] < 0x80 and tail[0] == 2 * (ends - 1)  # noqa: PLR2004

@@ -6,13 +6,12 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, final
-from uuid import UUID
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from fanout.core.option_checks import check_text
 from fanout.core.sentence import Option
-from fanout.decoding.registry import AnyRegistry, Found, Schemas
+from fanout.decoding.registry import AnyRegistry, Found, Id, Schemas
 from fanout.errors import OptionError, RetryLaterError
 from fanout.kinesis.aws.client_config import go_past_proxies, pinned_config
 from fanout.kinesis.aws.credentials import hide_secrets
@@ -89,14 +88,12 @@ class GlueSchemaRegistry(AnyRegistry):
             raise OptionError(f"the registry refuses the schema: it is {status}")
         return str(answer["SchemaVersionId"])
 
-    def _ask(self, number: int) -> Found:
-        version = str(UUID(int=number))
+    def _ask(self, number: Id) -> Found:
+        version = str(number)
         answer = self._call("get_schema_version", SchemaVersionId=version)
         if answer is None:
             return Found.nothing(f"the registry has no version {version} of a schema")
-        if answer["DataFormat"] != "AVRO":
-            return Found(problem=f"the schema {version} is {answer['DataFormat']}, and not AVRO")
-        return Found(schemas=(str(answer["SchemaDefinition"]),))
+        return Found((str(answer["SchemaDefinition"]),), str(answer["DataFormat"]))
 
     def _call(self, operation: str, subject: str = "", **parameters: Any) -> dict[str, Any] | None:
         """Make a call in a thread, as a loop may run in this one; None where nothing is found."""

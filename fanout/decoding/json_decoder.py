@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from fanout.core.option_checks import check_text, one_of
 from fanout.core.sentence import Option
 from fanout.decoding.ddl import parse_ddl
-from fanout.decoding.decoder import FRAMES, Decoder, decompressed, frame_of
+from fanout.decoding.decoder import FRAMES, GUID, GUID_SIZE, Decoder, decompressed, frame_of
 from fanout.decoding.json_columns import JsonColumns
 from fanout.decoding.json_encoding import json_pieces
 from fanout.decoding.json_schema import parse_json_schema
@@ -97,12 +97,18 @@ class Json(Decoder):
             begin, size, missing = FRAMES[self.framing]
             if self.framing == "glue":
                 begin += b"\0"  # what was compressed is no longer
-            framed = pc.and_(
-                pc.starts_with(payloads, begin), pc.greater_equal(pc.binary_length(payloads), size)
-            )
+            framed = _begins(payloads, begin, size)
+            is_guid = _begins(payloads, GUID, GUID_SIZE)
+            if self.framing == "confluent":
+                framed = pc.or_(framed, is_guid)
             bad = pc.indices_nonzero(pc.invert(framed)).to_pylist()
             problems |= dict.fromkeys(bad, missing)
-            payloads = pc.if_else(framed, pc.binary_slice(payloads, size, _MOST_BYTES), None)
+            bodies = pc.binary_slice(payloads, size, _MOST_BYTES)
+            if self.framing == "confluent" and pc.any(is_guid).as_py():
+                bodies = pc.if_else(
+                    is_guid, pc.binary_slice(payloads, GUID_SIZE, _MOST_BYTES), bodies
+                )
+            payloads = pc.if_else(framed, bodies, None)
         found, others = _columns(self.schema).read(payloads)
         problems = {**others, **problems}
         return found if self.rescued is None else self._with_rest(
@@ -139,6 +145,11 @@ class Json(Decoder):
         frame = frame_of(self.framing, self.schema_id)
         whole = pa.field("", pa.struct(list(self.schema)))
         return written(fields, frame, lambda values, rows: json_pieces(whole, values, "", rows))
+
+
+def _begins(payloads: pa.BinaryArray, begin: bytes, size: int) -> pa.BooleanArray:
+    lengths = pc.binary_length(payloads)
+    return pc.and_(pc.starts_with(payloads, begin), pc.greater_equal(lengths, size))
 
 
 @lru_cache(maxsize=128)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
 
 from fanout.core.sentence import Option
 from fanout.decoding.avro_cursors import Cursors
-from fanout.decoding.decoder import Decoder, frame_of
+from fanout.decoding.decoder import Decoder, decompressed, frame_of, frames_of, size_of
 from fanout.decoding.pieces import of_values, written
 from fanout.decoding.protobuf_columns import MessageRows, Parsers
 from fanout.decoding.protobuf_encoding import raw_messages
@@ -21,9 +21,10 @@ from fanout.decoding.protobuf_schema import (
     descriptor_set,
     find_message,
     messages_at,
+    messages_sorted,
     plan,
 )
-from fanout.decoding.registry import SchemaRegistry
+from fanout.decoding.registry import AnyRegistry
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -32,16 +33,18 @@ if TYPE_CHECKING:
     from fanout.decoding.avro_cursors import Ints
     from fanout.decoding.pieces import Piece, Rows
     from fanout.decoding.protobuf_columns import Messages
-    from fanout.decoding.registry import Schemas
+    from fanout.decoding.registry import Id, Schemas
 
-_HEAD: Final = 5
 _MORE: Final = 0x80
 _MOST_INDEXES: Final = 16
 _NO_INDEX: Final = np.iinfo(np.int64).min
 _INDEX: Final = "the index of the message"
 # How a schema begins that is stored.
 _STORED: Final = "protobuf "
-_NO_FRAME: Final = "it does not begin with 0, the id of a schema and the index of a message"
+_NO_FRAME: Final = {
+    "confluent": "it does not begin with 0, the id of a schema and the index of a message",
+    "glue": "it does not begin with 3, the id of a version of a schema and the index of a message",
+}
 
 
 @final
@@ -57,9 +60,10 @@ class Protobuf(Decoder):
             the path of the file; a generated class; or what `SchemaRegistry.latest` returns.
         message: The full name of the message. None for that of the class, or for the only one of
             the last file.
-        registry: Where the schemas are that records name in Confluent's framing: 0, the id of a
-            schema, and the indexes of a message. One of another message is bad. None where a
-            record is the message alone.
+        registry: Where the schemas are that records name. With a `SchemaRegistry` a record begins
+            with 0, the id of a schema, and the indexes of a message; with a `GlueSchemaRegistry`
+            with 3, the id of a version, and the index of a message. One of another message is bad.
+            None where a record is the message alone.
         times: Whether `Timestamp` and `Duration` become times of microseconds, so that finer ones
             are bad. False leaves them structs of `seconds` and `nanos`.
         schema_id: The id of the schema in the registry, which `encode` writes before each message:
@@ -69,17 +73,20 @@ class Protobuf(Decoder):
         OptionError: If an option is malformed, or the message has no columns.
     """
 
+    _has_indexes: ClassVar[bool] = True
     descriptor: bytes | str | os.PathLike[str] | Schemas | type[Any] = field(repr=False)
     message: str | None = None
-    registry: SchemaRegistry | None = field(default=None, kw_only=True)
+    registry: AnyRegistry | None = field(default=None, kw_only=True)
     times: bool = field(default=True, kw_only=True)
-    schema_id: int | None = field(default=None, kw_only=True)
+    schema_id: int | str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         Decoder.__post_init__(self)
-        if self.registry is not None and not isinstance(self.registry, SchemaRegistry):
-            raise OptionError(Option("registry"), " must be a SchemaRegistry")
-        frame_of("confluent", self.schema_id)  # checks it
+        if self.registry is not None and not isinstance(self.registry, AnyRegistry):
+            raise OptionError(
+                Option("registry"), " must be a SchemaRegistry or a GlueSchemaRegistry"
+            )
+        frame_of(self.framing, self.schema_id)  # checks it
         name = self.message
         if name is None and isinstance(self.descriptor, type):
             name = getattr(self.descriptor, "DESCRIPTOR", self.descriptor).full_name
@@ -87,6 +94,11 @@ class Protobuf(Decoder):
         object.__setattr__(self, "descriptor", files)
         object.__setattr__(self, "message", find_message(files, name).full_name)
         _plan(files, self.message, self.times)
+
+    @property
+    def framing(self) -> str:
+        """What stands before records, which is that of the registry."""
+        return "none" if self.registry is None else self.registry.framing
 
     @property
     def reader(self) -> str:
@@ -104,13 +116,15 @@ class Protobuf(Decoder):
     async def fetch(self, payloads: pa.BinaryArray) -> None:
         """Ask the registry for the schemas of records that it was not asked for."""
         if self.registry is not None:
-            _, found = _frames(payloads, {})
+            _, found = _frames(self.framing, payloads, {})
             await self.registry.load([number for number, _, _ in found])
 
     def read(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, dict[int, str]]:
         """Return a struct for each payload, null for null, and why rows cannot be read."""
         columns, parsers = _plan(self.descriptor, self.message, self.times)  # type: ignore[arg-type]
         failures: dict[int, str] = {}
+        if self.framing == "glue":
+            payloads, failures = decompressed(payloads)
         bodies, rows = payloads, np.arange(len(payloads))
         if self.registry is not None:
             cursors = self._without_frames(payloads, failures)
@@ -134,9 +148,9 @@ class Protobuf(Decoder):
                 "encode needs ", Option("schema_id"), ": id_of of the registry has it"
             )
         columns, parsers = _plan(self.descriptor, self.message, self.times)  # type: ignore[arg-type]
-        frame = frame_of("confluent", self.schema_id)
+        frame = frame_of(self.framing, self.schema_id)
         if frame:
-            frame += _indexes(self.descriptor, self.message)  # type: ignore[arg-type]
+            frame += _indexes(self.framing, self.descriptor, self.message)  # type: ignore[arg-type]
 
         def pieces(values: pa.StructArray, rows: Rows) -> list[Piece]:
             raw = raw_messages(columns, values, rows)
@@ -147,7 +161,7 @@ class Protobuf(Decoder):
     def _without_frames(self, payloads: pa.BinaryArray, failures: dict[int, str]) -> Cursors:
         """Return the records of our message, behind their frames."""
         assert self.registry is not None, "there are no frames without a registry"
-        cursors, groups = _frames(payloads, failures)
+        cursors, groups = _frames(self.framing, payloads, failures)
         is_ours = np.zeros(len(cursors), bool)
         for number, path, chosen in groups:
             found = self.registry.answer(number, "PROTOBUF")
@@ -157,9 +171,13 @@ class Protobuf(Decoder):
                 cursors.failures[row] = problem
         return cursors.take(np.flatnonzero(is_ours))
 
-    def _problem(self, number: int, schemas: Schemas, path: tuple[int, ...]) -> str:
+    def _problem(self, number: Id, schemas: Schemas, path: tuple[int, ...]) -> str:
         """Return why records are none of our message, or have other values than it."""
-        names = messages_at(schemas[-1], path)
+        if self.framing == "glue":
+            every, (index,) = messages_sorted(schemas[-1]), path
+            names = frozenset(every[index : index + 1] if index >= 0 else ())
+        else:
+            names = messages_at(schemas[-1], path)
         if not names:
             return f"the schema {number} has no message {'.'.join(map(str, path))}"
         if self.message in names:
@@ -175,9 +193,12 @@ def _plan(files: bytes, name: str, times: bool) -> tuple[Messages, Parsers]:  # 
 
 
 @lru_cache(maxsize=64)
-def _indexes(files: bytes, name: str) -> bytes:
-    """Return the place of a message in its file, as Confluent's serializers write it."""
+def _indexes(framing: str, files: bytes, name: str) -> bytes:
+    """Return the place of a message in its file, as serializers of a framing write it."""
     message, path = find_message(files, name), list[int]()
+    if framing == "glue":
+        file = base64.b64encode(message.file.serialized_pb).decode()
+        return _varint(messages_sorted(file).index(name))
     while message is not None:
         above = message.containing_type
         beside = message.file.message_types_by_name if above is None else above.nested_types_by_name
@@ -196,35 +217,46 @@ def _varint(number: int) -> bytes:
 
 
 def _frames(
-    payloads: pa.BinaryArray, failures: dict[int, str]
-) -> tuple[Cursors, list[tuple[int, tuple[int, ...], Ints]]]:
+    framing: str, payloads: pa.BinaryArray, failures: dict[int, str]
+) -> tuple[Cursors, list[tuple[Id, tuple[int, ...], Ints]]]:
     """Return cursors behind the frames; and each schema and path with those that have it."""
     _, offsets, data = payloads.buffers()
     rows = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
     bounds = np.frombuffer(offsets or bytes(4), np.int32)[payloads.offset :].astype(np.int64)
     whole = np.frombuffer(data or b"\0", np.uint8)
     cursors = Cursors(whole, bounds[:-1][rows], bounds[1:][rows], rows, failures)
-    heads = cursors.data.take(cursors.positions[:, None] + np.arange(_HEAD), mode="clip")
-    is_framed = (cursors.ends - cursors.positions > _HEAD) & (heads[:, 0] == 0)
-    cursors.positions = cursors.positions + _HEAD
-    cursors.fail(~is_framed, _NO_FRAME)
-    counts = cursors.varints(_INDEX)
-    cursors.fail((counts < 0) | (counts > _MOST_INDEXES), _NO_FRAME)
-    depth = min(counts.max(initial=0), _MOST_INDEXES)
-    keys = np.full((len(cursors), depth + 2), _NO_INDEX)
-    keys[:, 1] = 0  # without an index it is the first message
-    keys[:, 0] = np.ascontiguousarray(heads[:, 1:]).view(">u4").reshape(-1)
-    for level in range(depth):
-        chosen = np.flatnonzero(counts > level)
-        some = cursors.take(chosen)
-        indexes = some.varints(_INDEX)
-        cursors.positions[chosen] = some.positions
-        keys[chosen, level + 1] = indexes
+    ids: list[Id] = []
+    schemas = np.full(len(cursors), -1)
+    for number, chosen in list(frames_of(framing, whole, cursors.positions, cursors.ends)):
+        if number is not None:
+            schemas[chosen] = len(ids)
+            ids.append(number)
+            cursors.positions[chosen] += size_of(framing, number)
+    cursors.fail((schemas < 0) | (cursors.positions >= cursors.ends), _NO_FRAME[framing])
+    paths = _paths(cursors) if framing == "confluent" else cursors.varints(_INDEX)[:, None]
+    if framing == "glue":  # its numbers have no sign
+        paths = (paths << 1) ^ (paths >> 63)
+    keys = np.column_stack((schemas, paths))
     fine = np.flatnonzero(~np.isin(cursors.rows, list(cursors.failures)))
     keys, groups = np.unique(keys[fine], axis=0, return_inverse=True)
     groups = groups.reshape(-1)
     found = [
-        (number, tuple(index for index in path if index != _NO_INDEX), fine[groups == group])
-        for group, (number, *path) in enumerate(keys.tolist())
+        (ids[schema], tuple(index for index in path if index != _NO_INDEX), fine[groups == group])
+        for group, (schema, *path) in enumerate(keys.tolist())
     ]
     return cursors, found
+
+
+def _paths(cursors: Cursors) -> np.ndarray:
+    """Read the indexes of messages, as Confluent's serializers write them."""
+    counts = cursors.varints(_INDEX)
+    cursors.fail((counts < 0) | (counts > _MOST_INDEXES), _NO_FRAME["confluent"])
+    depth = min(counts.max(initial=0), _MOST_INDEXES)
+    paths = np.full((len(cursors), depth + 1), _NO_INDEX)
+    paths[:, 0] = 0  # without an index it is the first message
+    for level in range(depth):
+        chosen = np.flatnonzero(counts > level)
+        some = cursors.take(chosen)
+        paths[chosen, level] = some.varints(_INDEX)
+        cursors.positions[chosen] = some.positions
+    return paths

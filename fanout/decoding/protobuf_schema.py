@@ -79,7 +79,7 @@ _NAMES: Final = ("any", "descriptor", "duration", "empty", "field_mask", "timest
 _KNOWN: Final = [import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR for name in _NAMES]
 # Comments and texts of a .proto file.
 _TOKENS: Final = re.compile(
-    r"\bmessage\s+(?P<message>\w+)\s*\{|\bgroup\s+(?P<group>\w+)\s*=[^{;]*\{|\b(?P<map>map)\s*<|[{}]"
+    r"\bmessage\s+(?P<message>\w+)\s*\{|\bgroup\s+(?P<group>\w+)\s*=[^{;]*\{|\bmap\s*<[^>]*>\s*(?P<map>\w+)|[{}]"
 )
 _NOISE: Final = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'", re.DOTALL)
 
@@ -195,6 +195,16 @@ def messages_at(schema: str, path: tuple[int, ...]) -> frozenset[str]:
 
 
 @lru_cache(maxsize=256)
+def messages_sorted(schema: str) -> list[str]:
+    """Return the full names of all messages of a schema in order, as AWS Glue counts them."""
+    package, left = _messages(schema)
+    named = [(f"{package}.{each.name}".lstrip("."), each) for each in left]
+    for name, message in named:  # it grows meanwhile
+        named += [(f"{name}.{each.name}", each) for each in message.inside]
+    return sorted(name for name, _ in named)
+
+
+@lru_cache(maxsize=256)
 def _messages(schema: str) -> tuple[str, list[_Message]]:
     """Return the package of a schema, and its messages."""
     try:
@@ -215,7 +225,7 @@ def _of_text(text: str) -> list[_Message]:
     around = [top]
     for token in _TOKENS.finditer(text):
         if token["map"]:
-            around[-1].append(_Message("", is_entry=True, inside=[]))
+            around[-1].append(_Message(_entry(token["map"]), is_entry=True, inside=[]))
         elif name := token["message"] or token["group"]:
             message = _Message(name, is_entry=False, inside=[])
             around[-1].append(message)
@@ -225,6 +235,12 @@ def _of_text(text: str) -> list[_Message]:
         elif len(around) > 1:
             around.pop()
     return top
+
+
+def _entry(field: str) -> str:
+    """Return the name that protoc gives the entries of a map."""
+    words = re.sub("(?:^|_+)([a-z]?)", lambda found: found[1].upper(), field)
+    return f"{words}Entry"
 
 
 def _from_base64(text: str) -> FileDescriptorProto:

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, final
+from uuid import UUID
 
 from fanout.core.option_checks import check_seconds, one_of
 from fanout.core.sentence import Option, Sentence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 Schemas: TypeAlias = tuple[str, ...]
 """The text of a schema, behind those that it refers to; of Protobuf, descriptors as base64."""
+Id: TypeAlias = int | UUID
+"""What names a schema before a record."""
 
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
 _NOT_FOUND: Final = 404
@@ -67,7 +70,7 @@ class AnyRegistry(ABC):
     framing: ClassVar[str]
     """What stands before records that name their schema by such an id."""
 
-    def answer(self, number: int, kind: str = "AVRO") -> Found:
+    def answer(self, number: Id, kind: str = "AVRO") -> Found:
         """Return what the registry has for an id, and ask it if that is not known.
 
         On an event loop it is not asked: `load` has done that.
@@ -84,14 +87,14 @@ class AnyRegistry(ABC):
             return Found(problem=f"the schema {number} is {found.kind}, and not {kind}")
         return found
 
-    async def load(self, numbers: Iterable[int]) -> None:
+    async def load(self, numbers: Iterable[Id]) -> None:
         """Ask for ids that are not known, in a thread; what is answered is kept."""
         for oldest in list(_KNOWN)[:-_MOST_KNOWN]:
             _KNOWN.pop(oldest, None)
         if missing := [number for number in numbers if not self._knows(number)]:
             await asyncio.to_thread(lambda: [self.answer(number) for number in missing])
 
-    def _learn(self, number: int) -> None:
+    def _learn(self, number: Id) -> None:
         """Ask for an id, or wait for another thread that asks for it, and fail as that does."""
         mine: Future[Found] = Future()
         asking = _ASKING.setdefault((self, number), mine)
@@ -107,7 +110,7 @@ class AnyRegistry(ABC):
         finally:
             del mine, asking  # an error refers to this frame
 
-    def _knows(self, number: int) -> bool:
+    def _knows(self, number: Id) -> bool:
         found = _KNOWN.get((self, number))
         return found is not None and found.until > time.monotonic()
 
@@ -160,7 +163,7 @@ class AnyRegistry(ABC):
         return found
 
     @abstractmethod
-    def _ask(self, number: int) -> Found:
+    def _ask(self, number: Id) -> Found:
         """Ask for an id."""
 
     @abstractmethod
@@ -261,13 +264,14 @@ class SchemaRegistry(AnyRegistry):
         answer = self._get(path, "id", {"schema": text} | more)
         return None if answer is None else int(answer["id"])
 
-    def _ask(self, number: int) -> Found:
-        answer = self._get(f"/schemas/ids/{number}")
+    def _ask(self, number: Id) -> Found:
+        path = f"/schemas/{'guids' if isinstance(number, UUID) else 'ids'}/{number}"
+        answer = self._get(path)
         if answer is None:
             return Found.nothing(f"the registry has no schema {number}")
         kind = answer.get("schemaType", "AVRO")
         if kind == "PROTOBUF":
-            answer = self._get(f"/schemas/ids/{number}{_SERIALIZED}") or answer
+            answer = self._get(f"{path}{_SERIALIZED}") or answer
         return Found(self._schemas(answer), kind)
 
     def _schemas(self, answer: dict[str, Any]) -> Schemas:
@@ -413,5 +417,5 @@ def _on_event_loop() -> bool:
     return True
 
 
-_KNOWN: Final[dict[tuple[AnyRegistry, int], Found]] = {}
-_ASKING: Final[dict[tuple[AnyRegistry, int], Future[Found]]] = {}
+_KNOWN: Final[dict[tuple[AnyRegistry, Id], Found]] = {}
+_ASKING: Final[dict[tuple[AnyRegistry, Id], Future[Found]]] = {}

@@ -229,7 +229,7 @@ def test_confluents_deserializer_reads_it(confluents_client: Callable[[str], Any
             pa.RecordBatch.from_pydict({"f": [1]})
         )
     with pytest.raises(OptionError, match="schema_id='x' must be a number"):
-        Protobuf(inner, schema_id="x")  # type: ignore[arg-type]
+        Protobuf(inner, schema_id="x")
 
 
 def _context(topic: str) -> Any:

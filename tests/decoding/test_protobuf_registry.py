@@ -90,7 +90,7 @@ NESTED = """package shop; message Order { enum Kind { A = 0; } map<string, int32
     [
         ((0,), {"shop.Order"}),
         ((1,), {"shop.Cart"}),
-        ((0, 0), {"shop.Order.", "shop.Order.Item"}),
+        ((0, 0), {"shop.Order.SumsEntry", "shop.Order.Item"}),
         ((0, 1), {"shop.Order.Item", "shop.Order.Old"}),
         ((0, 0, 0), {"shop.Order.Item.Tax"}),
         ((0, 3), {"shop.Order.Refund"}),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Start: TypeAlias = Callable[..., FanOutQuery]
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 if TYPE_CHECKING:
     import ssl
@@ -40,6 +41,10 @@ class EmbeddedRegistry:
             versions.append(number)
         return number
 
+    def guid(self, number: int) -> str:
+        """Return the GUID of a schema, which ends in a zero."""
+        return str(UUID(bytes=b"guid" + number.to_bytes(11, "big") + b"\0"))
+
     def get(self, path: str) -> dict[str, Any] | None:
         """Answer; a schema that has a `text` besides is that where it is not asked for as bytes."""
         path, _, query = path.partition("?")
@@ -51,6 +56,9 @@ class EmbeddedRegistry:
     def _found(self, path: str) -> dict[str, Any] | None:
         if match := re.fullmatch(r"/schemas/ids/(\d+)", path):
             return self.schemas.get(int(match[1]))
+        if match := re.fullmatch(r"/schemas/guids/([0-9a-f-]{36})", path):
+            numbers = (number for number in self.schemas if self.guid(number) == match[1])
+            return self.schemas.get(next(numbers, 0))
         if match := re.fullmatch(r"/subjects/([^/]+)/versions/(latest|\d+)", path):
             versions = self.subjects.get(match[1], [])
             version = len(versions) if match[2] == "latest" else int(match[2])
@@ -71,7 +79,8 @@ class EmbeddedRegistry:
             return None
         number = self.register(match[1], body["schema"], **more)
         version = self.subjects[match[1]].index(number) + 1
-        return {"id": number, "subject": match[1], "version": version} | body
+        more = {"id": number, "subject": match[1], "version": version}
+        return more | {"guid": self.guid(number)} | body
 
 
 @contextmanager

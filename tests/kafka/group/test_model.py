@@ -44,7 +44,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_some_seeds() -> None:
-    for seed in range(40):
+    for seed in range(20):
         simulate(partial(run_seed, seed))
 
 

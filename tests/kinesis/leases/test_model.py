@@ -39,7 +39,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_some_seeds() -> None:
-    for seed in range(60):
+    for seed in range(30):
         simulate(partial(run_seed, seed))
 
 

@@ -115,6 +115,10 @@ class _MemorySegment:
     row_group_ready = False
 
     @property
+    def good(self) -> int:
+        return self.rows
+
+    @property
     def room_records(self) -> int:
         return self.max_records - self.rows
 
