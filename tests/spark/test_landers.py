@@ -351,7 +351,9 @@ def test_a_secret_does_not_travel_but_a_function_that_returns_it_does() -> None:
 
     _check_travels(task(lambda: Security(username="user", password=os.environ["KAFKA_PASSWORD"])))
     _check_travels(task(Security(protocol="SSL", ca_file="ca.pem")))
-    with pytest.raises(OptionError, match=r"^security holds password, which is not sent to other processes"):
+    with pytest.raises(
+        OptionError, match=r"^security holds password, which is not sent to other processes"
+    ):
         _check_travels(task(Security(username="user", password="canary")))
 
 
