@@ -49,11 +49,16 @@ def test_the_test_reads_the_page(page: str) -> None:
         assert f'"{page}"' in (ROOT / "tests" / module).read_text(), module
 
 
+def _joined(page: Path) -> str:
+    """Return a page with the lines of each command in one."""
+    return page.read_text().replace("\\\n", " ")
+
+
 COMMANDS: Final = sorted(
     {
         command
         for path in PAGES
-        for command in re.findall(r"^\$ (fanout .*)$", path.read_text(), re.MULTILINE)
+        for command in re.findall(r"^\$ (fanout .*)$", _joined(path), re.MULTILINE)
     }
 )
 
