@@ -370,7 +370,7 @@ def test_landers_fetch_schemas_from_a_registry(
 ) -> None:
     with embedded_registry() as embedded:
         number = embedded.register("orders-value", ORDER)
-        registry = SchemaRegistry(embedded.url, username="key", password="canary")
+        registry = SchemaRegistry(embedded.url, username="key", password=lambda: "canary")
         decode = Avro(registry.latest("orders-value"), registry=registry)
         recorder = Recorder()
         start(replace(source, decode=decode), recorder, landing=LANDING)

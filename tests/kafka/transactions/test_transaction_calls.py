@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 OURS, NEWER = Incarnation(7, 3), Incarnation(7, 4)
 SINK = Sink(None, "orders")  # type: ignore[arg-type]  # its broker is not used
-TOKEN = SINK.token(OURS, 5)
+TOKEN = SINK.token(OURS, 5, lasts=86_400.0)
 OLD = SINK.token(OURS, 5, lasts=-1.0)
 LOST = KafkaConnectionError("lost")
 PASSING = [14, 15, 16, 51]
