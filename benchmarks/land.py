@@ -32,6 +32,7 @@ from benchmarks.harness import Report, measure, median_row, run_apart
 from benchmarks.kinesis_replay import Replay, replay_server
 from benchmarks.s3_server import STORAGE_OPTIONS, s3_server
 from benchmarks.turns import take_turns
+from fanout import DeltaTable, IcebergTable  # their libraries read files when they are loaded
 from fanout.testing.s3_clients import BUCKET
 
 if TYPE_CHECKING:
@@ -112,13 +113,13 @@ async def land_by_fanout(
 
 def _table(kind: str, directory: Path) -> fanout.DeltaTable | fanout.IcebergTable:
     if kind == DELTA:
-        return fanout.DeltaTable()
+        return DeltaTable()
     catalog = {
         "type": "sql",
         "uri": f"sqlite:///{directory}/catalog.db",
         "warehouse": f"file://{directory}/warehouse",
     }
-    return fanout.IcebergTable(catalog="benchmark", table="db.orders", properties=catalog)
+    return IcebergTable(catalog="benchmark", table="db.orders", properties=catalog)
 
 
 async def land_by_hand(place: Place) -> AsyncGenerator[File, None]:

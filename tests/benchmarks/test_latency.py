@@ -63,6 +63,7 @@ def test_the_ratio_of_a_rate_is_the_median_of_the_peer_by_ours(
 
 def test_queries_are_compared_with_sparks_own_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency, "paced", lambda *_: nullcontext("a broker"))
+    monkeypatch.setattr(latency, "_run_asyncio", lambda *_: None)  # it has a test of its own
 
     def compared(*_: object, records: Mapping[str, int], **__: object) -> list[Row]:
         assert set(records.values()) == {5000}
@@ -80,6 +81,7 @@ def test_queries_are_measured_alone_where_sparks_source_has_no_jars(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(latency, "paced", lambda *_: nullcontext("a broker"))
+    monkeypatch.setattr(latency, "_run_asyncio", lambda *_: None)  # it has a test of its own
 
     def compared(*_: object, records: Mapping[str, int], **__: object) -> list[Row]:
         if SPARK in records:
