@@ -197,7 +197,9 @@ def test_directories_by_values_are_read_as_they_were_landed(
     columns = f"{SCHEMA}, text string, time timestamp, time_day date"
     assert texts(spark.read.schema(columns).parquet(landed.segments)) == wanted
     assert texts(spark.read.parquet(landed.segments)) == wanted
-    assert texts(spark.read.format("fanout").option("landing", landed.location).load()) == wanted
+    if spark.version >= "4":  # the first one with data sources in Python
+        framed = spark.read.format("fanout").option("landing", landed.location).load()
+        assert texts(framed) == wanted
     assert landed.stream() == [*range(6 * len(TEXTS))]
     days = landed.sql("SELECT count(*) AS n FROM parquet. WHERE time_day = DATE '1970-01-02'")
     assert days.collect()[0].n == 2 * len(TEXTS)
