@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aiokafka.protocol.admin import ApiVersionResponse_v0
 from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
+from aiokafka.protocol.produce import ProduceRequest, ProduceResponse_v7
 
 from fanout.kafka.protocol.broker_connection import BrokerConnection
 
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 REQUEST = FetchRequest(10, 1, 1000, 1, [("orders", [(0, 0, 1000)])], "")
-VERSIONS = ApiVersionResponse_v0(0, [(FetchRequest.API_KEY, 4, 11)]).encode()
+RECORDS = ProduceRequest(None, -1, 1000, [("orders", [(0, (b"header", b"records"))])])
+VERSIONS = ApiVersionResponse_v0(
+    0, [(FetchRequest.API_KEY, 4, 11), (ProduceRequest.API_KEY, 3, 7)]
+).encode()
 
 
 Respond: TypeAlias = "Callable[[asyncio.StreamWriter, int], Awaitable[None]]"
@@ -35,14 +39,21 @@ def fetched(*batches: bytes | None, topic: str = "orders") -> bytes:
     return answer
 
 
+def appended(offset: int) -> bytes:
+    """Return an answer that says where the records of partition 0 are."""
+    rows = [(0, 0, offset, -1, 0)]
+    answer: bytes = ProduceResponse_v7([("orders", rows)], 0).encode()
+    return answer
+
+
 def batches_of(response: Any) -> list[bytes | memoryview | None]:
     """Return what an answer has for its partitions."""
     return [row[-1] for _, rows in response.topics for row in rows]
 
 
-def ask(connection: BrokerConnection) -> asyncio.Task[Any]:
+def ask(connection: BrokerConnection, request: Any = REQUEST) -> asyncio.Task[Any]:
     """Send a request now, and wait for its answer in a task."""
-    answer: Any = connection.send(REQUEST)
+    answer: Any = connection.send(request)
     return asyncio.create_task(answer)
 
 

@@ -18,7 +18,16 @@ from aiokafka.errors import (
 from fanout.kafka.protocol.broker_connection import BrokerConnection, ResponseReceiver
 from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest
 from tests.kafka.certificates import make_certificates
-from tests.kafka.protocol.peer import REQUEST, ask, batches_of, connected, fetched, frame
+from tests.kafka.protocol.peer import (
+    RECORDS,
+    REQUEST,
+    appended,
+    ask,
+    batches_of,
+    connected,
+    fetched,
+    frame,
+)
 
 if TYPE_CHECKING:
     from asyncio import StreamWriter
@@ -221,6 +230,48 @@ async def test_an_answer_that_does_not_come_in_time_is_a_timeout() -> None:
     async with connected(hang, request_timeout_ms=50) as connection:
         with pytest.raises(TimeoutError):
             await connection.send(REQUEST)
+
+
+async def append(writer: StreamWriter, number: int) -> None:
+    writer.write(frame(number, appended(number)))
+
+
+async def test_records_are_answered_in_their_order_and_one_may_be_cancelled() -> None:
+    async with connected(append) as connection:
+        sent = [ask(connection, RECORDS) for _ in range(3)]
+        sent[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sent[1]
+        offsets = [(await sent[each]).topics[0][1][0][2] for each in (0, 2)]
+        assert offsets == [2, 4]
+        assert not connection._requests
+
+
+async def test_records_that_nobody_confirms_are_sent_and_no_answer_is_awaited() -> None:
+    numbers: list[int] = []
+
+    async def note(writer: StreamWriter, number: int) -> None:
+        numbers.append(number)
+        if number == 3:
+            writer.write(frame(number, fetched(b"x")))
+
+    async with connected(note) as connection:
+        await connection.send(RECORDS, expect_response=False)
+        assert batches_of(await connection.send(REQUEST)) == [b"x"]
+    assert numbers == [2, 3]
+
+
+async def test_records_are_not_sent_over_a_closed_connection() -> None:
+    async with connected(append) as connection:
+        await connection.close()
+        with pytest.raises(KafkaConnectionError, match="there is no connection to 127"):
+            await connection.send(RECORDS)
+
+
+async def test_records_that_are_not_confirmed_in_time_are_a_timeout() -> None:
+    async with connected(hang, request_timeout_ms=50) as connection:
+        with pytest.raises(TimeoutError):
+            await connection.send(RECORDS)
 
 
 async def test_a_connection_that_is_idle_closes_and_one_that_waits_does_not() -> None:
