@@ -29,8 +29,9 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="fanout")
 
 
-def test_some_seeds() -> None:
-    for seed in range(20):
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 40), marks=pytest.mark.long)])
+def test_some_seeds(seeds: range) -> None:
+    for seed in seeds:
         simulate(partial(run_seed, seed))
 
 
