@@ -67,7 +67,7 @@ def main() -> None:
     logging.basicConfig(level=order.level, handlers=[_Telling(told)], format="%(message)s")
     threading.Thread(target=_end_with_the_other, name="fanout parent", daemon=True).start()
     try:
-        work: LanderTask = pickle.loads(order.task)  # noqa: S301 - as above
+        work: LanderTask = pickle.loads(order.task)  # noqa: S301 - of the process that has started this one
     except Exception as error:  # noqa: BLE001 - modules of the user are imported
         _tell(told, CannotBegin(sendable(text_of(error))))
         sys.exit(1)

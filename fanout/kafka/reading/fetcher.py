@@ -40,8 +40,8 @@ _SELDOM: Final = 0.05
 _FEW: Final = 16
 
 # While all readers have read to the end, requests to a broker begin at least this far apart, in
-# seconds, so that records gather there. An event of one record takes a third of the processor time
-# of one with a dozen. A consumer that collects records sets more.
+# seconds, so that records gather there: one record takes 60 µs to decode, and ten take 130 to 210.
+# A consumer that collects records sets more.
 _POLL_SECONDS: Final = 0.005
 
 # While a broker throttles, readers whose patience ends are answered this often, in seconds.
