@@ -62,6 +62,7 @@ def test_what_is_encoded_is_what_is_decoded(records: list[Any], skipped: int, co
     batch = encoded(rows, codec, ProducerId(7, 3, transactional=True), 2**31 - 1)
     read = DefaultRecordBatch(bytearray(batch))
     assert read.validate_crc()
+    assert int.from_bytes(batch[8:12]) == len(batch) - 12  # what follows its length
     assert (read.is_transactional, read.producer_id, read.producer_epoch) == (True, 7, 3)
     assert read.base_sequence == 2**31 - 1
     assert read.last_offset_delta == len(given_) - 1
