@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
+import threading
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import typer
 
@@ -15,8 +17,9 @@ from fanout.core.sentence import Option
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
 
+_T = TypeVar("_T")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 Stream = Annotated[str, typer.Argument(help="The stream's name or ARN.")]
@@ -39,6 +42,37 @@ def end_like_ctrl_c() -> None:
     # A shell starts background commands with Ctrl-C ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def run_coroutine(main: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine as `asyncio.run` does, but let Ctrl-C cancel it between two callbacks.
+
+    asyncio cancels it in the middle of one, such as that of a connection, which then fails aloud.
+    A second Ctrl-C ends the clean-up, too.
+    """
+    interrupted = False
+
+    async def interruptible() -> _T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            if interrupted:
+                raise KeyboardInterrupt
+            interrupted = True
+            task.cancel()
+
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
+        return await main
+
+    try:
+        return asyncio.run(interruptible())
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
 
 
 def print_json(answer: dict[str, Any]) -> None:

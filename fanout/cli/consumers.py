@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
@@ -10,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
-from fanout.cli.common import Json, Stream, age, calling_the_service, print_json, print_table
+from fanout.cli.common import (
+    Json,
+    Stream,
+    age,
+    calling_the_service,
+    print_json,
+    print_table,
+    run_coroutine,
+)
 from fanout.cli.service_options import AwsOptions
 
 if TYPE_CHECKING:
@@ -196,7 +203,7 @@ def _run(
 
     options = aws.stream(stream, consumer)
     with calling_the_service():
-        return asyncio.run(main())
+        return run_coroutine(main())
 
 
 async def _deregister(

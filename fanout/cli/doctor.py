@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final, final
 
@@ -10,7 +9,7 @@ import typer
 
 from fanout.cli.checkpoint_files import examine_stored, is_local
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
-from fanout.cli.common import Json, calling_the_service, print_json
+from fanout.cli.common import Json, calling_the_service, print_json, run_coroutine
 from fanout.cli.service_options import AwsOptions, ClusterOptions
 from fanout.errors import OptionError
 
@@ -173,18 +172,18 @@ def doctor(
             from fanout.kinesis.doctor.queue import diagnose_queue  # noqa: PLC0415 - as below
 
             asked = diagnose_queue(aws.queue(stream, queue))
-            findings = [*asyncio.run(asked), *findings]
+            findings = [*run_coroutine(asked), *findings]
         elif options is not None:
             from fanout.kinesis.doctor.diagnose import diagnose  # noqa: PLC0415 - loads the AWS SDK
 
             diagnosing = diagnose(options, checkpoint=stored, subscribe=subscribe, landers=landers)
-            findings = [*asyncio.run(diagnosing), *findings]
+            findings = [*run_coroutine(diagnosing), *findings]
         if cluster is not None:
             from fanout.kafka.doctor.diagnose import diagnose_cluster  # noqa: PLC0415 - for help
 
             needed = replace(needs.needs(), landers=landers)
             checking = diagnose_cluster(cluster, needed, checkpoint=stored)
-            findings = [*asyncio.run(checking), *findings]
+            findings = [*run_coroutine(checking), *findings]
     findings = [
         replace(
             finding,

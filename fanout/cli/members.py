@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from fanout.cli.command import ExitCode, fanout_command
-from fanout.cli.common import Json, calling_the_service, print_json, print_table
+from fanout.cli.common import Json, calling_the_service, print_json, print_table, run_coroutine
 from fanout.cli.service_options import AwsOptions, ClusterOptions
 from fanout.errors import OptionError
 
@@ -57,7 +56,7 @@ def _show_table(table: str, aws: AwsOptions, *, json: bool) -> None:
     from fanout.kinesis.leases.describe import describe_table  # noqa: PLC0415
 
     with calling_the_service():
-        found = asyncio.run(describe_table(table, **asdict(aws)))
+        found = run_coroutine(describe_table(table, **asdict(aws)))
     if json:
         print_json(_plain_table(table, found))
     else:
@@ -117,7 +116,7 @@ def _show_group(group: str, cluster: Cluster, *, json: bool) -> None:
     from fanout.kafka.group.describe import describe_consumers  # noqa: PLC0415 - it loads slowly
 
     with calling_the_service():
-        found = asyncio.run(describe_consumers(cluster, group))
+        found = run_coroutine(describe_consumers(cluster, group))
     if json:
         print_json(_plain_group(group, found))
     else:

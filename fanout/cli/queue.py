@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from fanout.cli.command import ExitCode, fanout_command
-from fanout.cli.common import Json, calling_the_service, print_json, print_table
+from fanout.cli.common import Json, calling_the_service, print_json, print_table, run_coroutine
 from fanout.cli.service_options import AwsOptions
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def _run(
 
     options = aws.queue(stream, name)
     with calling_the_service():
-        return asyncio.run(run())
+        return run_coroutine(run())
 
 
 def _show(letters: Sequence[QueueRecord], what: str, *, json: bool, **more: int) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fanout.cli.command import fanout_command
-from fanout.cli.common import Json, calling_the_service, print_json, print_table
+from fanout.cli.common import Json, calling_the_service, print_json, print_table, run_coroutine
 from fanout.cli.service_options import ClusterOptions
 from fanout.errors import ServiceError
 
@@ -44,7 +43,7 @@ def describe(
     """
     cluster = kafka.cluster()
     with calling_the_service():
-        found = asyncio.run(_describe(cluster, group))
+        found = run_coroutine(_describe(cluster, group))
     if found.state == "Unknown":
         raise ServiceError(
             f"there is no share group {group!r}: it begins when its first member joins"

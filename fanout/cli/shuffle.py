@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fanout.cli.command import ExitCode, fanout_command
-from fanout.cli.common import Json, age, calling_the_service, print_json, print_table
+from fanout.cli.common import Json, age, calling_the_service, print_json, print_table, run_coroutine
 from fanout.cli.service_options import ClusterOptions
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def describe(
 
     read = KafkaSource(cluster=kafka.cluster(), topics=topic, start=start)
     with calling_the_service():
-        found = asyncio.run(_describe(ShuffleSource(read)))
+        found = run_coroutine(_describe(ShuffleSource(read)))
     if json:
         print_json({"topic": topic, "partitions": [*map(_plain, found, found.values())]})
     else:

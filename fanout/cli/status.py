@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from fanout.cli.checkpoint_files import checkpoint_files, describe_owner, moment
 from fanout.cli.command import ExitCode, fanout_command, in_words_of_options
-from fanout.cli.common import Json, calling_the_service, print_json, print_table
+from fanout.cli.common import Json, calling_the_service, print_json, print_table, run_coroutine
 from fanout.cli.service_options import AwsOptions, ClusterOptions
 from fanout.cli.table_option import table_option
 from fanout.errors import FanOutError, OptionError
@@ -123,7 +122,7 @@ def _source(
         def ask_kinesis() -> dict[str, Backlog]:
             from fanout.kinesis.doctor.diagnose import read_stream_lag  # noqa: PLC0415 - for help
 
-            return asyncio.run(read_stream_lag(options, positions))
+            return run_coroutine(read_stream_lag(options, positions))
 
         return ask_kinesis
     if stream is not None:
@@ -135,7 +134,7 @@ def _source(
     def ask_kafka() -> dict[str, Backlog]:
         from fanout.kafka.doctor.diagnose import read_lag  # noqa: PLC0415 - for help
 
-        return asyncio.run(read_lag(cluster, positions))
+        return run_coroutine(read_lag(cluster, positions))
 
     return ask_kafka
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import re
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from fanout.cli.command import fanout_command
-from fanout.cli.common import SourceName, age, aware_time, parse_source
+from fanout.cli.common import SourceName, age, aware_time, parse_source, run_coroutine
 from fanout.cli.metrics_port import MetricsPort, served_metrics
 from fanout.cli.record_output import KAFKA, KINESIS, RecordLines, StandardOutput
 from fanout.cli.service_options import AwsOptions, ClusterOptions, SchemaOptions
@@ -138,7 +137,7 @@ def tail(
     )
     hint = _HINT if since is None and sys.stderr.isatty() else ""
     with served_metrics(metrics_port) as watch:
-        asyncio.run(_show(reading, lines, output, most, hint=hint, watch=watch))
+        run_coroutine(_show(reading, lines, output, most, hint=hint, watch=watch))
 
 
 async def _show(

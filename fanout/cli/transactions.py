@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from fanout.cli.command import ExitCode, fanout_command
-from fanout.cli.common import Json, calling_the_service, print_json, print_table
+from fanout.cli.common import Json, calling_the_service, print_json, print_table, run_coroutine
 from fanout.cli.service_options import ClusterOptions
 from fanout.errors import OptionError
 
@@ -239,7 +238,7 @@ def _ask(cluster: Cluster, command: Callable[[Transactions], Awaitable[Answer]])
             return await command(calls)
 
     with calling_the_service():
-        return asyncio.run(main())
+        return run_coroutine(main())
 
 
 def report_list(
