@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fanout.testing.kafka.cluster import KafkaCluster
 from fanout.testing.kafka.jars import KAFKA_VERSION
+from fanout.testing.kafka.settings import PROPERTIES, check_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,13 +53,20 @@ class KafkaBroker(KafkaCluster):
         """The process id of the broker; None after `kill`."""
         return self.process_id()
 
-    def restart(self) -> None:
+    def restart(self, settings: Mapping[str, str] | None = None) -> None:
         """Start the broker again on the same data and port, and wait until it answers.
 
         A broker that still runs is killed first.
 
+        Args:
+            settings: properties of the server that change with this start.
+
         Raises:
+            OptionError: a setting is one that the broker decides by itself.
             SetupError: the broker does not start; the end of its log is in the message.
         """
+        check_settings(settings or {})
         self.kill()
+        self._settings |= settings or {}
+        self._node(1).server.directory.joinpath(PROPERTIES).write_text(self._properties(1))
         self.start()

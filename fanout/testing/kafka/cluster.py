@@ -310,18 +310,19 @@ class KafkaCluster:
             options.append("-XX:TieredStopAtLevel=1")
         command = java_command(str(require_java()), *options, alone=len(self._numbers) == 1)
         self._cluster = secrets.token_urlsafe(16)
-        controllers = {number: of_node["CONTROLLER"] for number, of_node in ports.items()}
-        for number, of_node in ports.items():
-            server = KeptServer(command)
-            self._nodes[number] = _Node(server, of_node)
-            properties = server_properties(
-                number, of_node, controllers, self._protocols, self._settings
-            )
-            lay_out(server.directory, home, self._cluster, number, properties)
+        self._nodes = {n: _Node(KeptServer(command), of_node) for n, of_node in ports.items()}
+        for number, node in self._nodes.items():
+            properties = self._properties(number)
+            lay_out(node.server.directory, home, self._cluster, number, properties)
         self.start()
         partitions = int(self._settings["share.coordinator.state.topic.num.partitions"])
         replicas = int(self._settings["share.coordinator.state.topic.replication.factor"])
         self._admin.create(_SHARE_STATE, partitions, _SHARE_STATE_CONFIGS, replicas)
+
+    def _properties(self, number: int) -> str:
+        controllers = {n: node.ports["CONTROLLER"] for n, node in self._nodes.items()}
+        ports = self._node(number).ports
+        return server_properties(number, ports, controllers, self._protocols, self._settings)
 
     def _choose_ports(self) -> dict[int, dict[str, int]]:
         free = iter(free_ports(len(self._numbers) * len(self._protocols)))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BOOTSTRAP = "bootstrap.checkpoint"
+PROPERTIES = "server.properties"
 
 _LOGGING = """\
 <Configuration status="ERROR">
@@ -125,14 +126,14 @@ def java_command(java: str, *options: str, alone: bool = True) -> list[str]:
     heap = ("-Xms256m", "-Xmx768m") if alone else ("-Xms64m", "-Xmx256m")
     memory = (*heap, "-XX:+UseSerialGC")
     logging = "-Dlog4j2.configurationFile=log4j2.xml"
-    return [java, *memory, logging, *options, "-cp", "libs/*", "kafka.Kafka", "server.properties"]
+    return [java, *memory, logging, *options, "-cp", "libs/*", "kafka.Kafka", PROPERTIES]
 
 
 def lay_out(directory: Path, home: Path, cluster: str, node: int, properties: str) -> None:
     """Fill a node's empty directory: jars of `home`, configuration, an empty formatted disk."""
     # The archive of classes holds for the path "libs", wherever the cache is.
     (directory / "libs").symlink_to(home / "libs")
-    (directory / "server.properties").write_text(properties)
+    (directory / PROPERTIES).write_text(properties)
     (directory / "log4j2.xml").write_text(_LOGGING)
     data = directory / "data"
     data.mkdir()

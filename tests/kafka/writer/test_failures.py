@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
     from tests.kafka.secured import Secured
 
+_EXPIRATION = "transactional.id.expiration.ms"
+
 OPEN = """
 import asyncio, sys
 from fanout.kafka import Cluster, Security, open_writer
@@ -162,11 +164,8 @@ async def test_a_transactional_id_that_brokers_have_deleted_is_named(
     start_kafka_broker: Callable[..., KafkaBroker],
     positions: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    expiry = {
-        "transactional.id.expiration.ms": "1000",
-        "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
-    }
-    broker = await asyncio.to_thread(start_kafka_broker, settings=expiry)
+    interval = {"transaction.remove.expired.transaction.cleanup.interval.ms": "500"}
+    broker = await asyncio.to_thread(start_kafka_broker, settings=interval)
     topic = (await new_topic(broker)).name
     cluster = Cluster(broker.bootstrap_servers, security=PLAINTEXT)
     source = KafkaSource(cluster=cluster, topics=topic)
@@ -177,6 +176,7 @@ async def test_a_transactional_id_that_brokers_have_deleted_is_named(
         checkpoint = fanout.Checkpoint.from_json(await writer.positions(source))
         await writer.write(rows("before"))
         await writer.commit()
+        await asyncio.to_thread(broker.restart, {_EXPIRATION: "1000"})
         while (await calls.describe("idle")).incarnation is not None:  # type: ignore[union-attr]  # noqa: ASYNC110
             await asyncio.sleep(0.1)  # only the broker knows when
         moved = replace(checkpoint.splits[f"{topic}-0"], position=fanout.Cursor(7))
@@ -187,6 +187,7 @@ async def test_a_transactional_id_that_brokers_have_deleted_is_named(
             going_on = writer.flush()
         with pytest.raises(BatchNotWrittenError, match=r"transactional\.id\.expiration\.ms"):
             await going_on
+    await asyncio.to_thread(broker.restart, {_EXPIRATION: "604800000"})
     async with writing(broker, topic, transactional_id="idle") as writer:
         await writer.write(rows("again"))
         await writer.commit()
