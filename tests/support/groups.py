@@ -6,6 +6,7 @@ clusters share no JVM with the others. A file or a folder names its group; the f
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,8 +29,8 @@ _FIRST: Final = tuple(
 
 def of_folder(conftest: str, items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield the tests below the folder of a conftest, which is given by its `__file__`."""
-    folder = Path(conftest).parent
-    return (item for item in items if item.path.is_relative_to(folder))
+    folder = f"{Path(conftest).parent}{os.sep}"
+    return (item for item in items if str(item.path).startswith(folder))
 
 
 def group_folder(conftest: str, items: Iterable[pytest.Item], group: pytest.MarkDecorator) -> None:
