@@ -59,7 +59,7 @@ _BETWEEN_COMMITS: Final = 0.1
 # A process that has died keeps its static id for one session.
 _INSTANCE_SESSIONS: Final = 1.5
 _LEAVING: Final = 5.0  # seconds that leaving may take
-_LAST_COMMITS: Final = 5  # before a member leaves without one
+_LAST_COMMITS: Final = 4.0  # seconds of it that the last commit may be tried for
 
 
 @final
@@ -179,22 +179,34 @@ class ConsumerMember:
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVING):
                 self._pending = self._withheld | self._pending
-                await self._at_the_end("commit the last offsets to", self._commit_the_last)
-                last = self._as(_LEAVES_FOR_NOW if static else _LEAVES)
-                await self._at_the_end("leave", partial(self._calls.heartbeat, last))
+                until = self._clock() + _LAST_COMMITS
+                commit = partial(self._commit_the_last, until)
+                await self._at_the_end("commit the last offsets to", commit, until)
+                leave = partial(
+                    self._calls.heartbeat, self._as(_LEAVES_FOR_NOW if static else _LEAVES)
+                )
+                await self._at_the_end("leave", leave, math.inf)
 
-    async def _at_the_end(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await step()
-        except (KafkaError, OSError, FanOutError) as error:
-            prefer_cancellation(error)
-            log.warning("cannot %s the group %s: %s", what, self.group, text_of(error))
-
-    async def _commit_the_last(self) -> None:
-        """Commit what is pending; a heartbeat whose answer nobody took may have moved the epoch."""
-        for _ in range(_LAST_COMMITS):
-            if await self._commit():
+    async def _at_the_end(
+        self, what: str, step: Callable[[], Awaitable[object]], until: float
+    ) -> None:
+        """Take a last step, again where the coordinator has just moved; tell if it cannot be."""
+        while True:
+            try:
+                await step()
+            except (KafkaError, OSError, FanOutError) as error:
+                prefer_cancellation(error)
+                passes = isinstance(error, KafkaError) and error.retriable
+                if not passes or self._clock() >= until:
+                    log.warning("cannot %s the group %s: %s", what, self.group, text_of(error))
+                    return
+            else:
                 return
+            await asyncio.sleep(_PAUSE)
+
+    async def _commit_the_last(self, until: float) -> None:
+        """Commit what is pending; a heartbeat whose answer nobody took may have moved the epoch."""
+        while not await self._commit() and self._clock() < until:
             answer = await self._calls.heartbeat(self._identity, owned=self._owned)
             if answer.code in FENCED:
                 return

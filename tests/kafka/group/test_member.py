@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aiokafka.errors import RequestTimedOutError
+from aiokafka.errors import GroupLoadInProgressError, RequestTimedOutError
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.positions import Cursor, Horizon
@@ -51,6 +51,7 @@ class Coordinator:
         self.faults: list[Exception | int] = []  # the answers to the next heartbeats
         self.takes = 0.0  # seconds that a heartbeat takes
         self.commit_codes: dict[Partition, int] = {}
+        self.commit_errors: list[Exception] = []  # the answers to the next commits
         self.commit_takes = 0.0
         self.is_strict = False  # it refuses the commits of another epoch
         self.stale = 0
@@ -98,6 +99,8 @@ class Coordinator:
             self.stale += 1
             return dict.fromkeys(positions, Code.STALE_MEMBER_EPOCH)
         assert member.epoch == self.epoch
+        if self.commit_errors:
+            raise self.commit_errors.pop(0)
         assert texts == {"orders": '{"partitions": 4}'}
         self.commits.append({partition: next_offset(at) for partition, at in positions.items()})
         self.epochs.update({partition: epoch_at(at) for partition, at in positions.items()})
@@ -465,6 +468,35 @@ async def test_a_member_leaves_although_its_last_commit_fails() -> None:
         member.store({"orders-0": Cursor(20)})
         coordinator.faults = [RequestTimedOutError()]
     assert [epoch for _, epoch, _ in coordinator.heartbeats[-2:]] == [1, -1]
+
+
+@in_virtual_time
+async def test_the_last_commit_waits_for_a_coordinator_that_has_moved() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    coordinator.stored_offsets = {each: Stored(5, '{"partitions": 4}') for each in ORDERS}
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        coordinator.commit_errors = [GroupLoadInProgressError() for _ in range(10)]
+        member.store({"orders-0": Cursor(20)})
+        coordinator.faults = [GroupLoadInProgressError() for _ in range(3)]
+    assert coordinator.commits == [{ORDERS[0]: 21}]
+    assert [epoch for _, epoch, _ in coordinator.heartbeats[-4:]] == [-1] * 4
+
+
+@in_virtual_time
+async def test_a_member_leaves_although_its_coordinator_does_not_come() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    coordinator.stored_offsets = {each: Stored(5, '{"partitions": 4}') for each in ORDERS}
+    async with taking_part(coordinator, owner) as member:
+        await asyncio.sleep(1)
+        coordinator.commit_errors = [GroupLoadInProgressError() for _ in range(100)]
+        member.store({"orders-0": Cursor(20)})
+        begun = now()
+    assert not coordinator.commits
+    assert coordinator.heartbeats[-1][1] == -1
+    assert now() < begun + 5.0
 
 
 @in_virtual_time

@@ -189,7 +189,8 @@ def test_typed_rows_are_equal_to_what_was_sent(
         """Return how many batches the query has written."""
         return len([*(tmp_path / "results" / "_spark_metadata").glob("[0-9]*")])
 
-    def more_than(before: int) -> bool:
+    def more_than(before: int, driver: subprocess.Popen[str]) -> bool:
+        assert driver.poll() is None, driver.communicate()[1]
         return batches() > before
 
     with embedded_registry() as registry, closing(Producers(topic, registry)) as producers:
@@ -201,7 +202,7 @@ def test_typed_rows_are_equal_to_what_was_sent(
                 with query("for ever") as driver:
                     before = batches()
                     wait_until_running(driver)
-                    eventually(partial(more_than, before), "a batch")
+                    eventually(partial(more_than, before, driver), "a batch")
                     producers.send(version, 30)
                     producers.send(drawn.randrange(version + 1), 10)
                     time.sleep(drawn.uniform(0.0, 3.0))
