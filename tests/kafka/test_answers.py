@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from aiokafka import errors as kafka
 from aiokafka.protocol.admin import DescribeConfigsResponse_v0
-from aiokafka.protocol.commit import OffsetCommitResponse_v2, OffsetFetchResponse_v3
+from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchResponse_v3
 from aiokafka.protocol.coordination import FindCoordinatorResponse_v1
 from aiokafka.protocol.fetch import FetchResponse_v11
 from aiokafka.protocol.metadata import MetadataResponse_v5
@@ -31,7 +31,7 @@ from aiokafka.protocol.transaction import (
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.events import Split
 from fanout.core.policy import Fatal
-from fanout.core.positions import Committed
+from fanout.core.positions import Committed, Cursor
 from fanout.errors import (
     BatchNotWrittenError,
     FanOutError,
@@ -178,7 +178,7 @@ async def test_a_leader_that_cannot_tell_offsets_yet_is_asked_again_when_a_strea
     """A new leader answers 78 until it knows what its followers have."""
     transport, connections = await client(Offset=[offsets((0, code, -1)), offsets((0, 0, 5))])
     resolver = OffsetResolver(transport, None, JITTER)
-    assert await resolver.resolve("start", "latest", [Split("t-0")]) == {ONE: 5}
+    assert await resolver.resolve("start", "latest", [Split("t-0")]) == {ONE: Cursor(4)}
     assert connections.sent["Offset"] == 2
 
 
@@ -206,13 +206,13 @@ async def test_a_look_up_that_leaves_a_partition_out_is_an_error_that_passes() -
 async def test_committed_offsets_that_are_left_out_are_not_taken_for_none() -> None:
     """A reader would begin at its reset, and skip or repeat records."""
     transport, _ = await client(
-        OffsetFetch=[committed((0, 7, 0)), committed((0, 7, 0), (1, 9, 0))],
+        StoredOffsets=[committed((0, 7, 0)), committed((0, 7, 0), (1, 9, 0))],
         Offset=offsets((0, 0, 100), (1, 0, 100)),
     )
     resolver = OffsetResolver(transport, "g", JITTER)
     splits = [Split("t-0"), Split("t-1")]
     found = await resolver.resolve("start", Committed(reset="latest"), splits)
-    assert found == {ONE: 7, TWO: 9}
+    assert found == {ONE: Cursor(6), TWO: Cursor(8)}
 
 
 @pytest.mark.fault("OffsetFetch")
@@ -227,35 +227,35 @@ async def test_a_group_that_is_loading_or_moves_is_asked_again(code: int, rows: 
         "refused": committed((0, -1, code)),
     }[rows]
     transport, _ = await client(
-        OffsetFetch=[failed, failed, committed((0, 7, 0))], Offset=offsets((0, 0, 100))
+        StoredOffsets=[failed, failed, committed((0, 7, 0))], Offset=offsets((0, 0, 100))
     )
     resolver = OffsetResolver(transport, "g", JITTER)
     found = await resolver.resolve("start", Committed(reset="latest"), [Split("t-0")])
-    assert found == {ONE: 7}
+    assert found == {ONE: Cursor(6)}
 
 
 @pytest.mark.fault("OffsetFetch")
 async def test_no_committed_offset_is_none() -> None:
-    transport, _ = await client(OffsetFetch=committed((0, -1, 0)))
+    transport, _ = await client(StoredOffsets=committed((0, -1, 0)))
     assert await transport.committed("g", [ONE]) == {ONE: None}
 
 
 @pytest.mark.fault("OffsetCommit")
 async def test_a_commit_that_leaves_a_partition_out_is_not_taken_for_done() -> None:
-    answer = OffsetCommitResponse_v2([("t", [(0, 0)])])
-    transport, _ = await client(OffsetCommit=answer)
-    assert await transport.commit("g", {ONE: 1}) == {}
+    answer = OffsetCommitResponse_v3(0, [("t", [(0, 0)])])
+    transport, _ = await client(GroupCommit=answer)
+    assert await transport.commit("g", {ONE: Cursor(0)}) == {}
     with pytest.raises(kafka.KafkaProtocolError, match="nothing about t-1"):
-        await transport.commit("g", {ONE: 1, TWO: 2})
+        await transport.commit("g", {ONE: Cursor(0), TWO: Cursor(1)})
 
 
 @pytest.mark.fault("OffsetCommit")
 @pytest.mark.parametrize("code", [12, 22, 25, 27, 28, 69, 113])
 async def test_a_commit_that_a_group_refuses_is_told_of_its_partition_alone(code: int) -> None:
     """A group with members refuses commits without one."""
-    answer = OffsetCommitResponse_v2([("t", [(0, 0), (1, code)])])
-    transport, _ = await client(OffsetCommit=answer)
-    assert list(await transport.commit("g", {ONE: 1, TWO: 2})) == [TWO]
+    answer = OffsetCommitResponse_v3(0, [("t", [(0, 0), (1, code)])])
+    transport, _ = await client(GroupCommit=answer)
+    assert list(await transport.commit("g", {ONE: Cursor(0), TWO: Cursor(1)})) == [TWO]
 
 
 # Metadata
@@ -582,10 +582,10 @@ async def test_a_coordinator_that_is_being_elected_is_looked_for_again(code: int
     none = FindCoordinatorResponse_v1(0, code, "", -1, "", -1)
     transport, connections = await client(
         FindCoordinator=[none, none, FindCoordinatorResponse_v1(0, 0, "", 1, "a", 1)],
-        OffsetFetch=committed((0, 7, 0)),
+        StoredOffsets=committed((0, 7, 0)),
     )
     resolver = OffsetResolver(transport, "g", JITTER)
-    assert await resolver.resolve("start", "committed", [Split("t-0")]) == {ONE: 7}
+    assert await resolver.resolve("start", "committed", [Split("t-0")]) == {ONE: Cursor(6)}
     assert connections.sent["FindCoordinator"] == 3
 
 

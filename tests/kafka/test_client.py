@@ -12,6 +12,7 @@ from aiokafka.errors import (
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from fanout.core.positions import Cursor
 from fanout.errors import OptionError
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
@@ -226,16 +227,22 @@ async def test_what_a_group_commits_is_seen_by_other_clients(kafka_broker: Kafka
     async with connect(kafka_broker) as transport:
         nothing = await persist(lambda: transport.committed(group, [first, second]))
         assert nothing == {first: None, second: None}
-        assert await transport.commit(group, {first: 7}) == {}
-        assert await transport.committed(group, [first, second]) == {first: 7, second: None}
-        failed = await transport.commit(group, {second: 0, Partition("gone", 0): 1})
+        behind = Cursor(6, state="epoch 3")
+        assert await transport.commit(group, {first: behind}) == {}
+        assert await transport.committed(group, [first, second]) == {first: behind, second: None}
+        failed = await transport.commit(
+            group, {second: Cursor(-1), Partition("gone", 0): Cursor(0)}
+        )
         assert list(failed) == [Partition("gone", 0)]
         assert isinstance(failed[Partition("gone", 0)], UnknownTopicOrPartitionError)
     asked = ConsumerGroupTopicPartitions(group)
     admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})
     listed = admin.list_consumer_group_offsets([asked])[group]
     found = (await asyncio.to_thread(listed.result, 10)).topic_partitions
-    assert {(place.partition, place.offset) for place in found} == {(0, 7), (1, 0)}
+    assert {(place.partition, place.offset, place.leader_epoch) for place in found} == {
+        (0, 7, 3),
+        (1, 0, None),
+    }
 
 
 async def test_what_another_client_commits_is_found(kafka_broker: KafkaBroker) -> None:
@@ -245,7 +252,7 @@ async def test_what_another_client_commits_is_found(kafka_broker: KafkaBroker) -
     await asyncio.to_thread(consumer.commit, offsets=[place], asynchronous=False)
     await asyncio.to_thread(consumer.close)
     async with connect(kafka_broker) as transport:
-        assert await persist(lambda: transport.committed("others", [first])) == {first: 42}
+        assert await persist(lambda: transport.committed("others", [first])) == {first: Cursor(41)}
 
 
 async def test_a_server_that_would_be_used_without_tls_is_not_even_connected_to() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutError
 
+from fanout.core.positions import Cursor
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.reading.transport import OffsetSpec
 from tests.support.kafka.brokers import HERE, connect, create, fetch, open_client, persist, produce
@@ -136,7 +137,8 @@ async def test_closing_does_not_wait_for_a_broker_that_hangs(kafka_broker: Kafka
             # More bytes than the sockets' buffers take: they can never be flushed.
             long_name = "x" * 30_000
             calls = [
-                asyncio.create_task(transport.commit(long_name, {first: 0})) for _ in range(400)
+                asyncio.create_task(transport.commit(long_name, {first: Cursor(-1)}))
+                for _ in range(400)
             ]
             await asyncio.sleep(0.2)
             for call in calls:

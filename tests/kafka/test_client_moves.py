@@ -18,6 +18,7 @@ from aiokafka.protocol.fetch import FetchResponse_v11
 from aiokafka.protocol.metadata import MetadataResponse_v5
 from aiokafka.protocol.offset import OffsetResponse_v3
 
+from fanout.core.positions import Cursor
 from fanout.errors import ServiceError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest
@@ -162,12 +163,12 @@ async def test_a_coordinator_that_is_remembered_and_has_moved_is_looked_up_once_
         (2, committed()),
     ).client()
     for _ in range(3):
-        assert await client.commit("group", {FIRST: 5}) == {}
+        assert await client.commit("group", {FIRST: Cursor(4)}) == {}
 
 
 async def test_a_coordinator_that_was_just_found_is_not_looked_up_again() -> None:
     client = Scripted(coordinator(1), (1, committed(16)), coordinator(0, 15)).client()
-    (error,) = (await client.commit("group", {FIRST: 5})).values()
+    (error,) = (await client.commit("group", {FIRST: Cursor(4)})).values()
     assert "[Error 16]" in str(error)
     with pytest.raises(GroupCoordinatorNotAvailableError):
-        await client.commit("group", {FIRST: 5})
+        await client.commit("group", {FIRST: Cursor(4)})

@@ -5,7 +5,7 @@ from random import Random
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.offsets import OffsetResolver
+from fanout.kafka.reading.offsets import OffsetResolver, next_offset
 from tests.support.kafka.scripted_cluster import ScriptedCluster
 from tests.support.virtual_time import in_virtual_time
 
@@ -16,7 +16,7 @@ async def resolve(cluster: ScriptedCluster, start: object) -> list[int]:
     resolver = OffsetResolver(cluster, None, FullJitter(Backoff(), Random(1)))
     splits = [partition.split for partition in cluster.partitions]
     found = await resolver.resolve("start", start, splits)
-    return [found[Partition("t", number)] for number in range(len(splits))]
+    return [next_offset(found[Partition("t", number)]) for number in range(len(splits))]
 
 
 @in_virtual_time

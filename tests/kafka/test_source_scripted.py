@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaConnectionError, NotLeaderForPartitionError
 
 import fanout
 from fanout.core.backoff import Backoff
+from fanout.kafka.reading.offsets import next_offset
 from fanout.testing.virtual_time.cancellation import sweep
 from fanout.testing.virtual_time.loop import simulate
 from tests.support.kafka.scripted_cluster import ScriptedCluster, ScriptedSource
@@ -21,6 +22,7 @@ from tests.support.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
+    from fanout.core.positions import Cursor
     from fanout.kafka.partitions import Partition
 
 RECORDS = 12
@@ -35,12 +37,12 @@ class Cluster(ScriptedCluster):
         self.commit_faults: list[Exception] = []
 
     async def commit(
-        self, _group_id: str, offsets: Mapping[Partition, int]
+        self, _group_id: str, positions: Mapping[Partition, Cursor]
     ) -> Mapping[Partition, Exception]:
         await asyncio.sleep(self._latency)
         if self.commit_faults:
             raise self.commit_faults.pop()
-        self.offsets_committed |= offsets
+        self.offsets_committed |= {p: next_offset(at) for p, at in positions.items()}
         return {}
 
 

@@ -157,6 +157,22 @@ def _committed(stream: fanout.FanOut) -> int | None:
     return split.committed.sequence if isinstance(split.committed, fanout.Cursor) else None
 
 
+async def test_the_committed_offsets_of_a_source_say_so(case: Case) -> None:
+    async with fanout.open(case.reading(group_id=case.topic)) as stream:
+        await read(stream, 10)
+        await asyncio.to_thread(case.put_on_one_node)
+        await read(stream, 10)
+        async with asyncio.timeout(PATIENCE):
+            while _committed(stream) != 19:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+    await asyncio.to_thread(case.lose)
+    async with fanout.open(case.reading(group_id=case.topic, start="committed")) as stream:
+        with pytest.raises(
+            fanout.SplitFailedError, match=r"was cut off at offset 10 by an unclean"
+        ):
+            await read(stream, 1)
+
+
 async def land(case: Case, directory: Path) -> int:
     """Land what is there now; return how many records that were."""
     landing = fanout.land(case.source, str(directory), max_wait=0.0, available_now=True)

@@ -246,7 +246,7 @@ async def _committed(
     found = {topic: numbers for topic, numbers in answers if not isinstance(numbers, Exception)}
     partitions = [Partition(topic, n) for topic, numbers in found.items() for n in numbers]
     committed = await transport.committed(group, partitions)
-    return {p: offset for p, offset in committed.items() if offset is not None}
+    return {p: next_offset(at) for p, at in committed.items() if at is not None}
 
 
 def _offsets_of(checkpoint: Checkpoint, cluster_id: str) -> dict[Partition, int | None]:

@@ -17,7 +17,6 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
 )
 from aiokafka.protocol.admin import DescribeGroupsRequest
-from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from fanout.kafka.partitions import by_topic, numbers_by_topic, partition_rows
@@ -25,9 +24,15 @@ from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
 from fanout.kafka.protocol.error_codes import check_complete, error_of, raise_for_code
-from fanout.kafka.protocol.messages.consumer_groups import ConsumerMembersRequest
+from fanout.kafka.protocol.messages.consumer_groups import (
+    ConsumerMembersRequest,
+    GroupCommitRequest,
+    StoredOffsetsRequest,
+    stored_offsets,
+)
 from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest, diverging_epoch
 from fanout.kafka.reading.near_replicas import NearReplicas
+from fanout.kafka.reading.offsets import cursor_before, epoch_at, next_offset
 from fanout.kafka.reading.transport import (
     AbortedTransaction,
     Fetched,
@@ -39,6 +44,7 @@ from fanout.kafka.reading.transport import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from fanout.core.positions import Cursor
     from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.reading.consumer_options import ConsumerOptions
@@ -51,10 +57,8 @@ if TYPE_CHECKING:
 
 IsolationLevel: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
-# The protocol guide's values for a consumer that is no broker, and for a commit without a
-# generation, a member, and a retention.
+# The protocol guide's value for a consumer that is no broker.
 _CONSUMER = -1
-_NO_MEMBER = (-1, "", -1)
 
 
 async def start_client(
@@ -144,27 +148,26 @@ class _Client:
 
     async def committed(
         self, group_id: str, partitions: Sequence[Partition]
-    ) -> Mapping[Partition, int | None]:
-        request = OffsetFetchRequest(group_id, numbers_by_topic(partitions))
+    ) -> Mapping[Partition, Cursor | None]:
+        request = StoredOffsetsRequest(group_id, numbers_by_topic(partitions))
         response = await self._groups.send(group_id, request)
         raise_for_code(response.error_code, group_id)
-        found: dict[Partition, int | None] = {}
-        for partition, offset, _, code in partition_rows(response.topics):
+        found: dict[Partition, Cursor | None] = {}
+        for partition, offset, epoch, code in stored_offsets(response):
             raise_for_code(code, partition)
-            found[partition] = offset if offset >= 0 else None
+            found[partition] = cursor_before(offset, epoch) if offset >= 0 else None
         # A partition that is missing must not count as one without a committed offset.
         check_complete(partitions, found, "a look-up of committed offsets")
         return found
 
     async def commit(
-        self, group_id: str, offsets: Mapping[Partition, int]
+        self, group_id: str, positions: Mapping[Partition, Cursor]
     ) -> Mapping[Partition, Exception]:
-        topics = by_topic({partition: (offset, "") for partition, offset in offsets.items()})
-        request = OffsetCommitRequest(group_id, *_NO_MEMBER, topics)
+        rows = {p: (next_offset(at), epoch_at(at), "") for p, at in positions.items()}
+        request = GroupCommitRequest(group_id, by_topic(rows))
         response = await self._groups.send(group_id, request)
-        rows = partition_rows(response.topics)
-        errors = {partition: error_of(code, partition) for partition, code in rows}
-        check_complete(offsets, errors, "a commit")
+        errors = {p: error_of(code, p) for p, code, *_ in partition_rows(response.topics)}
+        check_complete(positions, errors, "a commit")
         return {partition: error for partition, error in errors.items() if error is not None}
 
     async def has_members(self, group_id: str) -> bool:

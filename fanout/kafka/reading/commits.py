@@ -1,4 +1,4 @@
-"""Commit acknowledged offsets for a consumer group, so that people see its lag.
+"""Commit acknowledged positions for a consumer group, so that people see its lag.
 
 A stream does not resume from them, so a failed commit stops nothing.
 """
@@ -19,7 +19,6 @@ from fanout.core.error_text import text_of
 from fanout.core.positions import Cursor
 from fanout.core.statistics import CommitStatistics
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.offsets import cursor_before, next_offset
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
@@ -53,25 +52,25 @@ class Committer:
     def __init__(self, transport: KafkaTransport, group_id: str, jitter: FullJitter) -> None:
         self.succeeded = 0
         self.failed = 0
-        self.committed: Mapping[Partition, int] = {}
+        self.committed: Mapping[Partition, Cursor] = {}
         self._transport = transport
         self._group_id = group_id
         self._jitter = jitter
         self._has_members = False
-        self._pending: dict[Partition, int] = {}
+        self._pending: dict[Partition, Cursor] = {}
         self._has_pending = asyncio.Event()
         # What the group has of the partitions of this stream.
-        self._held: dict[Partition, int] = {}
+        self._held: dict[Partition, Cursor] = {}
 
-    def hold(self, offsets: Mapping[Partition, int]) -> None:
-        """Store offsets again that the group has, and from which partitions begin."""
-        self._held = {**offsets, **self._held}
+    def hold(self, positions: Mapping[Partition, Cursor]) -> None:
+        """Store positions again that the group has, and from which partitions begin."""
+        self._held = {**positions, **self._held}
 
     async def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Commit the offsets after these positions soon; the call does not wait for the cluster."""
         self.commit(
             {
-                Partition.of(split_id): next_offset(position)
+                Partition.of(split_id): position
                 for split_id, position in positions.items()
                 if isinstance(position, Cursor)
             }
@@ -81,14 +80,14 @@ class Committer:
     def statistics(self) -> CommitStatistics:
         """Return what the group has stored so far; from any thread."""
         return CommitStatistics(
-            {str(partition): cursor_before(offset) for partition, offset in self.committed.items()},
+            {str(partition): position for partition, position in self.committed.items()},
             self.succeeded,
             self.failed,
         )
 
-    def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit soon the offset to go on with of each partition, instead of older ones."""
-        self._pending.update(offsets)
+    def commit(self, positions: Mapping[Partition, Cursor]) -> None:
+        """Commit soon the offset behind each position, instead of older ones."""
+        self._pending.update(positions)
         self._has_pending.set()
 
     async def run(self) -> None:
@@ -136,7 +135,7 @@ class Committer:
             return
         try:
             stored = await self._transport.committed(self._group_id, sorted(self._held))
-            self._held = {p: offset for p, offset in self._held.items() if stored[p] == offset}
+            self._held = {p: at for p, at in self._held.items() if _is_at(stored[p], at)}
             refused: Collection[Partition] = ()
             if self._held:
                 refused = await self._transport.commit(self._group_id, self._held)
@@ -152,13 +151,13 @@ class Committer:
 
     async def _attempt(self) -> bool:
         """Commit what is pending now; return whether all of it succeeded."""
-        offsets, self._pending = self._pending, {}
+        positions, self._pending = self._pending, {}
         self._has_pending.clear()
         refused: Mapping[Partition, Exception] = {}
-        left = offsets
+        left = positions
         try:
-            refused = await self._transport.commit(self._group_id, offsets)
-            left = {partition: offsets[partition] for partition in refused}
+            refused = await self._transport.commit(self._group_id, positions)
+            left = {partition: positions[partition] for partition in refused}
         except Exception as error:  # noqa: BLE001 - logged, counted and tried again
             prefer_cancellation(error)
             log.warning(
@@ -180,11 +179,11 @@ class Committer:
                 "the group %s cannot commit %d of %d partitions, the first is %s: %s",
                 self._group_id,
                 len(refused),
-                len(offsets),
+                len(positions),
                 first,
                 text_of(why),
             )
-        done = {p: offset for p, offset in offsets.items() if p not in left}
+        done = {p: at for p, at in positions.items() if p not in left}
         self.committed = {**self.committed, **done}  # a new one: other threads read statistics
         self._held |= done
         if left:
@@ -192,6 +191,11 @@ class Committer:
         else:
             self.succeeded += 1
         return not left
+
+
+def _is_at(stored: Cursor | None, position: Cursor) -> bool:
+    """Return whether a group has this offset; brokers before Kafka 2.4 are told no leader epoch."""
+    return stored is not None and stored.sequence == position.sequence
 
 
 @asynccontextmanager

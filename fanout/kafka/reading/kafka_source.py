@@ -25,7 +25,7 @@ from fanout.kafka.reading.commits import HAS_MEMBERS, open_committer
 from fanout.kafka.reading.data_loss import DataLossCheck
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.kafka_options import KafkaOptions
-from fanout.kafka.reading.offsets import OffsetResolver, cursor_before, describe_position
+from fanout.kafka.reading.offsets import OffsetResolver, describe_position, next_offset
 from fanout.kafka.reading.policy import Remedy, judge
 from fanout.kafka.reading.selection import PartitionCatalog
 from fanout.kafka.reading.subscription import PartitionReader
@@ -129,7 +129,7 @@ class KafkaConnection:
         starts = await self._offsets.resolve("start", self._options.start, splits)
         if self._committer is not None:
             self._committer.hold(self._offsets.stored)
-        return {str(partition): cursor_before(offset) for partition, offset in starts.items()}
+        return {str(partition): position for partition, position in starts.items()}
 
     @asynccontextmanager
     async def subscribe(
@@ -287,4 +287,4 @@ async def _stops(
         return None
     splits = await catalog.refresh()
     found = [await offsets.resolve("stop", choice, splits) for choice in choices]
-    return {partition: min(ends[partition] for ends in found) for partition in found[0]}
+    return {p: min(next_offset(ends[p]) for ends in found) for p in found[0]}

@@ -71,19 +71,19 @@ DIALECT: Final = Dialect(
 class OffsetResolver:
     """Resolve a user's choices of starts and stops to offsets.
 
-    `stored` has the committed offsets from which partitions begin.
+    `stored` has the committed positions from which partitions begin.
     """
 
     def __init__(self, transport: KafkaTransport, group_id: str | None, jitter: FullJitter) -> None:
         self._transport = transport
         self._group_id = group_id
         self._jitter = jitter
-        self.stored: dict[Partition, int] = {}
+        self.stored: dict[Partition, Cursor] = {}
 
     async def resolve(
         self, option: str, value: object, splits: Sequence[Split]
-    ) -> dict[Partition, int]:
-        """Return the offset of the first record at or after a start or stop, for each partition.
+    ) -> dict[Partition, Cursor]:
+        """Return the position before the first record at or after a start or stop.
 
         Raises:
             OptionError: If the value does not fit the partitions.
@@ -99,7 +99,7 @@ class OffsetResolver:
             self._jitter,
         )
 
-    async def _look_up(self, starts: Mapping[Partition, SplitStart]) -> dict[Partition, int]:
+    async def _look_up(self, starts: Mapping[Partition, SplitStart]) -> dict[Partition, Cursor]:
         starts = await self._without_committed(starts)
         ends = {
             partition: OffsetSpec.EARLIEST if isinstance(start, Horizon) else OffsetSpec.LATEST
@@ -116,9 +116,9 @@ class OffsetResolver:
         offsets_of_ends = await self._transport.offsets(ends)
         offsets_of_times = await self._transport.offsets(times)
         return {
-            partition: next_offset(start)
+            partition: start
             if isinstance(start, Cursor)
-            else _first(offsets_of_times.get(partition), offsets_of_ends[partition])
+            else _before(offsets_of_times.get(partition), offsets_of_ends[partition])
             for partition, start in starts.items()
         }
 
@@ -133,14 +133,13 @@ class OffsetResolver:
             raise OptionError(
                 Sentence.of("the start is committed offsets, but there is no {group_id}")
             )
-        offsets = await self._transport.committed(self._group_id, sorted(committed))
+        positions = await self._transport.committed(self._group_id, sorted(committed))
         replaced: dict[Partition, SplitStart] = dict(starts)
         missing = []
         for partition, start in committed.items():
-            match offsets.get(partition), start.reset:
-                case int() as offset, _:
-                    replaced[partition] = cursor_before(offset)
-                    self.stored[partition] = offset
+            match positions.get(partition), start.reset:
+                case Cursor() as position, _:
+                    replaced[partition] = self.stored[partition] = position
                 case None, "earliest":
                     replaced[partition] = Horizon()
                 case None, "latest":
@@ -155,5 +154,5 @@ class OffsetResolver:
         return replaced
 
 
-def _first(*offsets: int | None) -> int:
-    return next(offset for offset in offsets if offset is not None)
+def _before(*offsets: int | None) -> Cursor:
+    return cursor_before(next(offset for offset in offsets if offset is not None))

@@ -16,6 +16,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from fanout.core.positions import Cursor
     from fanout.kafka.partitions import Partition
 
 
@@ -146,13 +147,19 @@ class KafkaTransport(Protocol):
 
     async def committed(
         self, group_id: str, partitions: Sequence[Partition]
-    ) -> Mapping[Partition, int | None]:
-        """Return the offset that a group has committed for each partition; None for none."""
+    ) -> Mapping[Partition, Cursor | None]:
+        """Return the position that a group has committed for each partition; None for none.
+
+        It has the leader epoch of the record before the offset where that was committed with it.
+        """
 
     async def commit(
-        self, group_id: str, offsets: Mapping[Partition, int]
+        self, group_id: str, positions: Mapping[Partition, Cursor]
     ) -> Mapping[Partition, Exception]:
-        """Commit offsets for a group without members; return the errors of those that failed."""
+        """Commit the offsets behind positions, with the leader epochs, for a group without members.
+
+        Return the errors of those that failed.
+        """
 
     async def has_members(self, group_id: str) -> bool:
         """Return whether a group has members, who alone may commit then; False if unknown."""

@@ -349,7 +349,7 @@ async def test_a_group_has_a_lag_too(kafka_broker: KafkaBroker) -> None:
     partition, group = await create(kafka_broker, name("orders")), name("etl")
     await produce(kafka_broker, partition, b"a", b"b", b"c")
     async with connect(kafka_broker) as transport:
-        assert not await persist(lambda: transport.commit(group, {partition: 1}))
+        assert not await persist(lambda: transport.commit(group, {partition: Cursor(0)}))
     found = await examine(reach(kafka_broker), topics=[partition.topic], group=group)
     assert found["lag"].detail.startswith("2 records; the oldest unread record is ")
     assert found[f"group {group}"].detail == "a classic group that is empty"

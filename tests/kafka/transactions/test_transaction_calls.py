@@ -24,9 +24,9 @@ from aiokafka.protocol.transaction import (
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.errors import ServiceError
+from fanout.kafka.protocol.messages.consumer_groups import OffsetFetchResponse_v7
 from fanout.kafka.protocol.messages.transactions import (
     DescribeTransactionsResponse_v0,
-    OffsetFetchResponse_v7,
     TxnOffsetCommitResponse_v3,
 )
 from fanout.kafka.transactions.calls import TransactionCalls

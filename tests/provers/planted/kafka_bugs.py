@@ -13,7 +13,7 @@ from fanout.kafka.reading.data_loss import DataLossCheck
 from fanout.kafka.reading.fetcher import _Broker
 from fanout.kafka.reading.leaders import Leaders
 from fanout.kafka.reading.near_replicas import NearReplicas
-from fanout.kafka.reading.offsets import OffsetResolver, next_offset
+from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.record_batches import read_raw_batches
 from fanout.kafka.reading.records import AbortFilter, _Part, _parts
 from fanout.kafka.reading.selection import PartitionCatalog
@@ -49,6 +49,11 @@ __all__ = ("KAFKA_BUGS",)
 def _from_zero(compared: ast.Compare) -> ast.Compare:
     compared.comparators = [ast.Constant(0)]
     return compared
+
+
+def _one_too_many(positions: ast.DictComp) -> ast.DictComp:
+    positions.value = ast.parse("Cursor(position.sequence + 1)", mode="eval").body
+    return positions
 
 
 def _without_control(either: ast.BoolOp) -> ast.BoolOp:
@@ -214,7 +219,7 @@ KAFKA_BUGS: Final[dict[str, Change]] = {
     "an offset is committed that is not acknowledged": (
         Edit(
             Committer.acknowledge,
-            on(called(next_offset), lambda made: ast.BinOp(made, ast.Add(), ast.Constant(1))),
+            on(node(ast.DictComp), _one_too_many),
         ),
     ),
     "a commit that fails is forgotten": (Edit(Committer._attempt, on(node(ast.Try), _fail_never)),),

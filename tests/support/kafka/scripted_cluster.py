@@ -25,6 +25,7 @@ from tests.support.kafka.record_batches import batch, marker, rows
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from fanout.core.positions import Cursor
     from fanout.kafka.reading.kafka_source import KafkaConnection
     from fanout.kafka.reading.transport import AbortedTransaction, FetchAnswer, PartitionFetch
 
@@ -182,11 +183,11 @@ class ScriptedCluster:
 
     async def committed(
         self, group_id: str, partitions: Sequence[Partition]
-    ) -> Mapping[Partition, int | None]:
+    ) -> Mapping[Partition, Cursor | None]:
         raise NotImplementedError
 
     async def commit(
-        self, group_id: str, offsets: Mapping[Partition, int]
+        self, group_id: str, positions: Mapping[Partition, Cursor]
     ) -> Mapping[Partition, Exception]:
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Requests of the members of a consumer group, and their answers, which aiokafka lacks.
+"""Requests about the members and offsets of consumer groups, which aiokafka lacks.
 
 They follow ConsumerGroupHeartbeatRequest.json (KIP-848), OffsetCommitRequest.json and
 OffsetFetchRequest.json of Kafka (clients/src/main/resources/common/message).
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.commit import OffsetCommitRequest_v3, OffsetFetchRequest_v3
 from aiokafka.protocol.types import (
     Boolean,
     CompactArray,
@@ -19,6 +20,7 @@ from aiokafka.protocol.types import (
     Int32,
 )
 
+from fanout.kafka.partitions import partition_rows
 from fanout.kafka.protocol.messages.flexible import (
     NO_TAGS,
     OFFSETS,
@@ -34,11 +36,13 @@ from fanout.kafka.protocol.messages.flexible import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from io import BytesIO
 
+    from fanout.kafka.partitions import Partition
+
 _OFFSET_COMMIT: Final = 8
-_OFFSET_FETCH: Final = 9
+OFFSET_FETCH: Final = 9
 _HEARTBEAT: Final = 68
 _DESCRIBE: Final = 69
 _BY_ID: Final = flexible_array(("topic_id", Uuid), ("partitions", CompactArray(Int32)))
@@ -192,14 +196,38 @@ class ConsumerMembersRequest(Request[ConsumerGroupDescribeRequest_v0]):  # type:
         return request_struct_class([self._group], False, NO_TAGS)  # noqa: FBT003 - a field
 
 
-class OffsetCommitResponse_v9(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+class OffsetCommitResponse_v8(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
     """The error code of each partition."""
 
     API_KEY = _OFFSET_COMMIT
-    API_VERSION = 9
+    API_VERSION = 8
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
         rows("topics", TOPIC, PARTITION_CODES),
+    )
+
+
+class OffsetCommitResponse_v9(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+    """The same."""
+
+    API_KEY = _OFFSET_COMMIT
+    API_VERSION = 9
+    SCHEMA = OffsetCommitResponse_v8.SCHEMA
+
+
+class OffsetCommitRequest_v8(RequestStruct):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+    """Commit offsets; since version 6 with leader epochs."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = _OFFSET_COMMIT
+    API_VERSION = 8
+    RESPONSE_TYPE = OffsetCommitResponse_v8
+    SCHEMA = flexible_schema(
+        ("group", CompactString()),
+        ("member_epoch", Int32),
+        ("member_id", CompactString()),
+        ("instance_id", CompactString()),
+        OFFSETS,
     )
 
 
@@ -210,13 +238,33 @@ class OffsetCommitRequest_v9(RequestStruct):  # type: ignore[misc]  # noqa: N801
     API_KEY = _OFFSET_COMMIT
     API_VERSION = 9
     RESPONSE_TYPE = OffsetCommitResponse_v9
-    SCHEMA = flexible_schema(
-        ("group", CompactString()),
-        ("member_epoch", Int32),
-        ("member_id", CompactString()),
-        ("instance_id", CompactString()),
-        OFFSETS,
-    )
+    SCHEMA = OffsetCommitRequest_v8.SCHEMA
+
+
+class GroupCommitRequest(Request[OffsetCommitRequest_v3 | OffsetCommitRequest_v8]):  # type: ignore[misc]
+    """Commit offsets of partitions, each with a leader epoch and a text, without a member.
+
+    Brokers before Kafka 2.4 get no leader epochs.
+    """
+
+    API_KEY = _OFFSET_COMMIT
+
+    def __init__(
+        self, group: str, topics: Sequence[tuple[str, Sequence[tuple[int, int, int, str]]]]
+    ) -> None:
+        self._group = group
+        self._topics = topics
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Return the request in a version: no generation, no member, and no retention."""
+        if request_struct_class is OffsetCommitRequest_v8:
+            topics = offset_rows(self._topics)
+            return request_struct_class(self._group, -1, "", None, topics, NO_TAGS)
+        named = [
+            (topic, [(number, at, text) for number, at, _, text in partitions])
+            for topic, partitions in self._topics
+        ]
+        return request_struct_class(self._group, -1, "", -1, named)
 
 
 class MemberCommitRequest(Request[OffsetCommitRequest_v9]):  # type: ignore[misc]
@@ -241,10 +289,63 @@ class MemberCommitRequest(Request[OffsetCommitRequest_v9]):  # type: ignore[misc
         return request_struct_class(self._group, epoch, member_id, instance_id, topics, NO_TAGS)
 
 
+class OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+    """The committed offsets of a group; the code is 88 where an open transaction has set one."""
+
+    API_KEY = OFFSET_FETCH
+    API_VERSION = 7
+    SCHEMA = flexible_schema(
+        ("throttle_time_ms", Int32),
+        STORED_OFFSETS,
+        ("error_code", Int16),
+    )
+
+
+class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
+    """Ask for committed offsets; since version 7 open transactions are reported (KIP-447)."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = OFFSET_FETCH
+    API_VERSION = 7
+    RESPONSE_TYPE = OffsetFetchResponse_v7
+    SCHEMA = flexible_schema(
+        ("group", CompactString()),
+        ("topics", TOPIC_PARTITIONS),
+        ("require_stable", Boolean),
+    )
+
+
+class StoredOffsetsRequest(Request[OffsetFetchRequest_v3 | OffsetFetchRequest_v7]):  # type: ignore[misc]
+    """Ask for the offsets that a group has; `stored_offsets` reads the answer."""
+
+    API_KEY = OFFSET_FETCH
+
+    def __init__(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> None:
+        self._group = group
+        self._topics = topics
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Return the request in a version."""
+        if request_struct_class is OffsetFetchRequest_v7:
+            topics = [(topic, numbers, NO_TAGS) for topic, numbers in self._topics]
+            return request_struct_class(self._group, topics, False, NO_TAGS)  # noqa: FBT003
+        return request_struct_class(self._group, self._topics)
+
+
+def stored_offsets(answer: Any) -> Iterator[tuple[Partition, int, int, int]]:
+    """Yield partitions with their offsets, leader epochs or -1, and codes."""
+    for partition, offset, *fields in partition_rows(answer.topics):
+        if answer.API_VERSION == OffsetFetchRequest_v7.API_VERSION:
+            epoch, _, code, _ = fields
+        else:
+            epoch, (_, code) = -1, fields
+        yield partition, offset, epoch, code
+
+
 class OffsetFetchResponse_v9(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
     """The committed offsets of groups."""
 
-    API_KEY = _OFFSET_FETCH
+    API_KEY = OFFSET_FETCH
     API_VERSION = 9
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
@@ -261,7 +362,7 @@ class OffsetFetchRequest_v9(RequestStruct):  # type: ignore[misc]  # noqa: N801 
     """Ask for committed offsets as a member; since version 9 by its epoch."""
 
     FLEXIBLE_VERSION = True
-    API_KEY = _OFFSET_FETCH
+    API_KEY = OFFSET_FETCH
     API_VERSION = 9
     RESPONSE_TYPE = OffsetFetchResponse_v9
     SCHEMA = flexible_schema(
@@ -279,7 +380,7 @@ class OffsetFetchRequest_v9(RequestStruct):  # type: ignore[misc]  # noqa: N801 
 class MemberOffsetsRequest(Request[OffsetFetchRequest_v9]):  # type: ignore[misc]
     """Ask for the offsets that the group has, as a member; open transactions are reported."""
 
-    API_KEY = _OFFSET_FETCH
+    API_KEY = OFFSET_FETCH
 
     def __init__(
         self,

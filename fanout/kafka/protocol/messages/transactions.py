@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
-    Boolean,
     CompactArray,
     CompactString,
     Int16,
@@ -18,11 +17,11 @@ from aiokafka.protocol.types import (
     Int64,
 )
 
+from fanout.kafka.protocol.messages.consumer_groups import OFFSET_FETCH, OffsetFetchRequest_v7
 from fanout.kafka.protocol.messages.flexible import (
     NO_TAGS,
     OFFSETS,
     PARTITION_CODES,
-    STORED_OFFSETS,
     TOPIC,
     TOPIC_PARTITIONS,
     flexible_schema,
@@ -33,35 +32,8 @@ from fanout.kafka.protocol.messages.flexible import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_OFFSET_FETCH = 9
 _DESCRIBE_TRANSACTIONS = 65
 _SET_OFFSETS = 28
-
-
-class OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
-    """The committed offsets of a group; the code is 88 where an open transaction has set one."""
-
-    API_KEY = _OFFSET_FETCH
-    API_VERSION = 7
-    SCHEMA = flexible_schema(
-        ("throttle_time_ms", Int32),
-        STORED_OFFSETS,
-        ("error_code", Int16),
-    )
-
-
-class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
-    """Ask for committed offsets; since version 7 open transactions are reported (KIP-447)."""
-
-    FLEXIBLE_VERSION = True
-    API_KEY = _OFFSET_FETCH
-    API_VERSION = 7
-    RESPONSE_TYPE = OffsetFetchResponse_v7
-    SCHEMA = flexible_schema(
-        ("group", CompactString()),
-        ("topics", TOPIC_PARTITIONS),
-        ("require_stable", Boolean),
-    )
 
 
 class CommittedOffsetsRequest(Request[OffsetFetchRequest_v7]):  # type: ignore[misc]
@@ -72,7 +44,7 @@ class CommittedOffsetsRequest(Request[OffsetFetchRequest_v7]):  # type: ignore[m
     offset that an open transaction may change is reported as error 88.
     """
 
-    API_KEY = _OFFSET_FETCH
+    API_KEY = OFFSET_FETCH
 
     def __init__(self, group: str, topics: Sequence[str] | None, *, stable: bool) -> None:
         self._group = group

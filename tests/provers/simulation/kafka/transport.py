@@ -18,6 +18,7 @@ from aiokafka.errors import (
 
 from fanout.core.cancellation import TaskScope
 from fanout.kafka.reading.near_replicas import NearReplicas
+from fanout.kafka.reading.offsets import cursor_before, next_offset
 from fanout.kafka.reading.transport import Fetched, FetchRefused, Throttled
 from tests.provers.simulation.kafka.connections import SimConnections
 from tests.provers.simulation.kafka.faults import KafkaFaultKind, KafkaFaultSite
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from fanout.core.positions import Cursor
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.transport import FetchAnswer, OffsetSpec, PartitionFetch
     from tests.provers.simulation.job.process_run import ProcessRun
@@ -131,7 +133,7 @@ class KafkaSimTransport:
 
     async def committed(
         self, group_id: str, partitions: Sequence[Partition]
-    ) -> Mapping[Partition, int | None]:
+    ) -> Mapping[Partition, Cursor | None]:
         """Return what the group has committed."""
         del group_id
         try:
@@ -140,16 +142,17 @@ class KafkaSimTransport:
             self._service.fails_group()
             raise
         self._witness.forgets(self._service.forget_offsets(self._run.number))
-        return {partition: self._service.offsets.get(partition) for partition in partitions}
+        offsets = {partition: self._service.offsets.get(partition) for partition in partitions}
+        return {p: None if at is None else cursor_before(at) for p, at in offsets.items()}
 
     async def commit(
-        self, group_id: str, offsets: Mapping[Partition, int]
+        self, group_id: str, positions: Mapping[Partition, Cursor]
     ) -> Mapping[Partition, Exception]:
-        """Commit next offsets for the group."""
+        """Commit the offsets behind positions for the group."""
         del group_id
         self._witness.forgets(self._service.forget_offsets(self._run.number))
         try:
-            refused = await self._commit(offsets)
+            refused = await self._commit({p: next_offset(at) for p, at in positions.items()})
         except KafkaError:
             self._service.fails_group()
             raise

@@ -12,6 +12,7 @@ from aiokafka.errors import (
     RequestTimedOutError,
 )
 
+from fanout.core.positions import Cursor
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, PartitionFetch
 from fanout.testing.virtual_time.loop import running_loop
@@ -149,8 +150,8 @@ async def test_the_edges_and_what_the_group_has_committed_are_told() -> None:
     assert await transport.offsets({PARTITION: OffsetSpec.EARLIEST}) == {PARTITION: 0}
     assert await transport.offsets({PARTITION: OffsetSpec.LATEST}) == {PARTITION: end}
     assert await transport.committed("g", [PARTITION]) == {PARTITION: None}
-    assert await transport.commit("g", {PARTITION: 3}) == {}
-    assert await transport.committed("g", [PARTITION]) == {PARTITION: 3}
+    assert await transport.commit("g", {PARTITION: Cursor(2)}) == {}
+    assert await transport.committed("g", [PARTITION]) == {PARTITION: Cursor(2)}
 
 
 @in_virtual_time
@@ -158,6 +159,6 @@ async def test_a_process_that_is_dead_commits_nothing() -> None:
     cluster = TransportCluster()
     cluster.run.dead = True
     with pytest.raises(KafkaConnectionError):
-        await cluster.transport.commit("g", {PARTITION: 3})
+        await cluster.transport.commit("g", {PARTITION: Cursor(2)})
     cluster.run.dead = False
     assert await cluster.transport.committed("g", [PARTITION]) == {PARTITION: None}
