@@ -31,6 +31,7 @@ from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
 from tests.support.commands import ENVIRONMENT, FANOUT
+from tests.support.patience import PATIENCE
 from tests.support.s3 import s3_client
 from tests.support.s3_faults import after, faulty_s3, unanswered
 
@@ -422,7 +423,7 @@ def test_a_second_signal_ends_it_at_once_while_the_service_does_not_answer(
     with faulty_s3(s3) as proxy:
         proxy.follow(rule)
         with running(*at(proxy.endpoint), **stream.server.environment) as process:
-            assert held.wait(20)
+            assert held.wait(PATIENCE)  # the process has to start first
             began = time.monotonic()
             while process.poll() is None:
                 process.send_signal(number)
