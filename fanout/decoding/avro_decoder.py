@@ -18,7 +18,7 @@ from fanout.decoding.avro_plan import UnresolvedError, arrow_type, check_default
 from fanout.decoding.avro_schema import PRIMITIVES, AvroField, AvroType, parse_avro
 from fanout.decoding.decoder import FRAMES, Decoder, decompressed, frame_of, frames_of, size_of
 from fanout.decoding.pieces import written
-from fanout.decoding.registry import AnyRegistry, Id, Schemas, schema_texts
+from fanout.decoding.registry import AnyRegistry, Id, Newest, Schemas, schema_texts
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -90,6 +90,11 @@ class Avro(Decoder):
     def reader(self) -> str:
         """The schema that it reads with."""
         return _STORED + json.dumps(self.schema)
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether the schema is what `latest` of a registry returned."""
+        return isinstance(self.schema, Newest)
 
     def reading(self, reader: str) -> Avro:
         """Return a decoder that reads with a stored schema; its own, where there are no frames."""

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fanout.core.record_decoder import RecordDecoder
 from fanout.core.sentence import Option
-from fanout.core.user_decode import RecordDecoder, TooManyRowsError
+from fanout.core.user_decode import TooManyRowsError
 from fanout.errors import BadRowsError, OptionError
 
 if TYPE_CHECKING:
@@ -94,12 +95,12 @@ class Decoder(RecordDecoder, ABC):
         """The schema that it reads with, and that of keys on a line of its own."""
         return self.reader if self.key is None else f"{self.reader}\n{self.key.reader}"
 
-    def reading_all(self, readers: str) -> RecordDecoder:
+    def reading_all(self, readers: str, *, newest_only: bool = False) -> RecordDecoder:
         """Return a decoder that reads with stored schemas; where none of keys is, with its own."""
         reader, _, of_keys = readers.partition("\n")
-        found: Any = self.reading(reader)
+        found: Any = RecordDecoder.reading_all(self, reader, newest_only=newest_only)
         if self.key is not None and of_keys:
-            found = replace(found, key=self.key.reading(of_keys))
+            found = replace(found, key=self.key.reading_all(of_keys, newest_only=newest_only))
         whole: RecordDecoder = found
         return whole
 

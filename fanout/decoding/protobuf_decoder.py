@@ -24,7 +24,7 @@ from fanout.decoding.protobuf_schema import (
     messages_sorted,
     plan,
 )
-from fanout.decoding.registry import AnyRegistry
+from fanout.decoding.registry import AnyRegistry, Newest
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ class Protobuf(Decoder):
         if name is None and isinstance(self.descriptor, type):
             name = getattr(self.descriptor, "DESCRIPTOR", self.descriptor).full_name
         files = descriptor_set(self.descriptor)
+        if isinstance(self.descriptor, Newest):
+            files = _NewestFiles(files)
         object.__setattr__(self, "descriptor", files)
         object.__setattr__(self, "message", find_message(files, name).full_name)
         _plan(files, self.message, self.times)
@@ -105,6 +107,11 @@ class Protobuf(Decoder):
         """The schema that it reads with."""
         assert isinstance(self.descriptor, bytes), "it is serialized"
         return f"{_STORED}{self.message} {base64.b64encode(self.descriptor).decode()}"
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether the descriptor is what `latest` of a registry returned."""
+        return isinstance(self.descriptor, _NewestFiles)
 
     def reading(self, reader: str) -> Protobuf:
         """Return a decoder that reads with a stored schema."""
@@ -183,6 +190,12 @@ class Protobuf(Decoder):
         if self.message in names:
             return changed_type(schemas, self.message, self.descriptor)  # type: ignore[arg-type]
         return f"it is of the message {min(names)}, and not of {self.message}"
+
+
+class _NewestFiles(bytes):
+    """A descriptor set that was the newest one of a subject when the registry was asked."""
+
+    __slots__ = ()
 
 
 @lru_cache(maxsize=64)

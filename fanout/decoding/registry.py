@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 Schemas: TypeAlias = tuple[str, ...]
 """The text of a schema, behind those that it refers to; of Protobuf, descriptors as base64."""
+
+
+class Newest(tuple[str, ...]):
+    """The schemas that were the newest of a subject when the registry was asked."""
+
+    __slots__ = ()
+
+
 Id: TypeAlias = int | UUID
 """What names a schema before a record."""
 
@@ -124,7 +132,7 @@ class AnyRegistry(ABC):
         found = self._latest(subject)
         if found is None:
             raise OptionError(Option("subject", subject), f" is not in the registry {self}")
-        return found
+        return Newest(found)
 
     def id_of(
         self,
