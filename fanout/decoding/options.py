@@ -161,10 +161,11 @@ class DecodeOptions:
         part: str,
     ) -> Schemas | bytes:
         """Return the newest schema of the registry, or the stored one where it does not answer."""
+        kind, _, reader = stored().partition("\n")[0].partition(" ")
+        wait = {"wait": 0.0} if kind == self.decode else {}
         try:
-            return self._latest(registry, topics, part)
+            return self._latest(registry, topics, part, **wait)
         except RetryLaterError as error:
-            kind, _, reader = stored().partition("\n")[0].partition(" ")
             if kind != self.decode:
                 raise
             _LOG.warning("%s: records are read with the schema that the landing stores", error)
@@ -172,13 +173,15 @@ class DecodeOptions:
                 return tuple(json.loads(reader))
             return base64.b64decode(reader.partition(" ")[2])
 
-    def _latest(self, registry: SchemaRegistry | None, topics: Sequence[str], part: str) -> Schemas:
+    def _latest(
+        self, registry: SchemaRegistry | None, topics: Sequence[str], part: str, **wait: float
+    ) -> Schemas:
         if registry is None:
             raise OptionError(
                 Option("decode", self.decode), " needs ", Option("schema"), " or ", Option(_URL)
             )
         if self.subject is not None:
-            return registry.latest(self.subject)
+            return registry.latest(self.subject, **wait)
         if len(topics) != 1:
             raise OptionError(
                 Option("subject"),
@@ -186,7 +189,7 @@ class DecodeOptions:
                 "or give ",
                 Option("schema"),
             )
-        return registry.latest(f"{topics[0]}-{part}")
+        return registry.latest(f"{topics[0]}-{part}", **wait)
 
 
 def _of_environment(kind: str) -> str:

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import http.client
 import json
+import logging
+import math
 import re
 import ssl
 import time
@@ -17,16 +19,22 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
+from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, final
 from uuid import UUID
 
-from fanout.core.option_checks import check_seconds, one_of
+from tenacity import Retrying, retry_if_exception, stop_before_delay
+
+from fanout.core.backoff import Backoff, FullJitter
+from fanout.core.option_checks import check_seconds, number, one_of
 from fanout.core.sentence import Option, Sentence
 from fanout.core.user_functions import check_function, is_interrupt
 from fanout.errors import FanOutError, OptionError, RetryLaterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from tenacity import RetryCallState
 
 Schemas: TypeAlias = tuple[str, ...]
 """The text of a schema, behind those that it refers to; of Protobuf, descriptors as base64."""
@@ -43,6 +51,10 @@ Id: TypeAlias = int | UUID
 
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
 _NOT_FOUND: Final = 404
+# Of a gateway, while the registry behind it starts; a slow request; too many of them.
+_PASSING: Final = frozenset({404, 408, 429})
+_ERRORS_OF_SERVERS: Final = 500
+_BACKOFF: Final = Backoff()
 # What the error codes of a registry begin with where it has no such id, subject, or version. A
 # gateway in front of a registry answers 404, too, while the registry starts.
 _CODES_OF_NONE: Final = 404
@@ -54,6 +66,7 @@ _ASKED_AGAIN_AFTER: Final = 30.0
 _MOST_KNOWN: Final = 4096
 _SECRETS: Final = ("password", "token")
 _SERIALIZED: Final = "?format=serialized"
+_LOG: Final = logging.getLogger(__name__)
 _TOKEN: Final = re.compile(r"[!-~]+")
 
 
@@ -100,7 +113,7 @@ class AnyRegistry(ABC):
         for oldest in list(_KNOWN)[:-_MOST_KNOWN]:
             _KNOWN.pop(oldest, None)
         if missing := [number for number in numbers if not self._knows(number)]:
-            await asyncio.to_thread(lambda: [self.answer(number) for number in missing])
+            await asyncio.to_thread(lambda: [self.answer(each) for each in missing])
 
     def _learn(self, number: Id) -> None:
         """Ask for an id, or wait for another thread that asks for it, and fail as that does."""
@@ -122,14 +135,28 @@ class AnyRegistry(ABC):
         found = _KNOWN.get((self, number))
         return found is not None and found.until > time.monotonic()
 
-    def latest(self, subject: str) -> Schemas:
+    def latest(self, subject: str, *, wait: float = 60.0) -> Schemas:
         """Return the newest schema of a subject, such as `"orders-value"`; this asks the registry.
+
+        Args:
+            subject: Where the schema is; in Glue its name.
+            wait: Seconds to ask again, after growing pauses, where the registry does not answer.
+                On an event loop, and where it refuses, it is asked once.
 
         Raises:
             OptionError: If there is no such subject.
             RetryLaterError: If the registry does not answer.
         """
-        found = self._latest(subject)
+        if not 0 <= number("wait", wait) < math.inf:
+            raise OptionError(Option("wait", wait), " must be 0 seconds or more, and finite")
+        attempts = Retrying(
+            wait=FullJitter(_BACKOFF, Random()),  # noqa: S311 - jitter
+            stop=stop_before_delay(0.0 if _on_event_loop() else wait),
+            retry=retry_if_exception(_may_pass),
+            before_sleep=_log_wait,
+            reraise=True,
+        )
+        found = attempts(self._latest, subject)
         if found is None:
             raise OptionError(Option("subject", subject), f" is not in the registry {self}")
         return Newest(found)
@@ -415,6 +442,22 @@ def _named(descriptor: str, name: str) -> str:
 
 def _quoted(subject: str) -> str:
     return urllib.parse.quote(subject, safe="")
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether a registry may answer soon: it starts, or has too much to do."""
+    cause = error.__cause__ if isinstance(error, RetryLaterError) else None
+    if isinstance(cause, urllib.error.HTTPError):
+        return cause.code in _PASSING or cause.code >= _ERRORS_OF_SERVERS
+    reason = cause.reason if isinstance(cause, urllib.error.URLError) else cause
+    return isinstance(reason, OSError) and not isinstance(reason, ssl.SSLCertVerificationError)
+
+
+def _log_wait(state: RetryCallState) -> None:
+    assert state.outcome is not None, "the call has failed"
+    assert state.next_action is not None, "it is made again"
+    error, delay = state.outcome.exception(), state.next_action.sleep
+    _LOG.warning("%s: it is asked again in %.1f s", error, delay)
 
 
 def _on_event_loop() -> bool:

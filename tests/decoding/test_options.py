@@ -9,7 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tenacity import stop_after_attempt
 
+import fanout.decoding.registry as registry_module
 from fanout.cli.service_options import SchemaOptions
 from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
 from fanout.decoding.options import DecodeOptions
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
     from tests.support.schema_registry import EmbeddedRegistry
 
 DDL = "id BIGINT, name STRING"
+
+
+@pytest.fixture(autouse=True)
+def _asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for no registry that is down for the whole test."""
+    monkeypatch.setattr(registry_module, "stop_before_delay", lambda _: stop_after_attempt(1))
 
 
 @pytest.fixture
@@ -189,8 +197,8 @@ def test_commands_have_each_option() -> None:
 
 def test_keys_have_a_decoder_of_their_own(embedded: EmbeddedRegistry, tmp_path: Path) -> None:
     typed = {"decode": "json", "schema": DDL, "key_decode": "json", "key_schema": "at DATE"}
-    assert DecodeOptions(**typed).decoder(()) == Json(DDL, key=Json("at DATE", into="key"))  # type: ignore[arg-type]
-    named = DecodeOptions(**typed, key_into="of").decoder(())  # type: ignore[arg-type]
+    assert DecodeOptions(**typed).decoder(()) == Json(DDL, key=Json("at DATE", into="key"))
+    named = DecodeOptions(**typed, key_into="of").decoder(())
     assert named == Json(DDL, key=Json("at DATE", into="of"))
     embedded.register("orders-value", ORDER)
     embedded.register("orders-key", '"long"')
