@@ -12,7 +12,14 @@ import pyarrow as pa
 
 from fanout.core.sentence import Option
 from fanout.decoding.avro_cursors import Cursors
-from fanout.decoding.decoder import Decoder, decompressed, frame_of, frames_of, size_of
+from fanout.decoding.decoder import (
+    Decoder,
+    before_payload,
+    decompressed,
+    frame_of,
+    frames_of,
+    size_of,
+)
 from fanout.decoding.pieces import of_values, written
 from fanout.decoding.protobuf_columns import MessageRows, Parsers
 from fanout.decoding.protobuf_encoding import raw_messages
@@ -148,6 +155,14 @@ class Protobuf(Decoder):
         places[rows] = np.arange(len(rows))
         return values.take(pa.array(places, mask=places < 0)), failures
 
+    @property
+    def frame(self) -> bytes:
+        """What names the schema and the message of each record."""
+        frame = frame_of(self.framing, self.schema_id)
+        if frame:
+            frame += _indexes(self.framing, self.descriptor, self.message)  # type: ignore[arg-type]
+        return frame
+
     def write(self, fields: pa.StructArray) -> tuple[pa.BinaryArray, dict[int, str]]:
         """Return the message of each struct, null for null, and why rows cannot be encoded."""
         if self.registry is not None and self.schema_id is None:
@@ -155,9 +170,7 @@ class Protobuf(Decoder):
                 "encode needs ", Option("schema_id"), ": id_of of the registry has it"
             )
         columns, parsers = _plan(self.descriptor, self.message, self.times)  # type: ignore[arg-type]
-        frame = frame_of(self.framing, self.schema_id)
-        if frame:
-            frame += _indexes(self.framing, self.descriptor, self.message)  # type: ignore[arg-type]
+        frame = before_payload(self.frame)
 
         def pieces(values: pa.StructArray, rows: Rows) -> list[Piece]:
             raw = raw_messages(columns, values, rows)

@@ -169,6 +169,7 @@ class AnyRegistry(ABC):
         register: bool = False,
         kind: Literal["AVRO", "JSON", "PROTOBUF"] = "AVRO",
         references: Sequence[Mapping[str, str | int]] = (),
+        guid: bool = False,
     ) -> int | str:
         """Return the id of a schema, for `Avro(..., schema_id=...)`; this asks the registry.
 
@@ -180,6 +181,8 @@ class AnyRegistry(ABC):
             kind: The format that the schema is of.
             references: Each schema that it refers to, as `{"name": "shop.Item", "subject":
                 "item-value", "version": 1}`. They are in the registry already; Glue has none.
+            guid: Whether to return the GUID of the schema, which `encode` writes into a header, and
+                no number; Glue has UUIDs alone.
 
         Raises:
             OptionError: If the subject does not have the schema, or does not take it.
@@ -190,7 +193,7 @@ class AnyRegistry(ABC):
         if others and not references:
             raise OptionError("the schema refers to others: name them by ", Option("references"))
         about = {"schemaType": kind, "references": [dict(each) for each in references]}
-        found = self._find(subject, text, about, register=register)
+        found = self._find(subject, text, about, register=register, guid=guid)
         if found is None:
             raise OptionError(
                 Option("subject", subject), f" does not have the schema in the registry {self}"
@@ -207,7 +210,7 @@ class AnyRegistry(ABC):
 
     @abstractmethod
     def _find(
-        self, subject: str, text: str, about: dict[str, Any], *, register: bool
+        self, subject: str, text: str, about: dict[str, Any], *, register: bool, guid: bool
     ) -> int | str | None:
         """Ask for the id of a schema of a subject, and add it if `register`.
 
@@ -291,13 +294,19 @@ class SchemaRegistry(AnyRegistry):
         return None if answer is None else self._schemas(answer)
 
     def _find(
-        self, subject: str, text: str, about: dict[str, Any], *, register: bool
-    ) -> int | None:
+        self, subject: str, text: str, about: dict[str, Any], *, register: bool, guid: bool
+    ) -> int | str | None:
         path = f"/subjects/{_quoted(subject)}" + "/versions" * register
         # Old registries know Avro alone, and no words about it.
         more = {} if about["schemaType"] == "AVRO" and not about["references"] else about
         answer = self._get(path, "id", {"schema": text} | more)
-        return None if answer is None else int(answer["id"])
+        if answer is None or not guid:
+            return None if answer is None else int(answer["id"])
+        if not isinstance(found := answer.get("guid"), str):
+            raise OptionError(
+                "the registry has no GUIDs of schemas: leave ", Option("guid"), " out"
+            )
+        return found
 
     def _ask(self, number: Id) -> Found:
         path = f"/schemas/{'guids' if isinstance(number, UUID) else 'ids'}/{number}"
