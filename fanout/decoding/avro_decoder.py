@@ -58,8 +58,8 @@ class Avro(Decoder):
             `"single-object"`, Avro's own, with a fingerprint; or `"none"`, the default without a
             registry.
         writers: More schemas that records are written with, for `"single-object"`.
-        schema_id: The id of `schema` in the registry, which `encode` writes before each record:
-            what `id_of` of the registry returns.
+        schema_id: The id of `schema` in the registry, which `encode` writes before each record, or
+            its GUID, for a header: what `id_of` of the registry returns.
 
     Raises:
         OptionError: If an option is malformed, or a type has no column.

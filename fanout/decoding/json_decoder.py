@@ -60,7 +60,8 @@ class Json(Decoder):
         framing: What stands before each document: `"none"`; `"confluent"`, 0 and the id of a
             schema; or `"glue"`, 3 and the id of a version. It is read over: the registry is not
             asked.
-        schema_id: The id that `encode` writes before each document, a number or a UUID.
+        schema_id: The id that `encode` writes before each document, a number or a UUID; a UUID of
+            Confluent's framing is written into a header.
         rescued: The name of a column for fields that the schema does not have: the text of an
             object with them, as they were written, or null. Those inside of a field are ignored.
             None ignores all. `encode` leaves the column out.

@@ -58,7 +58,7 @@ def parse(payload: bytes, kind: pa.StructType) -> Any:
         )
     except (ValueError, RecursionError):
         raise MismatchError("it is not JSON, or one document and more") from None
-    return _value(document, _kind(kind), "")
+    return _value(document, _json_type(kind), "")
 
 
 def rest_of(document: str, names: Collection[str]) -> str | None:
@@ -93,34 +93,34 @@ def _no_constant(name: str) -> None:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _JsonType:
     """A type with what is needed of it for each value: Arrow makes fields anew when asked."""
 
     type: pa.DataType
     wanted: tuple[type, ...]  # what a document has for it
-    fields: Mapping[str, _Kind]  # of a struct
+    fields: Mapping[str, _JsonType]  # of a struct
     required: tuple[str, ...]  # those that are never null
-    item: _Kind | None  # of a list, and the values of a map
+    item: _JsonType | None  # of a list, and the values of a map
     item_may_be_null: bool
 
 
 @lru_cache(maxsize=1024)
-def _kind(kind: pa.DataType) -> _Kind:
+def _json_type(kind: pa.DataType) -> _JsonType:
     fields = list(kind) if pa.types.is_struct(kind) else []
     item = None
     if pa.types.is_map(kind) or pa.types.is_list(kind):
         item = kind.item_field if pa.types.is_map(kind) else kind.value_field
-    return _Kind(
+    return _JsonType(
         kind,
         next((types for is_kind, types in _WRITTEN_AS if is_kind(kind)), (str,)),
-        {field.name: _kind(field.type) for field in fields},
+        {field.name: _json_type(field.type) for field in fields},
         tuple(field.name for field in fields if not field.nullable),
-        None if item is None else _kind(item.type),
+        None if item is None else _json_type(item.type),
         item is None or item.nullable,
     )
 
 
-def _value(value: Any, kind: _Kind, path: str) -> Any:
+def _value(value: Any, kind: _JsonType, path: str) -> Any:
     if value is None:
         return None
     if type(value) not in kind.wanted:
@@ -136,14 +136,14 @@ def _value(value: Any, kind: _Kind, path: str) -> Any:
     return [(name, _item(each, kind, path)) for name, each in _object(value, path).items()]
 
 
-def _item(value: Any, kind: _Kind, path: str) -> Any:
+def _item(value: Any, kind: _JsonType, path: str) -> Any:
     assert kind.item is not None, "it has items"
     if value is None and not kind.item_may_be_null:
         raise MismatchError(f"{path}[] is NOT NULL, and is null")
     return _value(value, kind.item, f"{path}[]")
 
 
-def _struct(value: _Fields, kind: _Kind, path: str) -> dict[str, Any]:
+def _struct(value: _Fields, kind: _JsonType, path: str) -> dict[str, Any]:
     known = _object([pair for pair in value if pair[0] in kind.fields], path)
     result = {}  # without what is null, as few bytes may be many objects
     for name, each in known.items():

@@ -73,8 +73,8 @@ class Protobuf(Decoder):
             None where a record is the message alone.
         times: Whether `Timestamp` and `Duration` become times of microseconds, so that finer ones
             are bad. False leaves them structs of `seconds` and `nanos`.
-        schema_id: The id of the schema in the registry, which `encode` writes before each message:
-            what `id_of` of the registry returns.
+        schema_id: The id of the schema in the registry, which `encode` writes before each message,
+            or its GUID, for a header: what `id_of` of the registry returns.
 
     Raises:
         OptionError: If an option is malformed, or the message has no columns.

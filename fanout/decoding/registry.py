@@ -303,9 +303,7 @@ class SchemaRegistry(AnyRegistry):
         if answer is None or not guid:
             return None if answer is None else int(answer["id"])
         if not isinstance(found := answer.get("guid"), str):
-            raise OptionError(
-                "the registry has no GUIDs of schemas: leave ", Option("guid"), " out"
-            )
+            raise OptionError("the registry has no GUIDs of schemas: leave out ", Option("guid"))
         return found
 
     def _ask(self, number: Id) -> Found:
