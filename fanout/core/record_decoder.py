@@ -85,6 +85,13 @@ def with_stored_reader(source: Source, reader: str, remedy: str) -> Source:
             f"the schema to read with that is stored there is damaged, or goes with other options "
             f"of decode; decode as before, or {remedy}"
         ) from error
+    stored = reader.partition("\n")[0]
+    is_same_kind = decode.reader.partition(" ")[0] == stored.partition(" ")[0]
+    if decode.reading(stored).reader != stored and (decode.is_newest or not is_same_kind):
+        raise PositionError(
+            f"the records so far were read with a schema of another format or message; decode as "
+            f"before, or {remedy}"
+        )
     for field in columns:
         found = now.schema.field(field.name) if field.name in now.schema.names else None
         if found is None or found.type != field.type:

@@ -125,6 +125,8 @@ class Protobuf(Decoder):
         if not reader.startswith(_STORED):
             return self
         message, files = reader.removeprefix(_STORED).split(" ")
+        if self.is_newest and message != self.message:
+            return self  # the user, or the registry, names another one
         return replace(self, descriptor=base64.b64decode(files), message=message)
 
     async def fetch(self, payloads: pa.BinaryArray) -> None:

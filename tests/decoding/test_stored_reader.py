@@ -136,7 +136,11 @@ async def test_what_is_no_schema_of_such_a_decoder_is_an_error(stream: Stream) -
             PositionError, match="the schema to read with that is stored there is d"
         ):
             await read(stream, Json("id INT"), resume, 1)
-    # Another format, or a function of the user, is another program.
+    another = "^the records so far were read with a schema of another format or message; decode as"
+    for decode in (Avro(ONE), Avro(ONE, framing="single-object")):
+        with pytest.raises(PositionError, match=another):
+            await read(stream, decode, positions, 1)
+    # A function of the user is another program.
     put(stream, b'{"id": 1}')
     rows, _ = await read(stream, lambda records: records.select([*PLACES, "data"]), positions, 1)
     assert rows[0]["data"] == b'{"id": 1}'
@@ -168,4 +172,6 @@ def test_descriptors_of_a_registry_are_known_as_the_newest_ones(
     for each in (decoder, copy.deepcopy(decoder), replace(decoder, into="o")):
         assert each.is_newest
     assert not decoder.reading(decoder.reader).is_newest
+    other = decoder.reader.replace(" O ", " Other ")
+    assert decoder.reading(other) is decoder
     assert not Protobuf(files, "O").is_newest

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fanout.decoding import Avro, Json, SchemaRegistry
-from fanout.errors import CheckpointError
+from fanout.errors import BatchFailedError, CheckpointError
 from tests.support.avro_records import framed, written
 from tests.support.schema_registry import EmbeddedRegistry, embedded_registry
-from tests.support.spark.harness import Recorder
+from tests.support.spark.harness import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame
 
     from fanout.kinesis import KinesisSource
     from fanout.spark import FanOutQuery
@@ -101,6 +103,33 @@ def test_a_query_has_the_columns_of_its_start(
     job.put(avro(embedded, order("id"), {"id": 4}))
     embedded.register("orders-value", order("id", "name", "paid"))
     assert job.run(newest(embedded)) == [{"id": 4, "name": "none", "paid": False}]
+
+
+def test_a_batch_that_comes_again_has_the_columns_that_it_had(
+    job: Job, embedded: EmbeddedRegistry
+) -> None:
+    """Its query has died, and the newest schema is another one by now."""
+    source = replace(job.orders, decode=newest_of(embedded, order("id", "name")))
+    seen: list[list[str]] = []
+
+    def fail_on(df: DataFrame, _: int) -> None:
+        seen.append(df.columns[3:])
+        raise ValueError("not yet")
+
+    job.put(avro(embedded, order("id", "name"), {"id": 1, "name": "a"}))
+    query = job.start(source, fail_on)
+    with pytest.raises(BatchFailedError):
+        query.await_termination(PATIENCE)
+    assert seen == [["id", "name"]]
+    later = newest_of(embedded, order("paid", "id"))
+    job.put(avro(embedded, order("paid", "id"), {"id": 2, "paid": True}))
+    assert job.run(later) == [{"id": 1, "name": "a"}]
+    assert job.run(later) == [{"id": 2, "name": "none"}]
+
+
+def newest_of(embedded: EmbeddedRegistry, schema: Any) -> Avro:
+    embedded.register("orders-value", schema)
+    return newest(embedded)
 
 
 def test_a_schema_of_the_user_adds_columns_and_lacks_none(job: Job, checkpoint: str) -> None:
