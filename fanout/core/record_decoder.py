@@ -80,7 +80,7 @@ def with_stored_reader(source: Source, reader: str, remedy: str) -> Source:
         before: Source = replace(given, decode=decode.reading_all(reader))
         columns = before.schema
         now: Source = replace(given, decode=decode.reading_all(reader, newest_only=True))
-    except (FanOutError, ArrowException, OSError, TypeError, ValueError) as error:
+    except (FanOutError, ArrowException, OSError, TypeError, ValueError, RecursionError) as error:
         raise PositionError(
             f"the schema to read with that is stored there is damaged, or goes with other options "
             f"of decode; decode as before, or {remedy}"

@@ -365,7 +365,7 @@ PROTO = parse(
     [
         *(
             (Avro(ONE, framing="single-object"), f"avro {text}")
-            for text in ("{", "[1]", "7", '["{"]')
+            for text in ("{", "[1]", "7", '["{"]', "[" * 5_000)
         ),
         *((Json("id BIGINT"), f"json {text}") for text in ("!", "aGVsbG8=", "é")),
         *(

@@ -136,6 +136,9 @@ async def test_what_is_no_schema_of_such_a_decoder_is_an_error(stream: Stream) -
             PositionError, match="the schema to read with that is stored there is d"
         ):
             await read(stream, Json("id INT"), resume, 1)
+    deep = replace(fanout.Checkpoint.from_json(positions), reader="avro " + "[" * 5_000).to_json()
+    with pytest.raises(PositionError, match="the schema to read with that is stored there is d"):
+        await read(stream, Avro(ONE, framing="single-object"), deep, 1)
     another = "^the records so far were read with a schema of another format or message; decode as"
     for decode in (Avro(ONE), Avro(ONE, framing="single-object")):
         with pytest.raises(PositionError, match=another):

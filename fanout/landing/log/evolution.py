@@ -36,7 +36,14 @@ def without_new_columns(source: Source, landed: LandedColumns | None, location: 
                 _check_type(was, field.type, field.name, location)
         try:
             given = replace(given, decode=decode.reading_all(landed.reader))
-        except (FanOutError, pa.ArrowException, OSError, TypeError, ValueError) as error:
+        except (
+            FanOutError,
+            pa.ArrowException,
+            OSError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise CheckpointError(
                 f"{location} cannot be continued: the schema that it stores, to read with, is "
                 f"damaged; continue it with new_columns='add', or land to another location"
