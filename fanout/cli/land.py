@@ -157,6 +157,9 @@ def land(
     into: Annotated[
         str | None, typed("Put all fields into one column, a struct.", metavar="COLUMN")
     ] = None,
+    key_into: Annotated[
+        str | None, typed("The column for the fields of keys; key if left out.", metavar="COLUMN")
+    ] = None,
     on_bad_record: Annotated[
         str, typed("fail, the default, or gap, which leaves a bad record out and counts it.")
     ] = "fail",
@@ -193,11 +196,12 @@ def land(
     to end, or has landed what was there; it is 1 if a table does not have all of that. A second
     signal ends it at once: with 143 for SIGTERM, and 130 for Ctrl-C.
     """
-    service, name = parse_source(source, kinesis={"consumer": consumer}, kafka={"group": group})
+    of_kafka: dict[str, object] = {"group": group, "key_decode": schemas.key_decode}
+    service, name = parse_source(source, kinesis={"consumer": consumer}, kafka=of_kafka)
     pairs = _pairs(storage_options or ())
     topics = name.split(",") if service == "kafka" else ()
     stored = partial(_stored_reader, location, pairs)
-    decoder = schemas.decoder(topics, columns or (), into, stored)
+    decoder = schemas.decoder(topics, columns or (), into, stored, key_into=key_into)
     one_of("on_bad_record", on_bad_record, "fail", "gap")
     decoding = {"decode": decoder, "on_bad_record": on_bad_record}
     reading = (

@@ -91,16 +91,17 @@ class RecordLines:
         import pyarrow as pa  # noqa: PLC0415 - for help
 
         write = self._json if self.as_json else self._text
-        value = batch.records.schema.field(self.columns.value)
-        is_typed = not pa.types.is_binary(value.type)
-        apart = [self.columns.time] + [value.name] * is_typed
+        names = (self.columns.key, self.columns.value)
+        kinds = {name: batch.records.schema.field(name).type for name in names}
+        typed = [name for name, kind in kinds.items() if pa.types.is_struct(kind)]
+        apart = [self.columns.time, *typed]
         for start in range(0, batch.num_records, _ROWS):
             some = batch.records.slice(start, _ROWS)
             for number, row in enumerate(some.drop_columns(apart).to_pylist()):
                 row[self.columns.time] = _of_python(some.column(self.columns.time)[number])
-                if is_typed:
-                    row[value.name] = _Document(_plain(some.column(value.name)[number]))
-                if self._matches(row[value.name]):
+                for name in typed:
+                    row[name] = _Document(_plain(some.column(name)[number]))
+                if self._matches(row[self.columns.value]):
                     yield write(batch.split.id, row) + "\n"
 
     def _matches(self, value: bytes | _Document | None) -> bool:

@@ -281,6 +281,18 @@ class SchemaOptions:
     registry_key_file: Annotated[str | None, typed("Its key (PEM), if it is in another file.")] = (
         None
     )
+    key_decode: Annotated[
+        str | None,
+        typed("Turn what is in keys of Kafka into columns, too.", metavar="json|avro|protobuf"),
+    ] = None
+    key_schema: Annotated[
+        str | None, typed("The schema to read keys with, as --schema.", metavar="FILE|TEXT")
+    ] = None
+    key_message: Annotated[str | None, typed("The full name of their message of protobuf.")] = None
+    key_subject: Annotated[
+        str | None,
+        typed("Whose newest schema keys are read with; TOPIC-key for one topic of Kafka."),
+    ] = None
 
     def decoder(
         self,
@@ -288,11 +300,14 @@ class SchemaOptions:
         columns: Sequence[str] = (),
         into: str | None = None,
         stored: Callable[[], str] = str,
+        *,
+        key_into: str | None = None,
     ) -> Decoder | None:
         """Return the decoder, if any; see `DecodeOptions`. It may ask the registry, and blocks."""
-        if self == type(self)() and not columns and into is None:
+        if self == type(self)() and not columns and into is None and key_into is None:
             return None
         # Help and usage errors do not load Arrow.
         from fanout.decoding.options import DecodeOptions  # noqa: PLC0415
 
-        return DecodeOptions(**asdict(self), columns=columns, into=into).decoder(topics, stored)
+        given = DecodeOptions(**asdict(self), columns=columns, into=into, key_into=key_into)
+        return given.decoder(topics, stored)

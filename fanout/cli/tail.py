@@ -111,13 +111,14 @@ def tail(
     A line of text has the time, the shard or partition, the key and the value, with tabs between
     them. Control characters are escaped, and so are bytes that are not UTF-8. `--json` has more:
     the sequence number or offset, and the headers of Kafka. A key or value that is not UTF-8 is in
-    base64 there, as `key_base64` or `value_base64`. With `--decode` the value is an object of JSON;
-    a record that does not fit the schema is left out, and logged.
+    base64 there, as `key_base64` or `value_base64`. With `--decode` the value is an object of JSON,
+    and with `--key-decode` the key; a record that does not fit is left out, and logged.
 
     The exit code is 0 when `--max` is reached or the pipe is closed, 130 after Ctrl-C, and 2 if the
     source cannot be read.
     """
-    service, name = parse_source(source, kinesis={"consumer": consumer}, kafka={})
+    of_kafka: dict[str, object] = {"key_decode": schemas.key_decode}
+    service, name = parse_source(source, kinesis={"consumer": consumer}, kafka=of_kafka)
     start = _start(since)
     searched = _searched(pattern)
     chosen = tuple(shards or ())
@@ -198,7 +199,8 @@ def _typed(schemas: SchemaOptions, columns: Columns, topics: Sequence[str]) -> d
     if schemas.decode is None:
         schemas.decoder(())  # checks that nothing is about it
         return {}
-    decoder = schemas.decoder(topics, columns.beside_value, columns.value)
+    beside = [each for each in columns.beside_value if each != "key" or not schemas.key_decode]
+    decoder = schemas.decoder(topics, beside, columns.value)
     return {"decode": decoder, "on_bad_record": "gap"}
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAX_JSON_BYTES = 16 * 1024 * 1024
 # Characters. Enough for the producers of a shuffle, 30 for each of a thousand.
 MAX_STATE: Final = 64 * 1024
+LONGEST_READER: Final = 512 * 1024
+"""A longer schema to read with is not stored, in characters."""
 VERSION: Final = 1
 
 
@@ -49,11 +51,14 @@ class Checkpoint:
         splits: The state of each split by its id.
         shared: What a group's process has that delivered them (`SharedSplits`); None without a
             group, and in positions that were read back.
+        reader: The schemas that a decoder of the source reads with, as text, so that the next run
+            has the same columns; empty for none.
     """
 
     source: str
     splits: Mapping[str, SplitPosition] = field(default_factory=lambda: MappingProxyType({}))
     shared: object = field(default=None, compare=False, repr=False)
+    reader: str = field(default="", repr=False)
 
     def to_json(self) -> str:
         """Write the checkpoint as JSON that `from_json` reads back.
@@ -65,7 +70,7 @@ class Checkpoint:
             id_: _SplitWire(state.split.parents, to_wire(state.position), state.ended, state.newest)
             for id_, state in self.splits.items()
         }
-        text = msgspec.json.encode(_CheckpointWire(VERSION, self.source, splits))
+        text = msgspec.json.encode(_CheckpointWire(VERSION, self.source, splits, self.reader))
         if len(text) > MAX_JSON_BYTES:
             raise PositionError(
                 f"the positions of {len(splits)} splits take {len(text)} bytes, more than "
@@ -95,6 +100,7 @@ class Checkpoint:
                     for id_, state in wire.splits.items()
                 }
             ),
+            reader=wire.reader,
         )
 
 
@@ -109,6 +115,7 @@ _Identity = Annotated[str, msgspec.Meta(min_length=1, max_length=64 * 1024)]
 _Sequence = Annotated[str, msgspec.Meta(pattern=r"^(?:-1|[0-9]{1,128})\Z")]
 _State = Annotated[str, msgspec.Meta(max_length=MAX_STATE)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=WHOLE_RECORD)]
+_Reader = Annotated[str, msgspec.Meta(max_length=LONGEST_READER)]
 
 
 class _HorizonWire(msgspec.Struct, frozen=True, tag="horizon", forbid_unknown_fields=True):
@@ -138,10 +145,11 @@ class _SplitWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     newest: _Count | None = None
 
 
-class _CheckpointWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _CheckpointWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     version: Literal[1]
     source: _Identity
     splits: dict[Name, _SplitWire]
+    reader: _Reader = ""
 
 
 _FORMAT: Final = StoredFormat(

@@ -54,6 +54,7 @@ class FanOut:
         subscribers: Those that read.
         resumed: The positions of an earlier run, after which this one goes on.
         shared: The splits that this process has of its group; None where it reads all.
+        reader: The schemas that the source reads with, to be stored with its positions.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class FanOut:
         *,
         resumed: Checkpoint | None = None,
         shared: SharedSplits | None = None,
+        reader: str = "",
     ) -> None:
         self._source = source
         self._connection = connection
@@ -72,6 +74,7 @@ class FanOut:
         self._subscribers = subscribers
         self._resumed = resumed
         self._shared = shared
+        self._reader = reader
         self._busy = False
         self._time = asyncio.get_running_loop().time
         lending = connection.capabilities.lending
@@ -111,12 +114,12 @@ class FanOut:
     @property
     def positions(self) -> str:
         """The acknowledged state of every split as JSON, for `fanout.open(..., resume=...)`."""
-        return self._progress.acknowledged().to_json()
+        return replace(self._progress.acknowledged(), reader=self._reader).to_json()
 
     @property
     def delivered(self) -> Checkpoint:
         """The positions after everything that was handed out, acknowledged or not."""
-        return replace(self._progress.delivered(), shared=self._shared)
+        return replace(self._progress.delivered(), shared=self._shared, reader=self._reader)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -18,6 +18,7 @@ from fanout.core.lineage import Lineage, delay_after_failure
 from fanout.core.membership import SharedSplits, check_on_revoked
 from fanout.core.positions import Cursor
 from fanout.core.progress import Progress
+from fanout.core.record_decoder import reader_of, with_stored_reader
 from fanout.core.subscribers import Subscribers
 from fanout.core.user_functions import check_on_resubscribe
 from fanout.errors import FanOutError, OptionError, PositionError, ServiceError
@@ -89,6 +90,11 @@ class Supervisor:
 # Seconds. A service that throttles, as many readers begin together, has room within them.
 _LISTING_TIMEOUT: Final = 60.0
 
+_WITHOUT_READER: Final = (
+    "resume without the stored schema, by replace(Checkpoint.from_json(resume), "
+    "reader='').to_json() of dataclasses"
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -156,12 +162,15 @@ async def open_stream(
             yield stream
         return
     stored = None if resume is None else Checkpoint.from_json(resume)
+    if stored is not None:
+        source = with_stored_reader(source, stored.reader, _WITHOUT_READER)
     opening = open_stored(
         source,
         ResumePoint(stored, first=stored is None),
         available_now=available_now,
         on_resubscribe=on_resubscribe,
         random=random,
+        reader=reader_of(getattr(source, "decode", None)),
     )
     async with opening as stream:
         yield stream
@@ -175,8 +184,12 @@ async def open_stored(
     available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
     random: Random | None = None,
+    reader: str = "",
 ) -> AsyncIterator[FanOut]:
-    """Open a source as `open_stream` does, and know whether an earlier run has begun to read it."""
+    """Open a source as `open_stream` does, and know whether an earlier run has begun to read it.
+
+    `reader` becomes a part of the stream's positions.
+    """
     check_on_resubscribe(on_resubscribe)
     async with open_lineage(source, resume, available_now=available_now, random=random) as opened:
         connection, progress = opened.connection, opened.progress
@@ -186,7 +199,14 @@ async def open_stored(
         supervisor = Supervisor(connection, progress, opened.lineage, subscribers)
         try:
             async with supervisor.supervise():
-                yield FanOut(source, connection, progress, subscribers, resumed=opened.resumed)
+                yield FanOut(
+                    source,
+                    connection,
+                    progress,
+                    subscribers,
+                    resumed=opened.resumed,
+                    reader=reader,
+                )
         finally:
             opened.lifecycle.stopped(progress, subscribers.failure)
 
@@ -315,10 +335,16 @@ async def resolve_start(source: Source) -> str:
 
     Cancellation: the connection is closed, and nothing is stored.
     """
+    reader = reader_of(getattr(source, "decode", None))
+    return replace(await resolved_start(source), reader=reader).to_json()
+
+
+async def resolved_start(source: Source) -> Checkpoint:
+    """Return the positions of `resolve_start`, without the schema to read with."""
     async with source.connect() as connection:
         jitter = FullJitter(connection.pacing.backoff, Random())  # noqa: S311 - jitter
         progress = await _resolved(source, connection, await _listed(connection, jitter))
-        return progress.acknowledged().to_json()
+        return progress.acknowledged()
 
 
 async def _listed(connection: Connection, jitter: FullJitter) -> Sequence[Split]:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from fanout.core.error_text import text_of
 from fanout.core.events import UNCOUNTED, BadRecords, Gap
+from fanout.core.record_decoder import RecordDecoder
 from fanout.core.sentence import Sentence
 from fanout.core.user_functions import check_function, drop_unawaited, is_interrupt
 from fanout.errors import BadRowsError, DecodeFailedError, OptionError, RetryLaterError
@@ -65,37 +66,6 @@ class PlaceColumns:
     names: tuple[str, ...]
     numbers: tuple[str, ...]  # those that number the rows of a split
     word: str  # what the service calls the first number
-
-
-class RecordDecoder:
-    """A function for `decode` that may have to fetch something before it decodes a batch.
-
-    It raises BadRowsError where it cannot decode some rows.
-    """
-
-    __slots__ = ()
-
-    @property
-    def reader(self) -> str:
-        """The schema that it reads with, as text to be stored; empty where there is none."""
-        return ""
-
-    def reading(self, reader: str) -> RecordDecoder:
-        """Return a decoder that reads with a stored schema; the same where it cannot."""
-        del reader
-        return self
-
-    @property
-    def readers(self) -> str:
-        """The schemas that it reads with, those of its parts included, as text to be stored."""
-        return self.reader
-
-    def reading_all(self, readers: str) -> RecordDecoder:
-        """Return a decoder that reads with stored schemas, as `reading` does with one."""
-        return self.reading(readers)
-
-    async def prepare(self, records: pa.RecordBatch) -> None:
-        """Fetch what a batch needs, or raise RetryLaterError where that is unavailable for now."""
 
 
 @final

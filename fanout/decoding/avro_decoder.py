@@ -16,9 +16,17 @@ from fanout.decoding.avro_columns import Column, read_columns
 from fanout.decoding.avro_encoding import avro_pieces
 from fanout.decoding.avro_plan import UnresolvedError, arrow_type, check_defaults, plan
 from fanout.decoding.avro_schema import PRIMITIVES, AvroField, AvroType, parse_avro
-from fanout.decoding.decoder import FRAMES, Decoder, decompressed, frame_of, frames_of, size_of
+from fanout.decoding.decoder import (
+    FRAMES,
+    Decoder,
+    before_payload,
+    decompressed,
+    frame_of,
+    frames_of,
+    size_of,
+)
 from fanout.decoding.pieces import written
-from fanout.decoding.registry import AnyRegistry, Id, Schemas, schema_texts
+from fanout.decoding.registry import AnyRegistry, Id, Newest, Schemas, schema_texts
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -50,8 +58,8 @@ class Avro(Decoder):
             `"single-object"`, Avro's own, with a fingerprint; or `"none"`, the default without a
             registry.
         writers: More schemas that records are written with, for `"single-object"`.
-        schema_id: The id of `schema` in the registry, which `encode` writes before each record:
-            what `id_of` of the registry returns.
+        schema_id: The id of `schema` in the registry, which `encode` writes before each record, or
+            its GUID, for a header: what `id_of` of the registry returns.
 
     Raises:
         OptionError: If an option is malformed, or a type has no column.
@@ -90,6 +98,11 @@ class Avro(Decoder):
     def reader(self) -> str:
         """The schema that it reads with."""
         return _STORED + json.dumps(self.schema)
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether the schema is what `latest` of a registry returned."""
+        return isinstance(self.schema, Newest)
 
     def reading(self, reader: str) -> Avro:
         """Return a decoder that reads with a stored schema; its own, where there are no frames."""
@@ -135,16 +148,21 @@ class Avro(Decoder):
             return pieces[1], problems
         return pa.concat_arrays(pieces).take(pa.array(order, mask=order < 0)), problems
 
+    @property
+    def frame(self) -> bytes:
+        """What names the schema of each record."""
+        if self.framing == "single-object":
+            return FRAMES["single-object"][0] + _fingerprint(self.schema).to_bytes(8, "little")
+        return frame_of(str(self.framing), self.schema_id)
+
     def write(self, fields: pa.StructArray) -> tuple[pa.BinaryArray, dict[int, str]]:
         """Return the payload of each struct, null for null, and why rows cannot be encoded."""
         if self.registry is not None and self.schema_id is None:
             raise OptionError(
                 "encode needs ", Option("schema_id"), ": id_of of the registry has it"
             )
-        frame = frame_of(str(self.framing), self.schema_id)
-        if self.framing == "single-object":
-            frame = FRAMES["single-object"][0] + _fingerprint(self.schema).to_bytes(8, "little")
         kind = _as_record(parse_avro(*self.schema))
+        frame = before_payload(self.frame)
         return written(fields, frame, lambda values, rows: avro_pieces(kind, values, "", rows))
 
     def _frames(self, payloads: pa.BinaryArray) -> Any:

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fanout.core.record_decoder import RecordDecoder
 from fanout.core.sentence import Option
-from fanout.core.user_decode import RecordDecoder, TooManyRowsError
+from fanout.core.user_decode import TooManyRowsError
 from fanout.errors import BadRowsError, OptionError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _COMPRESSIONS: Final = (0, 5)
 GUID: Final = b"\1"
 """What stands before a GUID, in Confluent's headers and before records."""
 GUID_SIZE: Final = 17
+_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 # Behind the 3 of AWS Glue stands 0, or 5 where zlib has compressed what is behind the frame.
 _COMPRESSED: Final = b"\3\5"
 # The largest record that Kinesis takes; and what all records of a batch may have together.
@@ -94,12 +96,12 @@ class Decoder(RecordDecoder, ABC):
         """The schema that it reads with, and that of keys on a line of its own."""
         return self.reader if self.key is None else f"{self.reader}\n{self.key.reader}"
 
-    def reading_all(self, readers: str) -> RecordDecoder:
+    def reading_all(self, readers: str, *, newest_only: bool = False) -> RecordDecoder:
         """Return a decoder that reads with stored schemas; where none of keys is, with its own."""
         reader, _, of_keys = readers.partition("\n")
-        found: Any = self.reading(reader)
+        found: Any = RecordDecoder.reading_all(self, reader, newest_only=newest_only)
         if self.key is not None and of_keys:
-            found = replace(found, key=self.key.reading(of_keys))
+            found = replace(found, key=self.key.reading_all(of_keys, newest_only=newest_only))
         whole: RecordDecoder = found
         return whole
 
@@ -132,6 +134,7 @@ class Decoder(RecordDecoder, ABC):
             raise OptionError("encode takes a pyarrow.RecordBatch")
         columns: dict[str, pa.Array] = {}
         errors: dict[int, Exception] = {}
+        heads: dict[str, tuple[bytes, pa.Array]] = {}
         parts = [(self, column)] if self.key is None else [(self, column), (self.key, "key")]
         for _, name in parts:
             if name in self.columns:
@@ -142,8 +145,20 @@ class Decoder(RecordDecoder, ABC):
             columns[name], problems = encoder.write(fields)
             for row, problem in problems.items():
                 errors.setdefault(row, ValueError(f"{name}: {problem}"))
+            if encoder.frame.startswith(GUID):
+                if name not in {"value", "key"}:
+                    clause = " is a GUID, which stands in a header of Kafka: pass a number"
+                    raise OptionError(Option("schema_id"), clause)
+                heads[f"__{name}_schema_id"] = encoder.frame, columns[name].is_valid()
         columns = {name: _column(records, name) for name in self.columns} | columns
+        if heads:
+            columns["headers"] = _with_heads(columns.get("headers"), heads, records.num_rows)
         return _without_bad(columns, errors)
+
+    @property
+    def frame(self) -> bytes:
+        """What names the schema of each record, before it or in a header; empty for nothing."""
+        return b""
 
     def write(self, fields: pa.StructArray) -> tuple[pa.BinaryArray, Mapping[int, str]]:
         """Return the payload of each struct, null for null, and why rows cannot be encoded."""
@@ -202,6 +217,28 @@ def _without_bad(columns: dict[str, pa.Array], errors: dict[int, Exception]) -> 
             whole.take(pa.array(good, pa.int64())), {row: errors[row] for row in sorted(errors)}
         ) from errors[min(errors)]
     return whole
+
+
+def _with_heads(
+    headers: pa.ListArray | None, heads: Mapping[str, tuple[bytes, pa.Array]], rows: int
+) -> pa.ListArray:
+    """Return headers with what names the schemas of those rows that are chosen."""
+    parts = [pa.array([], _HEADER)]
+    owners = [np.array([], np.int64)]
+    if headers is not None:
+        given = headers.flatten()
+        others = pc.invert(pc.is_in(given.field("key"), pa.array(list(heads))))
+        parts.append(given.cast(_HEADER).filter(others))
+        owners.append(pc.list_parent_indices(headers).filter(others).to_numpy())
+    for name, (head, chosen) in heads.items():
+        there = pc.indices_nonzero(chosen).to_numpy().astype(np.int64)
+        pair = [pa.repeat(pa.scalar(each), len(there)) for each in (name, head)]
+        parts.append(pa.StructArray.from_arrays(pair, fields=list(_HEADER)))
+        owners.append(there)
+    owner = np.concatenate(owners)
+    whole = pa.concat_arrays(parts).take(pa.array(np.argsort(owner, kind="stable")))
+    ends = np.cumsum(np.bincount(owner, minlength=rows))
+    return pa.ListArray.from_arrays(pa.array([0, *ends], pa.int32()), whole)
 
 
 def _column(records: pa.RecordBatch, name: str) -> pa.Array:
@@ -282,18 +319,25 @@ def decompressed(payloads: pa.BinaryArray) -> tuple[pa.BinaryArray, dict[int, st
     return pa.array(found, pa.binary()), problems
 
 
+def before_payload(frame: bytes) -> bytes:
+    """Return what stands before a payload: nothing where a header names the schema."""
+    return b"" if frame.startswith(GUID) else frame
+
+
 def frame_of(framing: str, schema_id: object) -> bytes:
-    """Return what stands before a payload with the id of a schema; nothing for None."""
+    """Return what names a schema by its id, before a payload or in a header; nothing for None."""
     try:
         if framing == "glue" and isinstance(schema_id, str):
             return b"\3\0" + UUID(schema_id).bytes
         if framing == "confluent" and type(schema_id) is int:  # True is no number here
             return b"\0" + schema_id.to_bytes(4, "big")
+        if framing == "confluent" and isinstance(schema_id, str):
+            return GUID + UUID(schema_id).bytes
     except (ValueError, OverflowError):
         pass
     if schema_id is None:
         return b""
-    kinds = "a number for framing='confluent', and a UUID for framing='glue'"
+    kinds = "a number for framing='confluent', or a GUID; and a UUID for framing='glue'"
     raise OptionError(Option("schema_id", schema_id), f" must be {kinds}")
 
 

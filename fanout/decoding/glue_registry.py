@@ -65,8 +65,9 @@ class GlueSchemaRegistry(AnyRegistry):
         return None if answer is None else (str(answer["SchemaDefinition"]),)
 
     def _find(
-        self, subject: str, text: str, about: dict[str, Any], *, register: bool
+        self, subject: str, text: str, about: dict[str, Any], *, register: bool, guid: bool
     ) -> str | None:
+        del guid  # each id is one
         if about["references"]:
             raise OptionError(Option("references"), " are for a SchemaRegistry: Glue has none")
         operation = "register_schema_version" if register else "get_schema_by_definition"

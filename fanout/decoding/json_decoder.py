@@ -15,7 +15,15 @@ import pyarrow.compute as pc
 from fanout.core.option_checks import check_text, one_of
 from fanout.core.sentence import Option
 from fanout.decoding.ddl import parse_ddl
-from fanout.decoding.decoder import FRAMES, GUID, GUID_SIZE, Decoder, decompressed, frame_of
+from fanout.decoding.decoder import (
+    FRAMES,
+    GUID,
+    GUID_SIZE,
+    Decoder,
+    before_payload,
+    decompressed,
+    frame_of,
+)
 from fanout.decoding.json_columns import JsonColumns
 from fanout.decoding.json_encoding import json_pieces
 from fanout.decoding.json_schema import parse_json_schema
@@ -52,7 +60,8 @@ class Json(Decoder):
         framing: What stands before each document: `"none"`; `"confluent"`, 0 and the id of a
             schema; or `"glue"`, 3 and the id of a version. It is read over: the registry is not
             asked.
-        schema_id: The id that `encode` writes before each document, a number or a UUID.
+        schema_id: The id that `encode` writes before each document, a number or a UUID; a UUID of
+            Confluent's framing is written into a header.
         rescued: The name of a column for fields that the schema does not have: the text of an
             object with them, as they were written, or null. Those inside of a field are ignored.
             None ignores all. `encode` leaves the column out.
@@ -138,11 +147,16 @@ class Json(Decoder):
         fields = [*found.type, pa.field(self.rescued, pa.string())]
         return pa.StructArray.from_arrays(columns, fields=fields, mask=found.is_null())
 
+    @property
+    def frame(self) -> bytes:
+        """What names the schema of each document."""
+        return frame_of(self.framing, self.schema_id)
+
     def write(self, fields: pa.StructArray) -> tuple[pa.BinaryArray, dict[int, str]]:
         """Return the document of each struct, null for null, and why rows cannot be encoded."""
         if self.framing != "none" and self.schema_id is None:
             raise OptionError("encode needs ", Option("schema_id"), f" with {self.framing!r}")
-        frame = frame_of(self.framing, self.schema_id)
+        frame = before_payload(self.frame)
         whole = pa.field("", pa.struct(list(self.schema)))
         return written(fields, frame, lambda values, rows: json_pieces(whole, values, "", rows))
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, final
 
 import pyarrow as pa
 
 from fanout.decoding.ddl import sql_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 
 class MismatchError(ValueError):
@@ -56,7 +58,7 @@ def parse(payload: bytes, kind: pa.StructType) -> Any:
         )
     except (ValueError, RecursionError):
         raise MismatchError("it is not JSON, or one document and more") from None
-    return _value(document, kind, "")
+    return _value(document, _json_type(kind), "")
 
 
 def rest_of(document: str, names: Collection[str]) -> str | None:
@@ -89,40 +91,69 @@ def _no_constant(name: str) -> None:
     raise MismatchError(f"it has {name}, which JSON has not")
 
 
-def _value(value: Any, kind: pa.DataType, path: str) -> Any:
+@final
+@dataclass(frozen=True, slots=True)
+class _JsonType:
+    """A type with what is needed of it for each value: Arrow makes fields anew when asked."""
+
+    type: pa.DataType
+    wanted: tuple[type, ...]  # what a document has for it
+    fields: Mapping[str, _JsonType]  # of a struct
+    required: tuple[str, ...]  # those that are never null
+    item: _JsonType | None  # of a list, and the values of a map
+    item_may_be_null: bool
+
+
+@lru_cache(maxsize=1024)
+def _json_type(kind: pa.DataType) -> _JsonType:
+    fields = list(kind) if pa.types.is_struct(kind) else []
+    item = None
+    if pa.types.is_map(kind) or pa.types.is_list(kind):
+        item = kind.item_field if pa.types.is_map(kind) else kind.value_field
+    return _JsonType(
+        kind,
+        next((types for is_kind, types in _WRITTEN_AS if is_kind(kind)), (str,)),
+        {field.name: _json_type(field.type) for field in fields},
+        tuple(field.name for field in fields if not field.nullable),
+        None if item is None else _json_type(item.type),
+        item is None or item.nullable,
+    )
+
+
+def _value(value: Any, kind: _JsonType, path: str) -> Any:
     if value is None:
         return None
-    wanted = next((types for is_kind, types in _WRITTEN_AS if is_kind(kind)), (str,))
-    if type(value) not in wanted:
+    if type(value) not in kind.wanted:
         raise MismatchError(
-            f"{path or 'it'} is {sql_name(kind)}, and the document has {_NAMES[type(value)]}"
+            f"{path or 'it'} is {sql_name(kind.type)}, and the document has {_NAMES[type(value)]}"
         )
-    if pa.types.is_struct(kind):
+    if kind.fields:
         return _struct(value, kind, path)
-    if pa.types.is_map(kind):
-        names = _object(value, path)
-        return [(name, _item(each, kind.item_field, path)) for name, each in names.items()]
-    if pa.types.is_list(kind):
-        return [_item(each, kind.value_field, path) for each in value]
-    return value if pa.types.is_boolean(kind) else _scalar(str(value), kind, path)
+    if kind.item is None:
+        return value if type(value) is bool else _scalar(str(value), kind.type, path)
+    if type(value) is list:
+        return [_item(each, kind, path) for each in value]
+    return [(name, _item(each, kind, path)) for name, each in _object(value, path).items()]
 
 
-def _item(value: Any, field: pa.Field, path: str) -> Any:
-    if value is None and not field.nullable:
+def _item(value: Any, kind: _JsonType, path: str) -> Any:
+    assert kind.item is not None, "it has items"
+    if value is None and not kind.item_may_be_null:
         raise MismatchError(f"{path}[] is NOT NULL, and is null")
-    return _value(value, field.type, f"{path}[]")
+    return _value(value, kind.item, f"{path}[]")
 
 
-def _struct(value: _Fields, kind: pa.StructType, path: str) -> dict[str, Any]:
-    fields = {field.name: field for field in kind}
-    known = _object([pair for pair in value if pair[0] in fields], path)
+def _struct(value: _Fields, kind: _JsonType, path: str) -> dict[str, Any]:
+    known = _object([pair for pair in value if pair[0] in kind.fields], path)
     result = {}  # without what is null, as few bytes may be many objects
-    for name, field in fields.items():
+    for name, each in known.items():
         where = f"{path}.{name}" if path else name
-        found = _value(known.get(name), field.type, where)
+        found = _value(each, kind.fields[name], where)
         if found is not None:
             result[name] = found
-        elif not field.nullable:
+    for name in kind.required:
+        if name not in result:
+            where = f"{path}.{name}" if path else name
             raise MismatchError(f"{where} is NOT NULL, and is missing or null")
     return result
 

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -30,6 +30,8 @@ _FORMATS: Final = ("json", "avro", "protobuf")
 _TEXT: Final = re.compile(r'[\s:{\["]')
 _URL: Final = "registry"
 _PREFIX: Final = "registry_"
+_KEY: Final = "key_"
+_OF_KEYS: Final = ("decode", "schema", "message", "subject")
 
 
 @final
@@ -48,6 +50,11 @@ class DecodeOptions:
     registry_ca_file: str | None = None
     registry_certificate_file: str | None = None
     registry_key_file: str | None = None
+    key_decode: str | None = None  # the format of Kafka's keys; without it they have no decoder
+    key_schema: str | None = None
+    key_message: str | None = None
+    key_subject: str | None = None
+    key_into: str | None = None  # "key" if left out
 
     def decoder(self, topics: Sequence[str], stored: Callable[[], str] = str) -> Decoder | None:
         """Return the decoder, if any; `topics` are those that are read, where they are known.
@@ -60,15 +67,49 @@ class DecodeOptions:
             RetryLaterError: The registry does not answer, and nothing is stored.
         """
         if self.decode is None:
-            self._refuse_all()
+            self._refuse("", "decode")
             return None
+        if self.key_decode is None:
+            self._refuse(_KEY, "key_decode")
+            return self._decoder(topics, stored, "value")
+        name = "key" if self.key_into is None else self.key_into
+        if name in self.columns:
+            clause = f" has {name!r}, where the fields of keys are: name another column in "
+            raise OptionError(Option("columns"), clause, Option("key_into"))
+        value = self._without_registry() if self._is_for_keys() else self
+        whole = value._decoder(topics, stored, "value")  # noqa: SLF001 - of this class
+        key = self._without_registry() if self.key_decode == "json" else self
+        own: dict[str, Any] = {each: getattr(self, _KEY + each) for each in _OF_KEYS}
+        key = replace(key, **own, columns=(), into=name)
+        try:
+            decoder = key._decoder(  # noqa: SLF001 - of this class
+                topics, lambda: stored().partition("\n")[2], "key"
+            )
+        except FanOutError as error:
+            error.args = (Sentence(error).in_words(_of_keys),)
+            raise
+        return replace(whole, key=decoder)
+
+    def _is_for_keys(self) -> bool:
+        """Return whether the registry has the schemas of keys alone."""
+        return self.decode == "json" and self.key_decode != "json"
+
+    def _without_registry(self) -> DecodeOptions:
+        names = [each.name for each in fields(self) if each.name.startswith(_URL)]
+        none: Any = dict.fromkeys(names)
+        return replace(self, **none)
+
+    def _decoder(self, topics: Sequence[str], stored: Callable[[], str], part: str) -> Decoder:
+        """Return the decoder of a part of the records, `value` or `key`."""
         if self.decode not in _FORMATS:
             raise OptionError(Option("decode", self.decode), f" must be {', '.join(_FORMATS)}")
         if self.message is not None and self.decode != "protobuf":
             raise OptionError(Option("message"), " is for ", Option("decode", "protobuf"))
         if self.decode != "json":
             registry = self._registry()
-            latest = None if self.schema is not None else self._newest(registry, topics, stored)
+            latest = None
+            if self.schema is None:
+                latest = self._newest(registry, topics, stored, part)
             kept: Any = {"registry": registry, "columns": self.columns, "into": self.into}
             if self.decode == "avro":
                 return Avro(latest or _text(str(self.schema), Avro), **kept)
@@ -83,10 +124,10 @@ class DecodeOptions:
             raise OptionError(Option("decode", "json"), " needs ", Option("schema"), example)
         return Json(_text(self.schema, Json), columns=self.columns, into=self.into)
 
-    def _refuse_all(self) -> None:
+    def _refuse(self, prefix: str, about: str) -> None:
         for each in fields(self):
-            if getattr(self, each.name):
-                raise OptionError(Option(each.name), " is about ", Option("decode"), ": give both")
+            if each.name.startswith(prefix) and getattr(self, each.name):
+                raise OptionError(Option(each.name), " is about ", Option(about), ": give both")
 
     def _registry(self) -> SchemaRegistry | None:
         """Return the registry, with the secrets of this process's environment."""
@@ -113,13 +154,18 @@ class DecodeOptions:
             raise
 
     def _newest(
-        self, registry: SchemaRegistry | None, topics: Sequence[str], stored: Callable[[], str]
+        self,
+        registry: SchemaRegistry | None,
+        topics: Sequence[str],
+        stored: Callable[[], str],
+        part: str,
     ) -> Schemas | bytes:
         """Return the newest schema of the registry, or the stored one where it does not answer."""
+        kind, _, reader = stored().partition("\n")[0].partition(" ")
+        wait = {"wait": 0.0} if kind == self.decode else {}
         try:
-            return self._latest(registry, topics)
+            return self._latest(registry, topics, part, **wait)
         except RetryLaterError as error:
-            kind, _, reader = stored().partition("\n")[0].partition(" ")
             if kind != self.decode:
                 raise
             _LOG.warning("%s: records are read with the schema that the landing stores", error)
@@ -127,21 +173,23 @@ class DecodeOptions:
                 return tuple(json.loads(reader))
             return base64.b64decode(reader.partition(" ")[2])
 
-    def _latest(self, registry: SchemaRegistry | None, topics: Sequence[str]) -> Schemas:
+    def _latest(
+        self, registry: SchemaRegistry | None, topics: Sequence[str], part: str, **wait: float
+    ) -> Schemas:
         if registry is None:
             raise OptionError(
                 Option("decode", self.decode), " needs ", Option("schema"), " or ", Option(_URL)
             )
         if self.subject is not None:
-            return registry.latest(self.subject)
+            return registry.latest(self.subject, **wait)
         if len(topics) != 1:
             raise OptionError(
                 Option("subject"),
-                " is missing: it names the newest schema to read with, such as 'orders-value'; or "
-                "give ",
+                f" is missing: it names the newest schema to read with, such as 'orders-{part}'; "
+                "or give ",
                 Option("schema"),
             )
-        return registry.latest(f"{topics[0]}-value")
+        return registry.latest(f"{topics[0]}-{part}", **wait)
 
 
 def _of_environment(kind: str) -> str:
@@ -169,6 +217,15 @@ def _token() -> str:
 
 def _in_these_options(option: Option) -> Option:
     return Option(_URL if option.name == "url" else _PREFIX + option.name)
+
+
+def _of_keys(option: Option) -> Option:
+    if option.name not in {*_OF_KEYS, "into"}:
+        return option
+    shown = "" if option.value is None else f"={option.value}"
+    made = Option(_KEY + option.name, text=f"{_KEY}{option.name}{shown}")
+    made.value = option.value
+    return made
 
 
 def _file(schema: str) -> str:

@@ -12,7 +12,14 @@ import pyarrow as pa
 
 from fanout.core.sentence import Option
 from fanout.decoding.avro_cursors import Cursors
-from fanout.decoding.decoder import Decoder, decompressed, frame_of, frames_of, size_of
+from fanout.decoding.decoder import (
+    Decoder,
+    before_payload,
+    decompressed,
+    frame_of,
+    frames_of,
+    size_of,
+)
 from fanout.decoding.pieces import of_values, written
 from fanout.decoding.protobuf_columns import MessageRows, Parsers
 from fanout.decoding.protobuf_encoding import raw_messages
@@ -24,7 +31,7 @@ from fanout.decoding.protobuf_schema import (
     messages_sorted,
     plan,
 )
-from fanout.decoding.registry import AnyRegistry
+from fanout.decoding.registry import AnyRegistry, Newest
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
@@ -66,8 +73,8 @@ class Protobuf(Decoder):
             None where a record is the message alone.
         times: Whether `Timestamp` and `Duration` become times of microseconds, so that finer ones
             are bad. False leaves them structs of `seconds` and `nanos`.
-        schema_id: The id of the schema in the registry, which `encode` writes before each message:
-            what `id_of` of the registry returns.
+        schema_id: The id of the schema in the registry, which `encode` writes before each message,
+            or its GUID, for a header: what `id_of` of the registry returns.
 
     Raises:
         OptionError: If an option is malformed, or the message has no columns.
@@ -91,6 +98,8 @@ class Protobuf(Decoder):
         if name is None and isinstance(self.descriptor, type):
             name = getattr(self.descriptor, "DESCRIPTOR", self.descriptor).full_name
         files = descriptor_set(self.descriptor)
+        if isinstance(self.descriptor, Newest):
+            files = _NewestFiles(files)
         object.__setattr__(self, "descriptor", files)
         object.__setattr__(self, "message", find_message(files, name).full_name)
         _plan(files, self.message, self.times)
@@ -106,11 +115,18 @@ class Protobuf(Decoder):
         assert isinstance(self.descriptor, bytes), "it is serialized"
         return f"{_STORED}{self.message} {base64.b64encode(self.descriptor).decode()}"
 
+    @property
+    def is_newest(self) -> bool:
+        """Whether the descriptor is what `latest` of a registry returned."""
+        return isinstance(self.descriptor, _NewestFiles)
+
     def reading(self, reader: str) -> Protobuf:
         """Return a decoder that reads with a stored schema."""
         if not reader.startswith(_STORED):
             return self
         message, files = reader.removeprefix(_STORED).split(" ")
+        if self.is_newest and message != self.message:
+            return self  # the user, or the registry, names another one
         return replace(self, descriptor=base64.b64decode(files), message=message)
 
     async def fetch(self, payloads: pa.BinaryArray) -> None:
@@ -141,6 +157,14 @@ class Protobuf(Decoder):
         places[rows] = np.arange(len(rows))
         return values.take(pa.array(places, mask=places < 0)), failures
 
+    @property
+    def frame(self) -> bytes:
+        """What names the schema and the message of each record."""
+        frame = frame_of(self.framing, self.schema_id)
+        if frame:
+            frame += _indexes(self.framing, self.descriptor, self.message)  # type: ignore[arg-type]
+        return frame
+
     def write(self, fields: pa.StructArray) -> tuple[pa.BinaryArray, dict[int, str]]:
         """Return the message of each struct, null for null, and why rows cannot be encoded."""
         if self.registry is not None and self.schema_id is None:
@@ -148,9 +172,7 @@ class Protobuf(Decoder):
                 "encode needs ", Option("schema_id"), ": id_of of the registry has it"
             )
         columns, parsers = _plan(self.descriptor, self.message, self.times)  # type: ignore[arg-type]
-        frame = frame_of(self.framing, self.schema_id)
-        if frame:
-            frame += _indexes(self.framing, self.descriptor, self.message)  # type: ignore[arg-type]
+        frame = before_payload(self.frame)
 
         def pieces(values: pa.StructArray, rows: Rows) -> list[Piece]:
             raw = raw_messages(columns, values, rows)
@@ -183,6 +205,12 @@ class Protobuf(Decoder):
         if self.message in names:
             return changed_type(schemas, self.message, self.descriptor)  # type: ignore[arg-type]
         return f"it is of the message {min(names)}, and not of {self.message}"
+
+
+class _NewestFiles(bytes):
+    """A descriptor set that was the newest one of a subject when the registry was asked."""
+
+    __slots__ = ()
 
 
 @lru_cache(maxsize=64)

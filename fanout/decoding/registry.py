@@ -6,6 +6,8 @@ import asyncio
 import base64
 import http.client
 import json
+import logging
+import math
 import re
 import ssl
 import time
@@ -17,10 +19,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
+from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, final
 from uuid import UUID
 
-from fanout.core.option_checks import check_seconds, one_of
+from tenacity import Retrying, retry_if_exception, stop_before_delay
+
+from fanout.core.backoff import Backoff, FullJitter
+from fanout.core.option_checks import check_seconds, number, one_of
 from fanout.core.sentence import Option, Sentence
 from fanout.core.user_functions import check_function, is_interrupt
 from fanout.errors import FanOutError, OptionError, RetryLaterError
@@ -28,13 +34,27 @@ from fanout.errors import FanOutError, OptionError, RetryLaterError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tenacity import RetryCallState
+
 Schemas: TypeAlias = tuple[str, ...]
 """The text of a schema, behind those that it refers to; of Protobuf, descriptors as base64."""
+
+
+class Newest(tuple[str, ...]):
+    """The schemas that were the newest of a subject when the registry was asked."""
+
+    __slots__ = ()
+
+
 Id: TypeAlias = int | UUID
 """What names a schema before a record."""
 
 _LARGEST_ANSWER: Final = 16 * 1024 * 1024
 _NOT_FOUND: Final = 404
+# Of a gateway, while the registry behind it starts; a slow request; too many of them.
+_PASSING: Final = frozenset({404, 408, 429})
+_ERRORS_OF_SERVERS: Final = 500
+_BACKOFF: Final = Backoff()
 # What the error codes of a registry begin with where it has no such id, subject, or version. A
 # gateway in front of a registry answers 404, too, while the registry starts.
 _CODES_OF_NONE: Final = 404
@@ -46,6 +66,7 @@ _ASKED_AGAIN_AFTER: Final = 30.0
 _MOST_KNOWN: Final = 4096
 _SECRETS: Final = ("password", "token")
 _SERIALIZED: Final = "?format=serialized"
+_LOG: Final = logging.getLogger(__name__)
 _TOKEN: Final = re.compile(r"[!-~]+")
 
 
@@ -92,7 +113,7 @@ class AnyRegistry(ABC):
         for oldest in list(_KNOWN)[:-_MOST_KNOWN]:
             _KNOWN.pop(oldest, None)
         if missing := [number for number in numbers if not self._knows(number)]:
-            await asyncio.to_thread(lambda: [self.answer(number) for number in missing])
+            await asyncio.to_thread(lambda: [self.answer(each) for each in missing])
 
     def _learn(self, number: Id) -> None:
         """Ask for an id, or wait for another thread that asks for it, and fail as that does."""
@@ -114,17 +135,31 @@ class AnyRegistry(ABC):
         found = _KNOWN.get((self, number))
         return found is not None and found.until > time.monotonic()
 
-    def latest(self, subject: str) -> Schemas:
+    def latest(self, subject: str, *, wait: float = 60.0) -> Schemas:
         """Return the newest schema of a subject, such as `"orders-value"`; this asks the registry.
+
+        Args:
+            subject: Where the schema is; in Glue its name.
+            wait: Seconds to ask again, after growing pauses, where the registry does not answer.
+                On an event loop, and where it refuses, it is asked once.
 
         Raises:
             OptionError: If there is no such subject.
             RetryLaterError: If the registry does not answer.
         """
-        found = self._latest(subject)
+        if not 0 <= number("wait", wait) < math.inf:
+            raise OptionError(Option("wait", wait), " must be 0 seconds or more, and finite")
+        attempts = Retrying(
+            wait=FullJitter(_BACKOFF, Random()),  # noqa: S311 - jitter
+            stop=stop_before_delay(0.0 if _on_event_loop() else wait),
+            retry=retry_if_exception(_may_pass),
+            before_sleep=_log_wait,
+            reraise=True,
+        )
+        found = attempts(self._latest, subject)
         if found is None:
             raise OptionError(Option("subject", subject), f" is not in the registry {self}")
-        return found
+        return Newest(found)
 
     def id_of(
         self,
@@ -134,6 +169,7 @@ class AnyRegistry(ABC):
         register: bool = False,
         kind: Literal["AVRO", "JSON", "PROTOBUF"] = "AVRO",
         references: Sequence[Mapping[str, str | int]] = (),
+        guid: bool = False,
     ) -> int | str:
         """Return the id of a schema, for `Avro(..., schema_id=...)`; this asks the registry.
 
@@ -145,6 +181,8 @@ class AnyRegistry(ABC):
             kind: The format that the schema is of.
             references: Each schema that it refers to, as `{"name": "shop.Item", "subject":
                 "item-value", "version": 1}`. They are in the registry already; Glue has none.
+            guid: Whether to return the GUID of the schema, which `encode` writes into a header, and
+                no number; Glue has UUIDs alone.
 
         Raises:
             OptionError: If the subject does not have the schema, or does not take it.
@@ -155,7 +193,7 @@ class AnyRegistry(ABC):
         if others and not references:
             raise OptionError("the schema refers to others: name them by ", Option("references"))
         about = {"schemaType": kind, "references": [dict(each) for each in references]}
-        found = self._find(subject, text, about, register=register)
+        found = self._find(subject, text, about, register=register, guid=guid)
         if found is None:
             raise OptionError(
                 Option("subject", subject), f" does not have the schema in the registry {self}"
@@ -172,7 +210,7 @@ class AnyRegistry(ABC):
 
     @abstractmethod
     def _find(
-        self, subject: str, text: str, about: dict[str, Any], *, register: bool
+        self, subject: str, text: str, about: dict[str, Any], *, register: bool, guid: bool
     ) -> int | str | None:
         """Ask for the id of a schema of a subject, and add it if `register`.
 
@@ -256,13 +294,17 @@ class SchemaRegistry(AnyRegistry):
         return None if answer is None else self._schemas(answer)
 
     def _find(
-        self, subject: str, text: str, about: dict[str, Any], *, register: bool
-    ) -> int | None:
+        self, subject: str, text: str, about: dict[str, Any], *, register: bool, guid: bool
+    ) -> int | str | None:
         path = f"/subjects/{_quoted(subject)}" + "/versions" * register
         # Old registries know Avro alone, and no words about it.
         more = {} if about["schemaType"] == "AVRO" and not about["references"] else about
         answer = self._get(path, "id", {"schema": text} | more)
-        return None if answer is None else int(answer["id"])
+        if answer is None or not guid:
+            return None if answer is None else int(answer["id"])
+        if not isinstance(found := answer.get("guid"), str):
+            raise OptionError("the registry has no GUIDs of schemas: leave out ", Option("guid"))
+        return found
 
     def _ask(self, number: Id) -> Found:
         path = f"/schemas/{'guids' if isinstance(number, UUID) else 'ids'}/{number}"
@@ -407,6 +449,22 @@ def _named(descriptor: str, name: str) -> str:
 
 def _quoted(subject: str) -> str:
     return urllib.parse.quote(subject, safe="")
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether a registry may answer soon: it starts, or has too much to do."""
+    cause = error.__cause__ if isinstance(error, RetryLaterError) else None
+    if isinstance(cause, urllib.error.HTTPError):
+        return cause.code in _PASSING or cause.code >= _ERRORS_OF_SERVERS
+    reason = cause.reason if isinstance(cause, urllib.error.URLError) else cause
+    return isinstance(reason, OSError) and not isinstance(reason, ssl.SSLCertVerificationError)
+
+
+def _log_wait(state: RetryCallState) -> None:
+    assert state.outcome is not None, "the call has failed"
+    assert state.next_action is not None, "it is made again"
+    error, delay = state.outcome.exception(), state.next_action.sleep
+    _LOG.warning("%s: it is asked again in %.1f s", error, delay)
 
 
 def _on_event_loop() -> bool:

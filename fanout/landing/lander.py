@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.cancellation import TaskScope, in_thread
 from fanout.core.error_text import text_of
-from fanout.core.opening import ResumePoint, resolve_start
+from fanout.core.opening import ResumePoint, resolved_start
+from fanout.core.record_decoder import reader_of
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.claims import ThisProcess, claim
 from fanout.landing.log.columns import (
@@ -24,7 +25,7 @@ from fanout.landing.log.columns import (
     stored_columns,
 )
 from fanout.landing.log.entries import BatchEntry, EntryLog
-from fanout.landing.log.evolution import reader_of, without_new_columns
+from fanout.landing.log.evolution import without_new_columns
 from fanout.landing.log.followed import LandedEntry
 from fanout.landing.log.reading import LandingPlace
 from fanout.landing.projections.table_projection import NamedFiles, TableProjection
@@ -311,8 +312,8 @@ async def open_landing(
         first = log.newest is None
         positions = await in_thread(log.positions)
         if positions is None:
-            origin = await resolve_start(source)
-            positions = await in_thread(lambda: log.write_origin(origin))
+            origin = await resolved_start(source)
+            positions = await in_thread(lambda: log.write_origin(origin.to_json()))
         await in_thread(lambda: _fence(storage, log, positions))
         await in_thread(lambda: give_identity(storage, columns.schema))
         bad = None

@@ -97,6 +97,7 @@ def test_while_the_registry_is_down_the_stored_schema_reads_on(
         (["--schema", "id BIGINT"], "--schema is about --decode: give both"),
         (["--column", "key"], "--column is about --decode: give both"),
         (["--decode", "avro"], "--decode avro needs --schema or --registry"),
+        (["--key-decode", "json"], "--key-decode json cannot be used with kinesis://"),
         (
             ["--decode", "avro", "--registry", "https://registry"],
             (

@@ -6,9 +6,11 @@ import json
 import signal
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.cli.test_land import landed
 from tests.cli.test_tail import ready, running, tail, values
 from tests.support.avro_records import ORDER, ORDERS, framed, written
 from tests.support.groups import KAFKA_COMMANDS
@@ -17,6 +19,8 @@ from tests.support.patience import PATIENCE
 from tests.support.schema_registry import embedded_registry
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = KAFKA_COMMANDS
@@ -55,6 +59,28 @@ def test_avro_is_shown_by_the_newest_schema_of_the_topic(
     assert [row["value"] for row in rows] == [*ORDERS, None]
     assert [row["offset"] for row in rows] == [*range(11)]
     assert (rows[0]["key"], rows[0]["headers"]) == ("k", [{"key": "a", "value": "1"}])
+
+
+def test_keys_are_decoded_and_landed(kafka_broker: KafkaBroker, shown: Any, tmp_path: Path) -> None:
+    topic = Topic(kafka_broker)
+    with embedded_registry() as registry:
+        [key] = framed(registry.register(f"{topic.name}-key", '"long"'), written("long", [7]))
+        topic.write([{"key": key, "value": b'{"id": 1}'}, {"key": None, "value": b'{"id": 2}'}])
+        typed = ["--decode", "json", "--schema", "id BIGINT", "--registry", registry.url]
+        typed += ["--key-decode", "avro"]
+        command = [f"kafka://{topic.name}", "--since", "10m", "--max", "2", *typed]
+        assert [line.split("\t")[2:] for line in shown(*command)] == [
+            ['{"value": 7}', '{"id": 1}'],
+            ["null", '{"id": 2}'],
+        ]
+        assert [json.loads(line)["key"] for line in shown(*command, "--json")] == [
+            {"value": 7},
+            None,
+        ]
+        landing = [f"kafka://{topic.name}", str(tmp_path), "--group", "landers", *typed]
+        assert landed(*landing, "--key-into", "customer")[-1]["rows"] == 2
+    found = pq.read_table(tmp_path / "segments").select(["id", "customer"]).to_pylist()
+    assert found == [{"id": 1, "customer": {"value": 7}}, {"id": 2, "customer": None}]
 
 
 @pytest.mark.long

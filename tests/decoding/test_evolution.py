@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import fanout
+from fanout.core.record_decoder import reader_of
 from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
 from fanout.decoding.decoder import Decoder
 from fanout.errors import CheckpointError, OptionError
 from fanout.kafka.reading.columns import NO_RECORDS
 from fanout.landing.log.columns import LandedColumns, landed_schema
-from fanout.landing.log.evolution import reader_of, without_new_columns
+from fanout.landing.log.evolution import without_new_columns
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.decoding.protobuf_schemas import parse
 from tests.decoding.test_avro import single_object
@@ -364,7 +365,7 @@ PROTO = parse(
     [
         *(
             (Avro(ONE, framing="single-object"), f"avro {text}")
-            for text in ("{", "[1]", "7", '["{"]')
+            for text in ("{", "[1]", "7", '["{"]', "[" * 5_000)
         ),
         *((Json("id BIGINT"), f"json {text}") for text in ("!", "aGVsbG8=", "é")),
         *(

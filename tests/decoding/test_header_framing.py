@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
-from fanout.errors import BadRowsError, RetryLaterError
+from fanout.errors import BadRowsError, OptionError, RetryLaterError
 from fanout.kafka.reading.columns import HEADERS
 from tests.decoding.protobuf_schemas import pythonic
 from tests.decoding.test_protobuf import ORDER_CLASS, ROWS
@@ -210,3 +211,46 @@ async def test_keys_have_a_header_of_their_own_and_schemas_are_asked_for_off_the
 def test_headers_are_left_alone_where_the_framing_is_another() -> None:
     records: list[Record] = [(b'{"id": 1}', [(VALUE, b"x")])]
     assert read(Json(JSON, into="row"), batch_of(records)) == ([{"id": 1}], {})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_guids_are_written_to_headers_as_confluents_serializers_do(
+    embedded: EmbeddedRegistry, confluents_client: Callable[[str], Any], kind: str
+) -> None:
+    (payload, head) = Confluent(confluents_client(embedded.url), kind).headed(VALUES[kind][0])
+    guid, decode = str(UUID(bytes=head[1:17])), decoder(kind, embedded.url)
+    encoder: Any = replace(decode, schema_id=guid, columns=["headers"])  # type: ignore[call-arg]
+    # What another schema has left in headers is replaced, and other headers stay.
+    before = batch_of([(payload, [("trace", b"\1"), (VALUE, head)])])
+    fields = decode(before).append_column("headers", before["headers"])
+    found = encoder.encode(fields)
+    assert found["headers"].to_pylist() == [
+        [{"key": "trace", "value": b"\1"}, {"key": VALUE, "value": head}]
+    ]
+    (ours,) = found["value"].to_pylist()
+    if kind == "avro":
+        assert ours == payload
+    assert read(decode, batch_of([(ours, [(VALUE, head)])])) == (FOUND[kind][:1], {})
+
+
+def test_keys_and_tombstones_have_the_headers_that_they_need(embedded: EmbeddedRegistry) -> None:
+    registry = SchemaRegistry(embedded.url)
+    guid = registry.id_of("orders-value", ORDER, register=True, guid=True)
+    assert guid == registry.id_of("orders-value", ORDER, guid=True) == embedded.guid(1)
+    key = Json("id INT", into="key", framing="confluent", schema_id=guid)
+    whole = Json("id INT", into="value", framing="confluent", schema_id=guid, key=key)
+    head = b"\1" + UUID(str(guid)).bytes
+    rows = {"value": [{"id": 1}, None, {"id": 3}], "key": [{"id": 1}, {"id": 2}, None]}
+    kind = pa.struct([("id", pa.int32())])
+    fields = pa.schema([("value", kind), ("key", kind)])
+    found = whole.encode(pa.RecordBatch.from_pydict(rows, fields).slice(1)).to_pylist()
+    of_key, of_value = {"key": KEY, "value": head}, {"key": VALUE, "value": head}
+    assert found == [
+        {"value": None, "key": b'{"id":2}', "headers": [of_key]},
+        {"value": b'{"id":3}', "key": None, "headers": [of_value]},
+    ]
+    with pytest.raises(OptionError, match="schema_id is a GUID, which stands in a header of Kaf"):
+        whole.encode(pa.RecordBatch.from_pydict(rows, fields), column="data")
+    embedded.answer = b'{"id": 1}'
+    with pytest.raises(OptionError, match="the registry has no GUIDs of schemas"):
+        registry.id_of("orders-value", ORDER, guid=True)

@@ -9,7 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tenacity import stop_after_attempt
 
+import fanout.decoding.registry as registry_module
 from fanout.cli.service_options import SchemaOptions
 from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
 from fanout.decoding.options import DecodeOptions
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
     from tests.support.schema_registry import EmbeddedRegistry
 
 DDL = "id BIGINT, name STRING"
+
+
+@pytest.fixture(autouse=True)
+def _asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for no registry that is down for the whole test."""
+    monkeypatch.setattr(registry_module, "stop_before_delay", lambda _: stop_after_attempt(1))
 
 
 @pytest.fixture
@@ -183,4 +191,93 @@ def test_commands_have_each_option() -> None:
     assert [field.name for field in fields(DecodeOptions) if field.name not in names] == [
         "columns",
         "into",
+        "key_into",
     ]
+
+
+def test_keys_have_a_decoder_of_their_own(embedded: EmbeddedRegistry, tmp_path: Path) -> None:
+    typed = {"decode": "json", "schema": DDL, "key_decode": "json", "key_schema": "at DATE"}
+    assert DecodeOptions(**typed).decoder(()) == Json(DDL, key=Json("at DATE", into="key"))
+    named = DecodeOptions(**typed, key_into="of").decoder(())
+    assert named == Json(DDL, key=Json("at DATE", into="of"))
+    embedded.register("orders-value", ORDER)
+    embedded.register("orders-key", '"long"')
+    embedded.register("other", '"string"')
+    registry = SchemaRegistry(embedded.url)
+    options = {"registry": embedded.url, "key_decode": "avro"}
+    newest = DecodeOptions(decode="avro", **options).decoder(["orders"])
+    key = Avro('"long"', registry=registry, into="key")
+    assert newest == Avro(json.dumps(ORDER), registry=registry, key=key)
+    # The registry may be for one of the two alone.
+    mixed = DecodeOptions(decode="json", schema=DDL, **options, key_subject="other").decoder(())
+    assert mixed == Json(DDL, key=Avro('"string"', registry=registry, into="key"))
+    json_keys = {"key_decode": "json", "key_schema": DDL}
+    other = DecodeOptions(decode="avro", registry=embedded.url, **json_keys).decoder(["orders"])
+    assert other == Avro(json.dumps(ORDER), registry=registry, key=Json(DDL, into="key"))
+    file = tmp_path / "orders.desc"
+    file.write_bytes(FILES)
+    proto = {"key_decode": "protobuf", "key_schema": str(file), "key_message": "shop.Item"}
+    found = DecodeOptions(decode="json", schema=DDL, **proto).decoder(())
+    assert found == Json(DDL, key=Protobuf(FILES, "shop.Item", into="key"))
+
+
+def test_keys_are_read_with_the_stored_schema_where_the_registry_does_not_answer(
+    embedded: EmbeddedRegistry,
+) -> None:
+    registry = SchemaRegistry(embedded.url)
+    key = Avro('"long"', registry=registry, into="key")
+    kept = Avro(json.dumps(ORDER), registry=registry, key=key)
+    embedded.status = 503
+    given = DecodeOptions(decode="avro", key_decode="avro", registry=embedded.url)
+    assert given.decoder(["orders"], partial(str, kept.readers)) == kept
+    with pytest.raises(RetryLaterError, match="the schema registry answers 503"):
+        given.decoder(["orders"], partial(str, kept.reader))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"key_decode": "json"}, "key_decode is about decode: give both"),
+        (
+            {"decode": "json", "key_decode": "json", "key_schema": DDL, "columns": ["key"]},
+            ("columns has 'key', where the fields of keys are: name another column in key_into"),
+        ),
+        ({"decode": "json", "key_schema": DDL}, "key_schema is about key_decode: give both"),
+        ({"decode": "json", "key_into": "k"}, "key_into is about key_decode: give both"),
+        ({"decode": "json", "key_decode": "xml"}, "key_decode='xml' must be json, avro, protobuf"),
+        (
+            {"decode": "json", "key_decode": "json"},
+            "key_decode='json' needs key_schema, such as 'id BIGINT, name STRING'",
+        ),
+        (
+            {"decode": "json", "key_decode": "avro", "registry": URL},
+            (
+                "key_subject is missing: it names the newest schema to read with, such as "
+                "'orders-key'; or give key_schema"
+            ),
+        ),
+        (
+            {"decode": "json", "key_decode": "json", "key_schema": DDL, "registry": URL},
+            "registry is for avro and protobuf",
+        ),
+        (
+            {"decode": "json", "key_decode": "json", "key_schema": DDL, "key_subject": "s"},
+            "key_subject is for avro and protobuf",
+        ),
+        (
+            {"decode": "json", "key_decode": "json", "key_schema": "id NUMBER"},
+            "key_schema='id NUMBER' has the unknown type NUMBER: take one of BOOLEAN",
+        ),
+        (
+            {"decode": "json", "key_decode": "json", "key_schema": DDL, "key_into": ""},
+            "key_into='' must be the name of a column",
+        ),
+    ],
+)
+def test_what_is_wrong_with_options_of_keys_names_them(
+    given: dict[str, Any], sentence: str
+) -> None:
+    schema = {} if "decode" not in given else {"schema": DDL}
+    with pytest.raises(OptionError) as caught:
+        DecodeOptions(**given, **schema).decoder(())
+    assert str(caught.value).startswith(sentence)

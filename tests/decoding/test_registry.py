@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pickle  # noqa: TID251 - our own value, as landers get it
+import re
 import ssl
 import threading
 import time
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+import fanout.decoding.registry as registry_module
+from fanout.core.backoff import Backoff
 from fanout.decoding import Avro, SchemaRegistry
 from fanout.errors import BadRowsError, OptionError, RetryLaterError
 from fanout.testing.certificate import LocalCertificate
@@ -117,7 +120,7 @@ def test_a_gateway_that_answers_404_makes_no_record_bad(
     embedded.status, embedded.answer = 404, body
     for ask in (
         lambda: decode(records(*framed(number, written(ORDER, ORDERS)))),
-        lambda: SchemaRegistry(embedded.url).latest("orders-value"),
+        lambda: SchemaRegistry(embedded.url).latest("orders-value", wait=0),
         lambda: SchemaRegistry(embedded.url).id_of("orders-value", ORDER),
     ):
         with pytest.raises(RetryLaterError, match="the schema registry answers 404"):
@@ -156,7 +159,7 @@ def test_certificates_are_read_once_and_again_after_a_failure(
     embedded.answer = b"<html>"
     for _ in range(2):
         with pytest.raises(RetryLaterError):
-            SchemaRegistry(embedded.url).latest("s")
+            SchemaRegistry(embedded.url).latest("s", wait=0)
     assert len(made) == 2
 
 
@@ -291,7 +294,7 @@ def test_a_registry_that_does_not_answer_makes_no_record_bad(
     embedded.status = 500  # what is known goes on
     assert decode(records(*payloads)).num_rows == 10
     with pytest.raises(RetryLaterError):
-        SchemaRegistry(embedded.url).latest("orders-value")
+        SchemaRegistry(embedded.url).latest("orders-value", wait=0)
     embedded.status = 200
     with pytest.raises(OptionError, match="subject='unknown' is not in the registry http"):
         SchemaRegistry(embedded.url).latest("unknown")
@@ -393,7 +396,7 @@ def test_the_certificate_of_the_registry_is_checked() -> None:
             trusting = SchemaRegistry(embedded.url, ca_file=str(certificate.path), token="t")
             assert json.loads(trusting.latest("s")[0]) == ORDER
             with pytest.raises(RetryLaterError, match="does not answer"):
-                SchemaRegistry(embedded.url).latest("s")
+                SchemaRegistry(embedded.url).latest("s", wait=0)
     finally:
         certificate.remove()
 
@@ -467,3 +470,44 @@ def test_what_confluents_own_serializer_writes_is_read(
     assert read(decode, *payloads) == (ORDERS, {})
     with pytest.raises(BadRowsError, match="value: it does not begin with 0 and the id of a sch"):
         decode(records(b"x", *payloads))
+
+
+def test_the_newest_schema_is_asked_for_again_while_a_registry_starts(
+    embedded: EmbeddedRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "_BACKOFF", Backoff(base=0.01, cap=0.01))
+    embedded.register("orders-value", ORDER)
+    embedded.status = 503
+    calls = embedded.calls
+
+    class Starting(list[str]):
+        def append(self, call: str) -> None:
+            super().append(call)
+            if len(self) > 2:
+                embedded.status = 200
+
+    embedded.calls = Starting()
+    registry = SchemaRegistry(embedded.url)
+    assert json.loads(registry.latest("orders-value")[0]) == ORDER
+    assert len(embedded.calls) >= 3
+    waits = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert len(waits) >= 2
+    assert re.fullmatch(r"the schema registry answers 503: it is asked again in 0\.0 s", waits[0])
+    # What does not pass, and what is asked on an event loop, is an error at once.
+    embedded.calls = calls
+    for status in (401, 403, 302):
+        embedded.status = status
+        with pytest.raises(RetryLaterError, match=f"^the schema registry answers {status}$"):
+            registry.latest("orders-value")
+    assert len(embedded.calls) == 3
+    embedded.status = 503
+    with monkeypatch.context() as on_a_loop:
+        on_a_loop.setattr(registry_module, "_on_event_loop", lambda: True)
+        with pytest.raises(RetryLaterError, match=r"^the schema registry answers 503$"):
+            registry.latest("orders-value")
+    assert len(embedded.calls) == 4
+    with pytest.raises(RetryLaterError, match=r"^the schema registry answers 503$"):
+        registry.latest("orders-value", wait=0.05)
+    assert len(embedded.calls) > 5
+    with pytest.raises(OptionError, match="wait=-1 must"):
+        registry.latest("orders-value", wait=-1)

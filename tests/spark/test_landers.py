@@ -387,6 +387,28 @@ def test_landers_fetch_schemas_from_a_registry(
 
 
 @pytest.mark.long
+def test_landers_read_with_the_schema_of_the_start(
+    start: Start, kinesis: KinesisServer, source: KinesisSource
+) -> None:
+    with embedded_registry() as embedded:
+        registry = SchemaRegistry(embedded.url)
+        for name in ("one", "two"):  # of the second schema, the record has a field more
+            fields = [{"name": each, "type": "long"} for each in ("one", name)][
+                : 1 + (name != "one")
+            ]
+            schema = {"type": "record", "name": "Order", "fields": fields}
+            number = embedded.register("orders-value", schema)
+            decode = Avro(registry.latest("orders-value"), registry=registry)
+            recorder = Recorder()
+            query = start(replace(source, decode=decode), recorder, landing=LANDING)
+            row = {"one": 1, "two": 2}
+            kinesis.put_records("orders", [("key", *framed(number, written(schema, [row])))])
+            recorder.wait_for_rows(1)
+            query.stop()
+            assert [[*each.asDict()][3:] for each in recorder.rows] == [["one"]]
+
+
+@pytest.mark.long
 def test_landers_read_typed_records(
     start: Start, kinesis: KinesisServer, source: KinesisSource
 ) -> None:

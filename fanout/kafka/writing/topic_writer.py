@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from fanout.core.checkpoint import Checkpoint, SplitPosition
 from fanout.core.drain import Drained
 from fanout.core.membership import SharedSplits
-from fanout.core.opening import resolve_start
+from fanout.core.opening import resolved_start
 from fanout.core.option_checks import check_text
 from fanout.core.positions import Cursor
 from fanout.core.statistics import Origin
@@ -269,15 +269,14 @@ class TopicWriter:
                 str(each): SplitPosition(each.split, at) for each, at in sorted(positions.items())
             }
             return Checkpoint(self._identity, splits).to_json()
-        first = await resolve_start(source)
-        checkpoint = Checkpoint.from_json(first)
+        checkpoint = await resolved_start(source)
         if checkpoint.source != self._identity:
             raise PositionError(
                 f"the source reads {checkpoint.source}, but the writer writes to {self._identity}: "
                 f"a transaction holds positions of its own cluster only"
             )
         await self.commit(checkpoint)
-        return first
+        return checkpoint.to_json()
 
     def statistics(self) -> WriterStatistics:
         """Return the counters since the writer was opened; any thread may call it."""

@@ -14,17 +14,19 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fanout.core.record_decoder import reader_of, with_stored_reader
 from fanout.core.sentence import Option, Sentence
 from fanout.core.stored_json import StoredFormat
-from fanout.errors import CheckpointError, OptionError
+from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.claims import create_owned
 from fanout.landing.log.entries import MAX_ENTRY_BYTES, ORIGIN
 from fanout.landing.segments.partitions import PartitionField
 from fanout.landing.segments.segments import SEGMENTS, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from fanout.core.source import Source
     from fanout.landing.claims import Ownership
     from fanout.landing.log.entries import EntryLog
     from fanout.landing.storage.storage import LandingStorage, Storage, StoredFiles
@@ -108,8 +110,6 @@ def decode_schema(text: str, form: StoredFormat[Any], what: str) -> pa.Schema:
 
 
 COLUMNS: Final = "columns"
-# A longer schema is not stored: it would not fit into the file.
-_LONGEST_READER: Final = 512 * 1024
 _LOG: Final = logging.getLogger(__name__)
 _OUT: Final = "or land to another location"
 _OR_IGNORE: Final = Sentence.of(", or read with the schema of before by {new_columns='ignore'}")
@@ -169,6 +169,30 @@ def stored_reader(files: StoredFiles) -> str:
     return "" if landed is None else landed.reader
 
 
+def with_reader_of_start(
+    storage: Storage, source: Source
+) -> tuple[Source, Callable[[Ownership], None]]:
+    """Return what a query reads with, and what stores that for the next run. Both block.
+
+    Columns of before that are missing, or have another type, are a CheckpointError.
+    """
+    stored, number = _stored(storage)
+    before = "" if stored is None else stored.reader
+    remedy = f"delete {storage.location}/{COLUMNS} to go on with the columns of this one"
+    try:
+        source = with_stored_reader(source, before, remedy)
+    except PositionError as error:
+        raise CheckpointError(f"{storage.location} cannot be continued: ", error) from error
+    reader = reader_of(getattr(source, "decode", None))
+    columns = LandedColumns(source.schema, reader=reader)
+
+    def keep(ownership: Ownership) -> None:
+        if reader not in {"", before}:
+            keep_columns(storage, ownership, columns, number)
+
+    return source, keep
+
+
 def continued(
     storage: LandingStorage,
     log: EntryLog,
@@ -190,7 +214,6 @@ def continued(
     """
     schema = schema.remove_metadata()
     _check_parquet(schema)
-    reader = reader if len(reader) <= _LONGEST_READER else ""
     stored, number = _stored(storage)
     landed = stored or _inferred(storage, log, schema)
     if landed is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import pyarrow as pa
 
-from fanout.core.user_decode import RecordDecoder
+from fanout.core.record_decoder import RecordDecoder, reader_of
 from fanout.errors import BadRowsError, CheckpointError, FanOutError
 
 if TYPE_CHECKING:
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 
     from fanout.core.source import Source
     from fanout.landing.log.columns import LandedColumns
-
-
-def reader_of(decode: object) -> str:
-    """Return the schemas that a `decode` reads with, as text; empty where it has none."""
-    return decode.readers if isinstance(decode, RecordDecoder) else ""
 
 
 def without_new_columns(source: Source, landed: LandedColumns | None, location: str) -> Source:
@@ -41,7 +36,14 @@ def without_new_columns(source: Source, landed: LandedColumns | None, location: 
                 _check_type(was, field.type, field.name, location)
         try:
             given = replace(given, decode=decode.reading_all(landed.reader))
-        except (FanOutError, pa.ArrowException, OSError, TypeError, ValueError) as error:
+        except (
+            FanOutError,
+            pa.ArrowException,
+            OSError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise CheckpointError(
                 f"{location} cannot be continued: the schema that it stores, to read with, is "
                 f"damaged; continue it with new_columns='add', or land to another location"

@@ -6,11 +6,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from fanout.core.membership import refuse_group
-from fanout.core.opening import ResumePoint, resolve_start
+from fanout.core.opening import ResumePoint, resolved_start
 from fanout.core.option_checks import at_least_one, check_path
 from fanout.core.user_functions import check_function, check_on_resubscribe
 from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.claims import claim
+from fanout.landing.log.columns import with_reader_of_start
 from fanout.landing.log.ledger import BatchLedger
 from fanout.landing.log.reading import BatchLimits, LandingPlace
 from fanout.landing.log.set_aside import SetAsideLog
@@ -133,7 +134,6 @@ def foreach_batch(
     _check_min_records(min_records, max_records, max_wait)
     check_path("checkpoint_location", checkpoint_location)
     require_classic(spark)
-    check_spark_reads(source.schema, case_sensitive=is_case_sensitive(spark))
     heed_signals(spark)
     limits = BatchLimits(max_records, max_bytes, max_wait, min_records)
     clock = _clock(spark, checkpoint_location, processing_time, query_name)
@@ -144,6 +144,8 @@ def foreach_batch(
         storage.sweep()
         sweep_offsets(spark, checkpoint_location)
         ledger = BatchLedger(storage, ownership)
+        source, keep_reader = with_reader_of_start(storage, source)
+        check_spark_reads(source.schema, case_sensitive=is_case_sensitive(spark))
         segments = SegmentLog(
             storage.scratch(),
             ownership.run,
@@ -170,6 +172,7 @@ def foreach_batch(
         try:
             first = ledger.newest is None and ledger.pending.positions is None
             resume = ResumePoint(_positions(ledger, loop, source), first)
+            keep_reader(ownership)
             stream: QueryStream | LandersStream
             if landing is None:
                 stream = QueryStream(
@@ -240,7 +243,7 @@ def _recover(
 def _positions(ledger: BatchLedger, loop: LoopThread, source: Source) -> Checkpoint:
     """Return the positions to continue after; in the first run, resolve the start and store it."""
     stored = ledger.pending.positions or ledger.positions()
-    return stored or ledger.write_origin(loop.call(resolve_start(source)))
+    return stored or ledger.write_origin(loop.call(resolved_start(source)).to_json())
 
 
 def _clock(

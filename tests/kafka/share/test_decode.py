@@ -20,7 +20,8 @@ from fanout.core.lending.acquired import AcquiredRecords, ExpiredRecords
 from fanout.core.lending.decode import decode
 from fanout.core.lending.dedup import Dedup
 from fanout.core.lending.delivery import MemberDelivery
-from fanout.core.user_decode import RecordDecoder, TooManyRowsError, UserDecode
+from fanout.core.record_decoder import RecordDecoder
+from fanout.core.user_decode import TooManyRowsError, UserDecode
 from fanout.decoding import Json
 from fanout.errors import DecodeFailedError
 from fanout.kafka.reading.columns import PLACES
