@@ -32,6 +32,7 @@ from fanout.landers.process import START, CannotBegin, LogLine, Order
 from fanout.landers.reading import open_for_landers
 from fanout.landers.task import LanderTask
 from fanout.landing.lander import check_not_lent
+from fanout.landing.segments.bad_records import keeping_bad_records
 from fanout.landing.storage.local_storage import LocalFiles
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ async def read_by_processes(
 
     Cancellation: the processes have ended before the block is left.
     """
+    if place.bad is not None:
+        source = keeping_bad_records(source)
     secret = secrets.token_bytes(SECRET_BYTES)
     opening = open_for_landers(
         source,

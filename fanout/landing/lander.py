@@ -34,7 +34,7 @@ from fanout.landing.retention import (
     sweep_files_of_landers,
     sweep_orphans,
 )
-from fanout.landing.segments.bad_records import BadRecordFiles
+from fanout.landing.segments.bad_records import BadRecordFiles, sweep_staged
 from fanout.landing.segments.partitions import publish_segment
 from fanout.landing.segments.segment_filler import NoRecords
 from fanout.landing.segments.segments import Filled, LandedBatch
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.projections.table_projection import Projection, TableOption
     from fanout.landing.segments.partitions import PartitionField
-    from fanout.landing.storage.storage import Storage
+    from fanout.landing.storage.storage import LandingStorage, Storage
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Landing:
         self,
         stream: LandedStream,
         filler: LandedSegments,
-        storage: Storage,
+        storage: LandingStorage,
         log: EntryLog,
         *,
         retention: Retention,
@@ -219,6 +219,8 @@ class Landing:
         number, bad = self._log.next_number, ""
         if isinstance(taken, LandedBatch):
             files, watermark = taken.segments, taken.watermark
+            if self._bad is not None:
+                bad = self._bad.gather(self._storage, taken.bad, number)
         else:
             segment, watermark = taken.segment, taken.segment.watermark
             if self._bad is not None:
@@ -230,6 +232,10 @@ class Landing:
         except CheckpointError:
             self._discard_unnamed(entry)
             raise
+        if isinstance(taken, LandedBatch):
+            for name in taken.bad:
+                with suppress(CheckpointError):  # the next run deletes it
+                    self._storage.delete(name)
         self._after(entry)
         return entry
 
@@ -324,6 +330,7 @@ async def open_landing(
             )
             resources.push_async_callback(lambda: in_thread(bad.close))
             await in_thread(lambda: bad.sweep(log.bad_file))
+        await in_thread(lambda: sweep_staged(storage, ownership.run))
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)

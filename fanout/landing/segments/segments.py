@@ -246,9 +246,10 @@ class Filled:
 class LandedBatch:
     """Records for one batch or entry, in segments that landers have published."""
 
-    segments: tuple[SegmentFile, ...]  # at least one
+    segments: tuple[SegmentFile, ...]
     positions: Checkpoint  # of every split after them
     watermark: int | None  # of the stream after them; see `FanOut.watermark`
+    bad: tuple[str, ...] = ()  # files of their bad records; see `bad_records.StagedFile`
 
 
 @final
