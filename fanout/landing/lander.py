@@ -16,11 +16,11 @@ from fanout.core.error_text import text_of
 from fanout.core.opening import ResumePoint, resolve_start
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.claims import ThisProcess, claim
+from fanout.landing.log.bad_places import BadRecordPlaces
 from fanout.landing.log.columns import (
     continued,
     give_identity,
     keep_columns,
-    read_identity,
     stored_columns,
 )
 from fanout.landing.log.entries import BatchEntry, EntryLog
@@ -34,7 +34,6 @@ from fanout.landing.retention import (
     sweep_files_of_landers,
     sweep_orphans,
 )
-from fanout.landing.segments.bad_records import BadRecordFiles, sweep_staged
 from fanout.landing.segments.partitions import publish_segment
 from fanout.landing.segments.segment_filler import NoRecords
 from fanout.landing.segments.segments import Filled, LandedBatch
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from fanout.landing.claims import Ownership
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.projections.table_projection import Projection, TableOption
+    from fanout.landing.segments.bad_records import BadRecordFiles
     from fanout.landing.segments.partitions import PartitionField
     from fanout.landing.storage.storage import LandingStorage, Storage
 
@@ -321,16 +321,10 @@ async def open_landing(
             positions = await in_thread(lambda: log.write_origin(origin))
         await in_thread(lambda: _fence(storage, log, positions))
         await in_thread(lambda: give_identity(storage, columns.schema))
-        bad = None
-        if bad_records is not None:
-            bad = await in_thread(
-                lambda: BadRecordFiles(
-                    bad_records, storage_options, read_identity(storage).id, ownership.run
-                )
-            )
+        places = BadRecordPlaces(storage, ownership, log, storage_options)
+        bad = await in_thread(lambda: places.open(bad_records))
+        if bad is not None:
             resources.push_async_callback(lambda: in_thread(bad.close))
-            await in_thread(lambda: bad.sweep(log.bad_file))
-        await in_thread(lambda: sweep_staged(storage, ownership.run))
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)

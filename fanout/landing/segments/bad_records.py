@@ -17,9 +17,9 @@ from fanout.core.option_checks import check_text
 from fanout.core.sentence import Option, Sentence
 from fanout.core.user_decode import KEPT
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.segments.segments import SEGMENTS, Count, publish_errors, run_of
+from fanout.landing.segments.segments import SEGMENTS, Count, publish_errors
 from fanout.landing.storage.object_location import is_object_location
-from fanout.landing.storage.opening import directories_of, open_storage
+from fanout.landing.storage.opening import absolute_location, directories_of, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,17 +86,6 @@ def stage_bad_records(storage: Storage, segment: OpenSegment) -> StagedFile | No
     return staged
 
 
-def sweep_staged(storage: Storage, run: int) -> None:
-    """Delete what landers of runs before this one have staged; it blocks.
-
-    Call it when this run has written an entry: what an earlier one has named is copied then.
-    """
-    for file in storage.list(STAGED):
-        of_run = run_of(file.name)
-        if of_run is not None and of_run < run:
-            storage.delete(f"{STAGED}/{file.name}")
-
-
 @final
 class BadRecordFiles:
     """The files of bad records of one landing; below their location it has a directory. It blocks.
@@ -114,6 +103,11 @@ class BadRecordFiles:
         self._run = run
         self._scratch = self._storage.scratch() / f"bad-{identity}.parquet"
         self._scratch.unlink(missing_ok=True)
+
+    @property
+    def location(self) -> str:
+        """Where they are, for a later run."""
+        return absolute_location(self._storage)
 
     def sweep(self, named_by: Callable[[int], str | None]) -> None:
         """Delete the files of earlier runs that no entry names.

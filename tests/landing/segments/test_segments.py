@@ -71,7 +71,11 @@ def test_files_that_are_kept_have_an_index_of_their_pages(
 ) -> None:
     """By its limits a reader leaves pages out; payloads have none."""
     segment = OpenSegment(
-        tmp_path / "a.parquet", SCHEMA, max_records=10**6, max_bytes=1 << 30, compression=compression
+        tmp_path / "a.parquet",
+        SCHEMA,
+        max_records=10**6,
+        max_bytes=1 << 30,
+        compression=compression,
     )
     segment.add(records(0, 60_000))
     segment.write_row_group()
@@ -81,8 +85,8 @@ def test_files_that_are_kept_have_an_index_of_their_pages(
              for each in range(2)]  # fmt: skip
     kept = compression is not None
     assert found == [(kept, kept), (kept, False)]
-    rows = duckdb.sql(f"SELECT count(*) FROM '{path}' WHERE sequence BETWEEN 30000 AND 30009")
-    assert rows.fetchall() == [(10,)]
+    rows = duckdb.read_parquet(str(path)).filter("sequence BETWEEN 30000 AND 30009")
+    assert len(rows.fetchall()) == 10
     filtered = pq.read_table(path, filters=pc.field("sequence") == 59_999)
     assert filtered.column("sequence").to_pylist() == [59_999]
 
