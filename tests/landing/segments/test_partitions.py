@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,9 @@ from fanout.errors import CheckpointError, OptionError
 from fanout.landers.land import land
 from fanout.landing.segments import partitions
 from fanout.landing.segments.partitions import escaped, partition_values, unescaped
+from fanout.landing.storage.local_storage import LocalStorage
 from tests.support.manual_source import SCHEMA
+from tests.support.patience import PATIENCE
 from tests.support.shaped_source import ShapedSource
 
 if TYPE_CHECKING:
@@ -190,6 +194,42 @@ async def test_too_many_partitions_end_the_run(
     # Smaller files have fewer.
     entry = await landed(tmp_path / "b", pa.int8(), [1, 2, 3, 4], partition_by="x", max_records=2)
     assert len(entry.files) == 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_files_are_published_at_the_same_time_and_not_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """Whichever is refused, none is under way when the error is raised."""
+    publish, lock, begun, most = LocalStorage.publish, threading.Lock(), list[str](), 0
+    met = threading.Barrier(8)
+
+    def observed(storage: LocalStorage, path: Path, name: str) -> None:
+        nonlocal most
+        with lock:
+            begun.append(name)
+            most = max(most, len(begun))
+            number = next(numbers)
+        if number < 16:
+            met.wait(PATIENCE)
+        if fails and number == 17:
+            raise CheckpointError("refused")
+        publish(storage, path, name)
+        with lock:
+            begun.remove(name)
+
+    numbers = itertools.count()
+    monkeypatch.setattr(LocalStorage, "publish", observed)
+    values = [f"v{number:02}" for number in range(30)]
+    if fails:
+        with pytest.raises(CheckpointError, match="refused"):
+            await landed(tmp_path, pa.string(), values, partition_by="x", max_wait=0.5)
+        assert len(begun) == 1
+    else:
+        entry = await landed(tmp_path, pa.string(), values, partition_by="x", max_wait=0.5)
+        assert len(entry.files) == 30
+        assert entry.files == tuple(sorted(entry.files))
+    assert most == 8
 
 
 async def test_a_date_that_has_no_name_ends_the_run(tmp_path: Path) -> None:
