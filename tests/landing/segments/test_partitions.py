@@ -301,6 +301,23 @@ async def test_a_landing_goes_on_with_its_directories(
         await run(**options)
 
 
+async def test_a_new_column_that_is_named_like_a_day_of_before(tmp_path: Path) -> None:
+    async def run(schema: pa.Schema) -> None:
+        source = ShapedSource(schema, at=AT, x="", **{"day(at)": "y"})
+        async with land(source, str(tmp_path), partition_by="day(at)"):
+            pass
+
+    await run(columns())
+    wider = columns(("day(at)", pa.string()))
+    with pytest.raises(OptionError) as caught:
+        await run(wider)
+    assert str(caught.value) == (
+        f"partition_by='day(at)' is a new column by now, and {tmp_path} has files in directories "
+        f"by the day of at: let decode give that column another name, or leave it out with "
+        f"new_columns='ignore'"
+    )
+
+
 async def test_directories_after_none_and_after_dates(tmp_path: Path) -> None:
     async def run(name: str, **given: Any) -> None:
         source = ShapedSource(columns(), at=AT, x="y")
