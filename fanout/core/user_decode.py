@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
     OnBadRecord: TypeAlias = Literal["fail", "gap"] | Callable[[BadRecords], Awaitable[None]]
 
 
-KEPT: Final[Any] = object()
+class _Keeping(Enum):
+    """An enum, which stays what it is in another process."""
+
+    KEPT = "kept"
+
+
+KEPT: Final[Any] = _Keeping.KEPT
 """For `on_bad_record`: bad records stay among the others, in the column `BAD_RECORD`."""
 
 BAD_RECORD: Final = "_fanout_bad_record"

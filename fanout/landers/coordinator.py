@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from fanout.landers.assignment import Assignment
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, Piece, Resubscription
-    from fanout.landing.segments.segments import SegmentFile
 
 log = logging.getLogger(__name__)
 
@@ -281,9 +280,10 @@ class Coordinator:
                 session.tell(Credit(1))
         watermarks = self._progress.watermarks
         return LandedBatch(
-            tuple(file for _, files in taken for file in files),
+            tuple(file for _, message in taken for file in message.files),
             self._progress.delivered(),
             None if watermarks is None else watermarks.stream,
+            tuple(message.bad.name for _, message in taken if message.bad is not None),
         )
 
     # Assignment.
@@ -446,31 +446,31 @@ class Coordinator:
                 raise MessageError(f"{session} has landed {piece.split}, which is not its split")
             if to_wire(self._progress[piece.split].delivered) != piece.after:
                 raise MessageError(f"{session} has landed {piece.split} from another position")
-        rows = sum(file.rows for file in message.files)
-        if sum(piece.records for piece in message.pieces) != rows:
-            raise MessageError(f"{session} has not said which splits its {rows} records are of")
+        if sum(piece.records for piece in message.pieces) != message.rows:
+            raise MessageError(
+                f"{session} has not said which splits its {message.rows} records are of"
+            )
         session.seq += 1
         self._failures.pop(session.lander, None)
-        if message.files:
-            self._keep(session, message.files)
+        if message.last_file:
+            self._keep(session, message)
         for piece in message.pieces:
             self._advance(session, piece)
         if any(piece.ended for piece in message.pieces):
             self._assign()
         self._changed.set()
 
-    def _keep(self, session: LanderSession, files: tuple[SegmentFile, ...]) -> None:
+    def _keep(self, session: LanderSession, message: Landed) -> None:
         """Keep the files of a segment for the next batch."""
         if not self._landed:
             self._landed_since = self._time()
-        rows = sum(file.rows for file in files)
-        self._landed.append((session, files))
+        self._landed.append((session, message))
         session.segments += 1
-        session.held = max(0, session.held - rows)
+        session.held = max(0, session.held - message.rows)
         if self._minimum is not None:
             self._minimum.answered(session)
-        session.last_segment = files[-1].name
-        self._progress.count(rows, sum(file.size for file in files))
+        session.last_segment = message.last_file
+        self._progress.count(message.rows, sum(file.size for file in message.files))
 
     def _advance(self, session: LanderSession, piece: Piece) -> None:
         if piece.ended:

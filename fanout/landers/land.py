@@ -132,11 +132,6 @@ async def land(
     if bad_records is not None:
         await in_thread(partial(check_bad_records, bad_records, location))
         keeping_bad_records(source)  # it may refuse
-        if processes > 1:
-            raise OptionError(
-                Option("bad_records"),
-                " must be left out where several processes read, which cannot keep them",
-            )
     limits = BatchLimits(max_records, max_bytes, max_wait)
     options = ReadingOptions(limits, compression, available_now, on_resubscribe)
     if processes == 1:

@@ -42,6 +42,7 @@ from fanout.landers.messages import (
     encode,
     from_coordinator,
 )
+from fanout.landing.segments.bad_records import stage_bad_records
 from fanout.landing.segments.partitions import publish_segment
 from fanout.landing.segments.segment_filler import NoRecords, SegmentFiller
 from fanout.landing.segments.segments import Filled
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from fanout.core.statistics import SplitStatistics
     from fanout.landers.channel import Channel
     from fanout.landers.messages import FromCoordinator, FromLander
+    from fanout.landing.segments.bad_records import StagedFile
     from fanout.landing.segments.partitions import PartitionField
     from fanout.landing.segments.segments import (
         OpenSegment,
@@ -222,9 +224,9 @@ class Lander:
                     case Filled(segment, positions):
                         # Before the filler drains more.
                         moved = self._moved_with(segment.parts, positions)
-                        files = await in_thread(partial(self._publish, segment))
+                        files, bad = await in_thread(partial(self._publish, segment))
                         self._credit -= 1
-                        await self._tell(files, moved)
+                        await self._tell(files, moved, bad)
                     case NoRecords():
                         await self._tell_without_records()
                     case _:
@@ -237,8 +239,9 @@ class Lander:
             with suppress(ChannelClosedError):
                 await self._send(Failed(ErrorWire.with_cause(error)))
 
-    def _publish(self, segment: OpenSegment) -> tuple[SegmentFile, ...]:
-        return publish_segment(self._storage, segment, self._partitions)
+    def _publish(self, segment: OpenSegment) -> tuple[tuple[SegmentFile, ...], StagedFile | None]:
+        bad = stage_bad_records(self._storage, segment)
+        return publish_segment(self._storage, segment, self._partitions), bad
 
     async def _until_credited(self) -> None:
         """Wait for credit, and tell meanwhile of splits of which no records wait for it."""
@@ -321,10 +324,15 @@ class Lander:
         if moved and self._is_due(moved):
             await self._tell((), moved)
 
-    async def _tell(self, files: tuple[SegmentFile, ...], moved: tuple[Piece, ...]) -> None:
+    async def _tell(
+        self,
+        files: tuple[SegmentFile, ...],
+        moved: tuple[Piece, ...],
+        bad: StagedFile | None = None,
+    ) -> None:
         if any(piece.ended for piece in moved):
             await self._send_report()  # the coordinator hears no more of them
-        await self._send(Landed(self._seq, files, moved))
+        await self._send(Landed(self._seq, files, moved, bad))
         self._seq += 1
         self._landed_at = asyncio.get_running_loop().time()
         for piece in moved:

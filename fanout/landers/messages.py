@@ -12,6 +12,7 @@ from fanout.core.remote_error import ErrorWire  # noqa: TC001 - msgspec reads it
 from fanout.core.statistics import SplitState  # noqa: TC001 - msgspec reads it
 from fanout.core.stored_json import MALFORMED_JSON
 from fanout.errors import FanOutError, SplitFailedError
+from fanout.landing.segments.bad_records import StagedFile  # noqa: TC001 - msgspec reads it
 from fanout.landing.segments.segments import SegmentFile  # noqa: TC001 - msgspec reads it
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -55,6 +56,19 @@ class Landed(msgspec.Struct, frozen=True, tag="landed", forbid_unknown_fields=Tr
     # The records; one file where the landing has one directory, and none where there are none.
     files: tuple[SegmentFile, ...]
     pieces: tuple[Piece, ...]  # the splits that have moved on
+    bad: StagedFile | None = None  # the bad records among them
+
+    @property
+    def rows(self) -> int:
+        """The number of the records."""
+        return sum(file.rows for file in self.files) + (0 if self.bad is None else self.bad.rows)
+
+    @property
+    def last_file(self) -> str:
+        """The name of a file of the records; empty where there are none."""
+        if self.files:
+            return self.files[-1].name
+        return "" if self.bad is None else self.bad.name
 
 
 class Released(msgspec.Struct, frozen=True, tag="released", forbid_unknown_fields=True):

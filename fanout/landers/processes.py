@@ -13,7 +13,6 @@ import signal
 import sys
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
@@ -32,7 +31,8 @@ from fanout.landers.process import START, CannotBegin, LogLine, Order
 from fanout.landers.reading import open_for_landers
 from fanout.landers.task import LanderTask
 from fanout.landing.lander import check_not_lent
-from fanout.landing.storage.local_storage import LocalFiles
+from fanout.landing.segments.bad_records import keeping_bad_records
+from fanout.landing.storage.opening import absolute_location
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from fanout.landing.log.reading import LandingPlace, Reading, ReadingOptions
     from fanout.landing.segments.segment_filler import NoRecords, Stopped
     from fanout.landing.segments.segments import LandedBatch
-    from fanout.landing.storage.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +79,8 @@ async def read_by_processes(
 
     Cancellation: the processes have ended before the block is left.
     """
+    if place.bad is not None:
+        source = keeping_bad_records(source)
     secret = secrets.token_bytes(SECRET_BYTES)
     opening = open_for_landers(
         source,
@@ -97,7 +98,7 @@ async def read_by_processes(
             return _pickled(
                 LanderTask(
                     source=source,
-                    location=_location(place.storage),
+                    location=absolute_location(place.storage),
                     storage_options=storage_options,
                     run=place.run,
                     limits=options.limits,
@@ -280,10 +281,3 @@ def _encoded(order: Order) -> bytes:
     """Return what a process reads first: where its modules are, and what it does."""
     path = json.dumps([str(one) for one in sys.path]).encode()
     return b"%b\n%b\n" % (path, msgspec.json.encode(order))
-
-
-def _location(storage: Storage) -> str:
-    """Return the location of a storage for another process."""
-    if isinstance(storage, LocalFiles):
-        return str(Path(os.path.abspath(storage.root)))  # noqa: PTH100 - it keeps links
-    return storage.location

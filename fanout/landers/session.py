@@ -11,6 +11,7 @@ from fanout.core.lifecycle_log import LanderName
 from fanout.core.statistics import LanderStatistics
 from fanout.landers.channel import ChannelClosedError
 from fanout.landers.messages import Beat, MessageError, encode, from_lander
+from fanout.landing.segments.bad_records import STAGED
 from fanout.landing.segments.segments import SEGMENTS, session_of
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 
     from fanout.errors import FanOutError
     from fanout.landers.channel import Channel
-    from fanout.landers.messages import FromCoordinator, Hello
-    from fanout.landing.segments.segments import SegmentFile
+    from fanout.landers.messages import FromCoordinator, Hello, Landed
     from fanout.landing.storage.storage import Storage
 
 SILENCE: Final = 7.0
@@ -31,8 +31,8 @@ TakeIn: TypeAlias = "Callable[[LanderSession, object], None]"
 """Takes a message of a session in; MessageError ends the session."""
 
 
-TakenIn: TypeAlias = "tuple[LanderSession, tuple[SegmentFile, ...]]"
-"""The files of a segment, and the session that has landed it."""
+TakenIn: TypeAlias = "tuple[LanderSession, Landed]"
+"""A segment that is durable, and the session that has landed it."""
 
 
 @final
@@ -149,7 +149,7 @@ class OrphanSweeper:
         last = dict(self._last)  # this is another thread
         if not last:
             return
-        for name in storage.walk(SEGMENTS):
+        for name in (*storage.walk(SEGMENTS), *storage.walk(STAGED)):
             file = _file(name)
             place = session_of(file)
             if place is None or place[0] != run or place[1] not in last:
@@ -210,4 +210,4 @@ class BatchMinimum:
         self._asked.clear()
 
     def _enough(self, landed: Iterable[TakenIn]) -> bool:
-        return sum(file.rows for _, files in landed for file in files) >= self._records
+        return sum(message.rows for _, message in landed) >= self._records

@@ -17,11 +17,11 @@ from fanout.core.opening import ResumePoint, resolved_start
 from fanout.core.record_decoder import reader_of
 from fanout.errors import CheckpointError, OptionError, PositionError, StreamStateError
 from fanout.landing.claims import ThisProcess, claim
+from fanout.landing.log.bad_places import BadRecordPlaces
 from fanout.landing.log.columns import (
     continued,
     give_identity,
     keep_columns,
-    read_identity,
     stored_columns,
 )
 from fanout.landing.log.entries import BatchEntry, EntryLog
@@ -35,7 +35,6 @@ from fanout.landing.retention import (
     sweep_files_of_landers,
     sweep_orphans,
 )
-from fanout.landing.segments.bad_records import BadRecordFiles
 from fanout.landing.segments.partitions import publish_segment
 from fanout.landing.segments.segment_filler import NoRecords
 from fanout.landing.segments.segments import Filled, LandedBatch
@@ -54,8 +53,9 @@ if TYPE_CHECKING:
     from fanout.landing.claims import Ownership
     from fanout.landing.log.reading import LandedSegments, LandedStream, Reading
     from fanout.landing.projections.table_projection import Projection, TableOption
+    from fanout.landing.segments.bad_records import BadRecordFiles
     from fanout.landing.segments.partitions import PartitionField
-    from fanout.landing.storage.storage import Storage
+    from fanout.landing.storage.storage import LandingStorage, Storage
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Landing:
         self,
         stream: LandedStream,
         filler: LandedSegments,
-        storage: Storage,
+        storage: LandingStorage,
         log: EntryLog,
         *,
         retention: Retention,
@@ -220,6 +220,8 @@ class Landing:
         number, bad = self._log.next_number, ""
         if isinstance(taken, LandedBatch):
             files, watermark = taken.segments, taken.watermark
+            if self._bad is not None:
+                bad = self._bad.gather(self._storage, taken.bad, number)
         else:
             segment, watermark = taken.segment, taken.segment.watermark
             if self._bad is not None:
@@ -231,6 +233,10 @@ class Landing:
         except CheckpointError:
             self._discard_unnamed(entry)
             raise
+        if isinstance(taken, LandedBatch):
+            for name in taken.bad:
+                with suppress(CheckpointError):  # the next run deletes it
+                    self._storage.delete(name)
         self._after(entry)
         return entry
 
@@ -316,15 +322,10 @@ async def open_landing(
             positions = await in_thread(lambda: log.write_origin(origin.to_json()))
         await in_thread(lambda: _fence(storage, log, positions))
         await in_thread(lambda: give_identity(storage, columns.schema))
-        bad = None
-        if bad_records is not None:
-            bad = await in_thread(
-                lambda: BadRecordFiles(
-                    bad_records, storage_options, read_identity(storage).id, ownership.run
-                )
-            )
+        places = BadRecordPlaces(storage, ownership, log, storage_options)
+        bad = await in_thread(lambda: places.open(bad_records))
+        if bad is not None:
             resources.push_async_callback(lambda: in_thread(bad.close))
-            await in_thread(lambda: bad.sweep(log.bad_file))
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))
         opening_log = partial(SparkLog.open, storage, ownership, log, wanted=spark_log)
         spark_files = await in_thread(opening_log)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import pyarrow as pa
@@ -26,19 +27,23 @@ class Armed:
     Args:
         kill: The moment.
         mark: A file that is made by the process that is killed: no other one is.
+        decode: What decodes the records; None leaves them as they are.
     """
 
     kill: Kill
     mark: Path
+    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
 
     def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        return records
+        return records if self.decode is None else self.decode(records)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return arm, (self.kill, self.mark)
+        return arm, (self.kill, self.mark, self.decode)
 
 
-def arm(kill: Kill, mark: Path) -> Armed:
+def arm(
+    kill: Kill, mark: Path, decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+) -> Armed:
     """Wrap the method in this process."""
     module, _, path = kill.where.partition(":")
     class_name, _, name = path.partition(".")
@@ -74,4 +79,4 @@ def arm(kill: Kill, mark: Path) -> Armed:
         return answer
 
     setattr(owner, name, coroutine if inspect.iscoroutinefunction(method) else sync)
-    return Armed(kill, mark)
+    return Armed(kill, mark, decode)

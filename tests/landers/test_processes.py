@@ -26,7 +26,7 @@ import pyiceberg.catalog
 import pytest
 
 import fanout
-from fanout.decoding import Avro, SchemaRegistry
+from fanout.decoding import Avro, Json, SchemaRegistry
 from fanout.errors import OptionError, SetupError
 from fanout.kinesis import KinesisSource
 from fanout.landers.land import land
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     from fanout.landing.lander import Landing
     from fanout.landing.log.followed import LandedEntry
+    from fanout.landing.storage.storage import StoredFiles
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -79,12 +80,20 @@ class Job:
         self.name = f"orders-{uuid.uuid4().hex}"
         self.location = location
         self.options = options
+        self.bad: str | None = None  # where bad records go
         self.records = 0
         server.create_stream(self.name, 4)
 
     def put(self, count: int) -> None:
-        numbers = range(self.records, self.records + count)
-        self.server.put_records(self.name, ((str(each), b"%d" % each) for each in numbers))
+        """Put numbers; where bad records are kept, as JSON, and multiples of five are bad."""
+        json = b"%d" if self.bad is None else b'{"id": %d}'
+        self.server.put_records(
+            self.name,
+            (
+                (str(each), (json if each % 5 else b"%d") % each)
+                for each in range(self.records, self.records + count)
+            ),
+        )
         self.records += count
 
     def source(self, **options: Any) -> KinesisSource:
@@ -99,7 +108,11 @@ class Job:
     def land(
         self, source: KinesisSource | None = None, **options: Any
     ) -> AbstractAsyncContextManager[Landing]:
-        chosen: dict[str, Any] = {"processes": 2, "storage_options": self.options}
+        chosen: dict[str, Any] = {
+            "processes": 2,
+            "storage_options": self.options,
+            "bad_records": self.bad,
+        }
         return land(source or self.source(), self.location, **chosen | options)
 
     async def land_all(
@@ -112,7 +125,12 @@ class Job:
     def command(self) -> list[str]:
         """Return the arguments that land what is there, and the store's options."""
         options = {} if self.options is None else self.options
-        given = ["--available-now", "--max-records", "15", "--processes", "2"]
+        given = ["--available-now", "--processes", "2"]
+        if self.bad is None:
+            given += ["--max-records", "15"]
+        else:
+            given += ["--decode", "json", "--schema", "id INT NOT NULL", "--bad-records", self.bad]
+            given += ["--column", "partitionKey", "--max-records", "5"]
         for name in {"endpoint", "region"} & {*options}:
             given += ["--storage-option", f"{name}={options[name]}"]
         return ["land", f"kinesis://{self.name}", self.location, *given]
@@ -131,12 +149,37 @@ class Job:
             named = [file.name for entry in entries for file in entry.segments]
             found: Counter[int] = Counter()
             for name in named:
-                data = storage.read(name, limit=1 << 24)
-                assert data is not None, name
-                found.update(map(int, pq.read_table(pa.BufferReader(data))["data"].to_pylist()))
-            assert found == Counter(range(self.records))
+                table = read(storage, name)
+                found.update(numbers(table["data" if self.bad is None else "partitionKey"]))
             if swept:
                 assert sorted(named) == sorted(storage.walk("segments"))
+                assert [file.name for file in storage.list("bad")] == []
+            if self.bad is not None:
+                assert {number % 5 for number in found} <= {1, 2, 3, 4}
+                found += self._bad_found([entry.bad for entry in entries if entry.bad], swept=swept)
+            assert found == Counter(range(self.records))
+
+    def _bad_found(self, named: list[str], *, swept: bool) -> Counter[int]:
+        """Return the bad records of the files that entries name."""
+        assert self.bad is not None
+        with closing(open_storage(self.bad, self.options)) as storage:
+            if swept and named:
+                assert sorted(named) == sorted(storage.walk(named[0].partition("/")[0]))
+            tables = [read(storage, name) for name in named]
+            return Counter(number for each in tables for number in numbers(each["partitionKey"]))
+
+
+def read(storage: StoredFiles, name: str) -> pa.Table:
+    data = storage.read(name, limit=1 << 24)
+    assert data is not None, name
+    return pq.read_table(pa.BufferReader(data))
+
+
+def numbers(column: pa.ChunkedArray) -> list[int]:
+    return [int(one) for one in column.to_pylist()]
+
+
+NUMBERED = Json("id INT NOT NULL", columns=["partitionKey"])
 
 
 @pytest.fixture
@@ -149,6 +192,16 @@ def job(
     for name, value in kinesis.environment.items():
         monkeypatch.setenv(name, value)
     return Job(kinesis, str(tmp_path / "landing"))
+
+
+@pytest.fixture(params=["disk", "s3"])
+def storage(request: pytest.FixtureRequest, job: Job) -> str:
+    """Return the class of the job's storage, on a disk and on S3."""
+    if request.param == "disk":
+        return DISK
+    job.location = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    job.options = s3_options(request.getfixturevalue("moto"))
+    return S3
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -214,6 +267,15 @@ async def test_a_killed_process_is_replaced_and_its_records_come_again(
     await job.check()
 
 
+async def test_bad_records_are_in_files_once(job: Job, tmp_path: Path) -> None:
+    """Also those of files that have no others."""
+    job.bad = str(tmp_path / "bad")
+    for count in (40, 3):
+        job.put(count)
+        await job.land_all(job.source(decode=NUMBERED), max_records=2)
+        await job.check()
+
+
 Moment: TypeAlias = tuple[str, Literal["before", "after"], int]
 MOMENTS: list[Moment] = [
     ("{storage}.publish", "before", 1),
@@ -227,17 +289,13 @@ MOMENTS: list[Moment] = [
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("place", ["disk", "s3"])
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_kills_of_a_process_at_each_step_lose_and_repeat_nothing(
-    request: pytest.FixtureRequest, job: Job, tmp_path: Path, place: str, moment: Moment
+    job: Job, tmp_path: Path, storage: str, moment: Moment
 ) -> None:
     where, when, call = moment
-    if place == "s3":
-        job.location = f"s3://{BUCKET}/{uuid.uuid4().hex}"
-        job.options = s3_options(request.getfixturevalue("moto"))
     mark = tmp_path / "killed"
-    kill = Kill(where.format(storage=DISK if place == "disk" else S3), when, call)
+    kill = Kill(where.format(storage=storage), when, call)
     job.put(200)
     await job.land_all(job.source(decode=Armed(kill, mark)), max_records=15)
     assert mark.exists(), "no process was killed"
@@ -247,21 +305,43 @@ async def test_kills_of_a_process_at_each_step_lose_and_repeat_nothing(
     await job.check()
 
 
+BAD_MOMENTS: list[Moment] = [
+    ("{storage}.publish", when, call) for call in range(1, 5) for when in ("before", "after")
+]
+BAD_MOMENTS += [
+    ("fanout.landers.lander:Lander._tell", "before", 1),
+    ("fanout.landers.lander:Lander._tell", "after", 1),
+]
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("moment", BAD_MOMENTS)
+async def test_kills_of_a_process_lose_and_repeat_no_bad_record(
+    job: Job, tmp_path: Path, storage: str, moment: Moment
+) -> None:
+    where, when, call = moment
+    job.bad = str(tmp_path / "bad") if storage == DISK else f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    mark = tmp_path / "killed"
+    armed = Armed(Kill(where.format(storage=storage), when, call), mark, NUMBERED)
+    job.put(200)
+    await job.land_all(job.source(decode=armed), max_records=15)
+    assert mark.exists(), "no process was killed"
+    await job.check(swept=False)
+    job.put(10)
+    await job.land_all(job.source(decode=NUMBERED))
+    await job.check()
+
+
 @pytest.mark.prove
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("place", ["disk", "s3"])
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("method", ["create", "publish", "delete"])
 def test_kills_of_the_process_that_was_started_lose_and_repeat_nothing(
-    request: pytest.FixtureRequest,
-    job: Job,
-    tmp_path: Path,
-    place: str,
-    when: Literal["before", "after"],
+    job: Job, tmp_path: Path, storage: str, method: str, when: Literal["before", "after"]
 ) -> None:
     """It is killed alone: the others end by themselves, and may have landed files meanwhile."""
-    if place == "s3":
-        job.location = f"s3://{BUCKET}/{uuid.uuid4().hex}"
-        job.options = s3_options(request.getfixturevalue("moto"))
+    if method != "create":  # what it does with bad records
+        job.bad = str(tmp_path / "bad") if storage == DISK else f"s3://{BUCKET}/{uuid.uuid4().hex}"
     script = (
         "import sys, msgspec; from pathlib import Path; from tests.landers.armed import arm\n"
         "from tests.support.doomed import Kill\n"
@@ -271,7 +351,7 @@ def test_kills_of_the_process_that_was_started_lose_and_repeat_nothing(
     kills = 0
     for call in itertools.count(1, 2):
         job.put(50)
-        kill = Kill(f"{DISK if place == 'disk' else S3}.create", when, call)
+        kill = Kill(f"{storage}.{method}", when, call)
         mark = tmp_path / f"killed-{call}"
         done = subprocess.run(  # noqa: S603 - our own code
             [

@@ -178,6 +178,56 @@ async def test_a_file_that_a_killed_run_left_is_deleted(
     assert left not in job.files
 
 
+async def leave_one(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill a run between a file of bad records and its entry."""
+    job.put(b"no", good(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(EntryLog, "write", fence_only)
+        with pytest.raises(KilledError):
+            await job.land()
+    assert job.bad() == [b"no"]
+
+
+async def test_a_run_that_keeps_no_bad_records_deletes_what_a_killed_one_left(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job.bad_at = "bad"
+    await leave_one(job, monkeypatch)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    await job.land(bad_records=None, source={"on_bad_record": "gap"})
+    assert job.files == []
+    assert not [*(job.root / "landing" / "bad").iterdir()]
+
+
+async def test_a_run_with_another_location_deletes_what_a_killed_one_left(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await leave_one(job, monkeypatch)
+    for _ in range(2):
+        await job.land(bad_records=str(job.root / "others"))
+    assert job.files == []
+    assert len([*(job.root / "others").rglob("*.parquet")]) == 1
+    assert len([*(job.root / "landing" / "bad").iterdir()]) == 1
+
+
+async def test_a_location_of_before_that_cannot_be_used_is_logged(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await leave_one(job, monkeypatch)
+    (job.root / "bad").rename(job.root / "moved")
+    (job.root / "bad").write_bytes(b"")
+    quiet: dict[str, Any] = {"bad_records": None, "source": {"on_bad_record": "gap"}}
+    await job.land(**quiet)
+    words = f"what a run that was killed may have left in {job.root}/bad is not deleted before"
+    assert words in caplog.text
+    (job.root / "bad").unlink()
+    (job.root / "moved").rename(job.root / "bad")
+    await job.land(**quiet)
+    assert job.files == []
+
+
 WRITE = EntryLog.write
 
 

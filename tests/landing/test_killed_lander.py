@@ -290,6 +290,21 @@ def test_kills_while_files_are_put_into_directories(
     assert {path.parent.name[:5] for path in tmp_path.rglob("*.parquet")} == {begin}
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_kills_while_some_files_are_put_into_a_bucket_at_the_same_time(
+    kinesis: KinesisServer, moto: str, when: Literal["before", "after"]
+) -> None:
+    location = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    lander = Lander(kinesis, location, moto, "--partition-by", "partitionKey")
+    for call in range(1, 12):
+        lander.put()
+        assert lander.is_killed(Kill(f"{STORAGES['s3']}.publish", when, call))
+        lander.check()
+    lander.put()
+    assert not lander.is_killed(Kill(f"{STORAGES['s3']}.publish", when, 1000))
+    lander.check_all()
+
+
 @pytest.mark.parametrize("operation", ["create", "publish"])
 @pytest.mark.parametrize("place", STORAGES)
 def test_kills_while_bad_records_are_kept(

@@ -255,6 +255,15 @@ def _check_directories(
 ) -> None:
     if given == landed or (landed and not landed[0].column and given[:1] and given[0].is_date):
         return
+    for one, before in zip(given, landed, strict=False):
+        if one.transform == "identity" and one.text == before.text and not before.is_date:
+            raise OptionError(
+                Option("partition_by", one.text),
+                f" is a new column by now, and {location} has files in directories by the "
+                f"{before.transform} of {before.column}: let decode give that column another name, "
+                f"or leave it out with ",
+                Option("new_columns", "ignore"),
+            )
     mixed = "most readers of a directory leave records out where the two are mixed"
     if not landed:
         option = _option(given)
@@ -264,19 +273,19 @@ def _check_directories(
             Option(option.name),
             f" out, {_OUT}",
         )
-    before = _option(landed)
+    was = _option(landed)
     if given and given[0].is_date and landed[0].is_date:
         raise OptionError(
             _option(given),
-            f" must be {before.value}: {location} has files in directories by the date of that "
+            f" must be {was.value}: {location} has files in directories by the date of that "
             f"column, and a query that names a date would miss records; give that column, {_OUT}",
         )
-    value = before.value if landed[0].column else "the column with times of before"
+    value = was.value if landed[0].column else "the column with times of before"
     kind = "by date" if landed[0].is_date else "by these"
     raise OptionError(
-        Option(before.name),
+        Option(was.name),
         f" must be {value}: {location} has files in directories {kind}, and {mixed}; give ",
-        Option(before.name),
+        Option(was.name),
         f", {_OUT}",
     )
 

@@ -5,25 +5,31 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, final
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fanout.core.error_text import disk_reason
+from fanout.core.error_text import disk_reason, text_of
 from fanout.core.option_checks import check_text
 from fanout.core.sentence import Option, Sentence
 from fanout.core.user_decode import KEPT
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.segments.segments import SEGMENTS
+from fanout.landing.segments.segments import SEGMENTS, Count, publish_errors
 from fanout.landing.storage.object_location import is_object_location
-from fanout.landing.storage.opening import directories_of, open_storage
+from fanout.landing.storage.opening import absolute_location, directories_of, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fanout.core.source import Source
     from fanout.landing.segments.segments import OpenSegment
+    from fanout.landing.storage.storage import LandingStorage, Storage
+
+STAGED: Final = "bad"
+"""The directory of a landing for bad records of landers, until an entry has them."""
 
 # The number of the entry that names it, and the run that wrote it.
 _NAME: Final = re.compile(r"entry-([0-9]{12})-run-([0-9]{6,})\.parquet")
@@ -57,6 +63,30 @@ def check_bad_records(location: str, landing: str) -> None:
 
 
 @final
+class StagedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The bad records of a segment of a lander: it does not know yet in which entry they are."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^bad/[a-z0-9-]+\.parquet\Z", max_length=100)]
+    rows: Count  # its records
+
+
+def stage_bad_records(storage: Storage, segment: OpenSegment) -> StagedFile | None:
+    """Leave the bad records of a segment in the landing, durably; it blocks.
+
+    If that is refused, the segment is gone, and the error a CheckpointError.
+    """
+    if not segment.bad:
+        return None
+    table = pa.Table.from_batches(segment.bad)
+    local = segment.path.with_name(f"bad-{segment.path.name}")
+    staged = StagedFile(f"{STAGED}/{segment.path.name}", table.num_rows)
+    with publish_errors(storage, segment):
+        pq.write_table(table, local, compression="zstd")
+        storage.publish(local, staged.name)
+    return staged
+
+
+@final
 class BadRecordFiles:
     """The files of bad records of one landing; below their location it has a directory. It blocks.
 
@@ -73,6 +103,11 @@ class BadRecordFiles:
         self._run = run
         self._scratch = self._storage.scratch() / f"bad-{identity}.parquet"
         self._scratch.unlink(missing_ok=True)
+
+    @property
+    def location(self) -> str:
+        """Where they are, for a later run."""
+        return absolute_location(self._storage)
 
     def sweep(self, named_by: Callable[[int], str | None]) -> None:
         """Delete the files of earlier runs that no entry names.
@@ -92,15 +127,32 @@ class BadRecordFiles:
 
     def publish(self, segment: OpenSegment, entry: int) -> str:
         """Publish the bad records of a segment; return the name of their file, if they have one."""
-        if not segment.bad:
-            return ""
+        bad = segment.bad
+        return self._publish(iter([pa.Table.from_batches(bad)]), entry) if bad else ""
+
+    def gather(self, landing: LandingStorage, staged: Sequence[str], entry: int) -> str:
+        """Publish what landers have staged, a row group in memory at a time, as `publish` does."""
+
+        def tables() -> Iterator[pa.Table]:
+            for name in staged:
+                with pq.ParquetFile(landing.open(name)) as file:
+                    for group in range(file.num_row_groups):
+                        yield file.read_row_group(group)
+
+        return self._publish(tables(), entry) if staged else ""
+
+    def _publish(self, tables: Iterator[pa.Table], entry: int) -> str:
         name = f"{self._directory}/entry-{entry:012}-run-{self._run:06}.parquet"
         try:
-            pq.write_table(pa.Table.from_batches(segment.bad), self._scratch, compression="zstd")
+            first = next(tables)
+            with pq.ParquetWriter(self._scratch, first.schema, compression="zstd") as writer:
+                for table in chain([first], tables):
+                    writer.write_table(table)
             self._storage.publish(self._scratch, name)
-        except OSError as error:
+        except (OSError, pa.ArrowException) as error:
+            reason = disk_reason(error) if isinstance(error, OSError) else text_of(error)
             raise CheckpointError(
-                f"bad records cannot be written to {self._storage.location}: {disk_reason(error)}"
+                f"bad records cannot be written to {self._storage.location}: {reason}"
             ) from error
         return name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 MAX_PARTITIONS: Final = 1_000
 """The most partitions of one segment; each is a file."""
 
+_AT_ONCE: Final = 8  # files that are published at the same time
 _MAX_COMPONENT_BYTES: Final = 255  # of most file systems
 _MAX_DIRECTORY_BYTES: Final = 700  # below what S3 takes, with the location before it
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -186,9 +188,20 @@ def publish_partitions(
 ) -> tuple[SegmentFile, ...]:
     """Seal a segment and publish its records, a file for each partition; it blocks.
 
-    If publishing is refused, the segment is gone. A value that no directory can keep is a
-    CheckpointError, and so are too many partitions.
+    Some files are published at the same time, in any order: no reader knows them before an entry
+    names them, which is written when all are durable. Those of a run that is killed meanwhile are
+    named nowhere, and the next run finds them by the name that they have in common.
+
+    If publishing is refused, the segment is gone, and no file is under way any more. A value that
+    no directory can keep is a CheckpointError, and so are too many partitions.
     """
+
+    def published(path: Path, directory: str) -> SegmentFile:
+        rows, size = pq.read_metadata(path).num_rows, path.stat().st_size
+        name = f"{SEGMENTS}/{directory}/{sealed.path.name}"
+        storage.publish(path, name)
+        return SegmentFile(name, rows, size)
+
     with publish_errors(storage, segment):
         sealed = segment.seal()
         try:
@@ -196,14 +209,15 @@ def publish_partitions(
         except _UnkeptError as error:
             segment.discard()
             raise CheckpointError(f"{storage.location} cannot be continued: {error}") from None
-        found = []
-        for path, directory in _split(sealed.path, directories, of_row):
-            rows, size = pq.read_metadata(path).num_rows, path.stat().st_size
-            name = f"{SEGMENTS}/{directory}/{sealed.path.name}"
-            storage.publish(path, name)
-            found.append(SegmentFile(name, rows, size))
+        found: list[Future[SegmentFile]] = []
+        with ThreadPoolExecutor(_AT_ONCE, "fanout-partitions") as threads:
+            for path, directory in _split(sealed.path, directories, of_row):
+                found.append(threads.submit(published, path, directory))
+                if len(found) >= _AT_ONCE:
+                    found[-_AT_ONCE].result()  # no more files than these are on the disk
+        files = tuple(each.result() for each in found)
         sealed.path.unlink(missing_ok=True)
-        return tuple(found)
+        return files
 
 
 class _UnkeptError(ValueError):

@@ -246,9 +246,10 @@ class Filled:
 class LandedBatch:
     """Records for one batch or entry, in segments that landers have published."""
 
-    segments: tuple[SegmentFile, ...]  # at least one
+    segments: tuple[SegmentFile, ...]
     positions: Checkpoint  # of every split after them
     watermark: int | None  # of the stream after them; see `FanOut.watermark`
+    bad: tuple[str, ...] = ()  # files of their bad records; see `bad_records.StagedFile`
 
 
 @final
@@ -356,6 +357,8 @@ def write_options(schema: pa.Schema, compression: str | None) -> dict[str, Any]:
         "compression": compression or "none",
         "use_dictionary": False if compression is None else described,
         "write_statistics": False if compression is None else described,
+        # By it engines read those pages of a row group alone that may have what they look for.
+        "write_page_index": compression is not None,
         # A replay must find the same records or an error: Parquet checks only with these.
         "write_page_checksum": True,
     }

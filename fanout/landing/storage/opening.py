@@ -69,6 +69,13 @@ def open_files(location: str, options: Mapping[str, str] | None) -> ReadableFile
     return LocalFiles(_local(location, options))
 
 
+def absolute_location(storage: Storage) -> str:
+    """Return the location of a storage for another process, or a later one."""
+    if isinstance(storage, LocalFiles):
+        return str(Path(os.path.abspath(storage.root)))  # noqa: PTH100 - it keeps links
+    return storage.location
+
+
 def directories_of(name: str, location: str) -> tuple[str, ...]:
     """Return the directories down to a location, the same for each spelling of it.
 

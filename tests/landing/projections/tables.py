@@ -45,6 +45,8 @@ class Kind(Protocol):
 
     def compact(self) -> None: ...
 
+    def delete(self, number: int) -> None: ...
+
     def drop(self) -> None: ...
 
     def make(self) -> None: ...
@@ -116,6 +118,9 @@ class Delta:
     def compact(self) -> None:
         self.open().optimize.compact()
 
+    def delete(self, number: int) -> None:
+        self.open().delete(f"sequence = {number}")
+
     def vacuum(self) -> None:
         self.open().vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
@@ -172,6 +177,9 @@ class Iceberg:
     def compact(self) -> None:
         table = self.open()
         table.overwrite(table.scan().to_arrow())
+
+    def delete(self, number: int) -> None:
+        self.open().delete(EXPRESSIONS.EqualTo("sequence", number))
 
     def where(self, column: str, value: Any) -> list[int]:
         found = self.open().scan(row_filter=EXPRESSIONS.EqualTo(column, value)).to_arrow()

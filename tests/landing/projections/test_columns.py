@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -123,6 +124,17 @@ async def test_engines_skip_no_file_that_has_what_they_look_for(kind: Kind, tmp_
         for index in (0, 2):
             found = await asyncio.to_thread(kind.where, name, values[index])
             assert found == [index + 1], name
+
+
+async def test_no_file_with_nan_is_skipped(kind: Kind, tmp_path: Path) -> None:
+    """Limits leave NaN out: of a file with it alone there are none."""
+    for index, value in enumerate([math.nan, 1.5, None]):
+        source = ShapedSource(pa.schema([*SCHEMA, ("double", pa.float64())]), double=value)
+        source.put(*[b"%d" % number for number in range(index)])
+        await run(source, kind, tmp_path, b"%d" % index)
+    assert await asyncio.to_thread(kind.where, "double", 1.5) == [2]
+    found = rows(await asyncio.to_thread(kind.in_duckdb))
+    assert [str(row["double"]) for row in found] == ["nan", "1.5", "None"]
 
 
 async def test_a_file_is_skipped_that_lacks_it(kind: Kind, tmp_path: Path) -> None:

@@ -190,6 +190,32 @@ async def test_files_that_an_engine_has_compacted_are_not_added_again(lab: Lab) 
     await lab.check()
 
 
+@pytest.mark.parametrize("by", [(), "sequence"])
+async def test_rows_that_a_library_deletes_stay_deleted(lab: Lab, by: Any) -> None:
+    """As the data of a person are deleted: a row of a file, the only one of a file, and later."""
+    options = {"max_wait": 0.5, "tables": [lab.kind.option()], "partition_by": by}
+    gone: set[int] = set()
+    for _ in range(2):
+        async with land(lab.source, lab.location, **options) as landing:
+            for rows in (3, 1, 2):
+                first = lab.count
+                lab.count += rows
+                lab.source.put(*(b"%d" % number for number in range(first, lab.count)))
+                assert (await anext(landing)).rows == rows
+                gone.add(first)
+                await asyncio.to_thread(lab.kind.delete, first + 1)  # they are counted from 1
+                left = [one for one in range(lab.count) if one not in gone]
+                assert await asyncio.to_thread(numbers, lab.kind) == left
+        (told,) = landing.statistics().tables
+        assert (told.entries_behind, told.failure) == (0, "")
+    await asyncio.to_thread(lab.kind.compact)
+    if isinstance(lab.kind, Delta):
+        await asyncio.to_thread(lab.kind.vacuum)
+    await lab.land(1, partition_by=by)
+    left = [one for one in range(lab.count) if one not in gone]
+    assert await asyncio.to_thread(numbers, lab.kind) == left
+
+
 async def test_a_table_that_cannot_be_reached_is_completed_later(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,9 @@ from fanout.errors import CheckpointError, OptionError
 from fanout.landers.land import land
 from fanout.landing.segments import partitions
 from fanout.landing.segments.partitions import escaped, partition_values, unescaped
+from fanout.landing.storage.local_storage import LocalStorage
 from tests.support.manual_source import SCHEMA
+from tests.support.patience import PATIENCE
 from tests.support.shaped_source import ShapedSource
 
 if TYPE_CHECKING:
@@ -192,6 +196,42 @@ async def test_too_many_partitions_end_the_run(
     assert len(entry.files) == 2
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_files_are_published_at_the_same_time_and_not_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """Whichever is refused, none is under way when the error is raised."""
+    publish, lock, begun, most = LocalStorage.publish, threading.Lock(), list[str](), 0
+    met = threading.Barrier(8)
+
+    def observed(storage: LocalStorage, path: Path, name: str) -> None:
+        nonlocal most
+        with lock:
+            begun.append(name)
+            most = max(most, len(begun))
+            number = next(numbers)
+        if number < 16:
+            met.wait(PATIENCE)
+        if fails and number == 17:
+            raise CheckpointError("refused")
+        publish(storage, path, name)
+        with lock:
+            begun.remove(name)
+
+    numbers = itertools.count()
+    monkeypatch.setattr(LocalStorage, "publish", observed)
+    values = [f"v{number:02}" for number in range(30)]
+    if fails:
+        with pytest.raises(CheckpointError, match="refused"):
+            await landed(tmp_path, pa.string(), values, partition_by="x", max_wait=0.5)
+        assert len(begun) == 1
+    else:
+        entry = await landed(tmp_path, pa.string(), values, partition_by="x", max_wait=0.5)
+        assert len(entry.files) == 30
+        assert entry.files == tuple(sorted(entry.files))
+    assert most == 8
+
+
 async def test_a_date_that_has_no_name_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="a day in the column x that is before the year 1"):
         await landed(tmp_path, pa.date32(), [2**31 - 1], partition_by="x")
@@ -259,6 +299,23 @@ async def test_a_landing_goes_on_with_its_directories(
         await run(partition_by=["x", "day(at)"])
     with pytest.raises(OptionError, match=words):
         await run(**options)
+
+
+async def test_a_new_column_that_is_named_like_a_day_of_before(tmp_path: Path) -> None:
+    async def run(schema: pa.Schema) -> None:
+        source = ShapedSource(schema, at=AT, x="", **{"day(at)": "y"})
+        async with land(source, str(tmp_path), partition_by="day(at)"):
+            pass
+
+    await run(columns())
+    wider = columns(("day(at)", pa.string()))
+    with pytest.raises(OptionError) as caught:
+        await run(wider)
+    assert str(caught.value) == (
+        f"partition_by='day(at)' is a new column by now, and {tmp_path} has files in directories "
+        f"by the day of at: let decode give that column another name, or leave it out with "
+        f"new_columns='ignore'"
+    )
 
 
 async def test_directories_after_none_and_after_dates(tmp_path: Path) -> None:

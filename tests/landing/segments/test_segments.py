@@ -8,7 +8,9 @@ from threading import Event, Timer
 from threading import enumerate as enumerate_threads
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -61,6 +63,32 @@ def test_a_sealed_segment_holds_its_records_in_order(segment: OpenSegment) -> No
     segment.add(records(4, 2))
     sealed = segment.seal()
     assert read(sealed.path).column("sequence").to_pylist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("compression", [None, "none", "zstd"])
+def test_files_that_are_kept_have_an_index_of_their_pages(
+    tmp_path: Path, compression: str | None
+) -> None:
+    """By its limits a reader leaves pages out; payloads have none."""
+    segment = OpenSegment(
+        tmp_path / "a.parquet",
+        SCHEMA,
+        max_records=10**6,
+        max_bytes=1 << 30,
+        compression=compression,
+    )
+    segment.add(records(0, 60_000))
+    segment.write_row_group()
+    path = segment.seal().path
+    group = metadata(path).row_group(0)
+    found = [(group.column(each).has_offset_index, group.column(each).has_column_index)
+             for each in range(2)]  # fmt: skip
+    kept = compression is not None
+    assert found == [(kept, kept), (kept, False)]
+    rows = duckdb.read_parquet(str(path)).filter("sequence BETWEEN 30000 AND 30009")
+    assert len(rows.fetchall()) == 10
+    filtered = pq.read_table(path, filters=pc.field("sequence") == 59_999)
+    assert filtered.column("sequence").to_pylist() == [59_999]
 
 
 def test_sealing_again_returns_the_same_segment(segment: OpenSegment) -> None:

@@ -89,12 +89,14 @@ def _splits_that_go_on(coordinator: Coordinator) -> list[Split]:
     return [state.split for state in coordinator._progress if not state.ended]
 
 
-def _file_that_is_published_later(lander: Lander, segment: OpenSegment) -> SegmentFile:
+def _file_that_is_published_later(
+    lander: Lander, segment: OpenSegment
+) -> tuple[tuple[SegmentFile, ...], None]:
     sealed = segment.seal()
     name = f"{SEGMENTS}/{sealed.path.name}"
     storage = lander._storage
     asyncio.get_running_loop().run_in_executor(None, lambda: storage.publish(sealed.path, name))
-    return SegmentFile(name=name, rows=sealed.rows, size=sealed.size)
+    return (SegmentFile(name=name, rows=sealed.rows, size=sealed.size),), None
 
 
 def _where_its_first_lander_began(coordinator: Coordinator, state: SplitProgress) -> Position:
@@ -220,6 +222,33 @@ LANDER_BUGS: Final[dict[str, Change]] = {
     ),
     "a split leaves the watermark before its children are known": (
         Edit(Coordinator._advance, on(node(ast.FunctionDef), _in_another_order_at_first)),
+    ),
+    "reading is finished before what was read has landed": (
+        Edit(
+            Coordinator._finished,
+            on(
+                node(ast.BoolOp, values=[node(ast.Attribute, attr="_finishing"), ast.UnaryOp]),
+                _expression("self._finishing"),
+            ),
+        ),
+    ),
+    "splits are assigned again when nothing is to be read any more": (
+        Edit(
+            Coordinator._assign,
+            on(
+                node(ast.BoolOp, op=ast.Or),
+                _expression("self._failed or self._closed"),
+            ),
+        ),
+    ),
+    "what moves to another lander is asked for again at the end, and nothing else": (
+        Edit(
+            Coordinator.finish,
+            on(
+                node(ast.BinOp, op=ast.Sub),
+                _expression("session.splits & session.releasing"),
+            ),
+        ),
     ),
     "two sessions have one number": (Edit(Coordinator._welcome, on(node(ast.AugAssign), drop)),),
 }

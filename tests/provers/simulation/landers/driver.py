@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from fanout.landing.segments.segments import SegmentFile
     from tests.provers.simulation.landers.world import World
 
-__all__ = ("Driver",)
+__all__ = ("FINISH", "Driver")
+
+FINISH: Final = 200.0
+"""The most seconds for what was read to land: a few segments, by a slow storage and batches."""
 
 # What the processes of a driver that has died may live on.
 _ORPHANED: Final = 30.0
@@ -49,6 +52,9 @@ class Driver:
         self._processes: list[LanderProcess] = []
         self._jobs: dict[int, asyncio.Task[None]] = {}
         self._stopping = False
+        self._finishing_since: float | None = None
+        self._read = 0  # how many splits landers have, since then
+        self._filled: dict[str, int] = {}  # what was in segments then
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -84,13 +90,46 @@ class Driver:
             finally:
                 world.network.listen_no_longer(self.number)
 
-    def stop(self) -> None:
-        """Let it end as `query.stop()` does."""
+    def stop(self, *, at_once: bool = True) -> None:
+        """Let it end as `query.stop()` does; or as `Landing.stop()` where processes read."""
+        if not at_once:
+            self._finish()
+            return
         self._stopping = True
         if self.coordinator is None:
             self.task.cancel()
         else:
             self.coordinator.stop()
+
+    def _finish(self) -> None:
+        if self.coordinator is None or self._finishing_since is not None:
+            return
+        self._finishing_since = running_loop().time()
+        filled = self._world.storage.filled
+        self._filled = {split: last for (run, split), last in filled.items() if run == self.number}
+        self._read = sum(lander.splits for lander in self.coordinator.statistics().landers)
+        self.coordinator.finish()
+
+    @property
+    def finishing(self) -> bool:
+        """Whether it reads no more, and has not ended."""
+        return self._finishing_since is not None and not self.task.done()
+
+    def check(self) -> None:
+        """Check that it ends soon when it reads no more, and gives no split to a lander.
+
+        Raises:
+            OracleError: If it does not.
+        """
+        since = self._finishing_since
+        if since is None or self.coordinator is None or self.task.done():
+            return
+        read = sum(lander.splits for lander in self.coordinator.statistics().landers)
+        if read > self._read:
+            raise OracleError(f"read on: {read} splits are read after {self._read}")
+        self._read = read
+        if running_loop().time() - since > FINISH:
+            raise OracleError(f"stuck: run {self.number} reads no more, and does not end")
 
     async def kill(self, *, silently: bool) -> None:
         """End it at once; its landers notice it now, or never where its machine is lost too."""
@@ -132,6 +171,21 @@ class Driver:
                 case NoRecords(positions):
                     if happens(self._random, 0.5):
                         await self._write((), positions)
+                    if taken.finished:
+                        self._check_finished(coordinator)
+                        return
+
+    def _check_finished(self, coordinator: Coordinator) -> None:
+        """Check that all that was read has landed, unless a lander was lost with it."""
+        if self._finishing_since is None:
+            raise OracleError("finished: nobody has asked for that")
+        if coordinator.orphans._last:
+            return
+        for split_id, last in self._filled.items():
+            if (landed := self._world.oracle.landed(split_id)) < last:
+                raise OracleError(
+                    f"not landed: {split_id} ends at {landed}, and record {last} was read"
+                )
 
     async def _write(
         self,

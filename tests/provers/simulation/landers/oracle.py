@@ -54,6 +54,10 @@ class EntryOracle:
             for split_id, log in self._logs.items()
         )
 
+    def landed(self, split_id: str) -> int:
+        """Return how many records of a split are in entries."""
+        return self._read[split_id]
+
     @property
     def missing(self) -> dict[str, int]:
         """How many records of each split never came."""

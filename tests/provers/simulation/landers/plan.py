@@ -40,6 +40,7 @@ class LanderFaultKind(StrEnum):
     BATCHES_SLOW = "batches slow"
     DRIVER_KILLED = "driver killed"
     DRIVER_STOPPED = "driver stopped"
+    DRIVER_FINISHES = "driver reads no more, and lands what was read"
 
 
 @final
@@ -129,12 +130,13 @@ def draw_landers_plan(seed: int) -> LandersPlan:
         min_records=stream_of(seed, "batches of landers").choice((1, 1, 5, 20)),
         handling=random.choice((0.0, 0.2, 2.0)),
         schedule=random.choice(("fifo", "shuffled", "priorities")),
-        faults=_draw_faults(random, landers, seconds),
+        faults=_with_finish(_draw_faults(random, landers, seconds), seed, seconds),
     )
 
 
 def _draw_faults(random: Random, landers: int, seconds: float) -> tuple[LanderFault, ...]:
-    kinds = [kind for kind in LanderFaultKind if happens(random, 0.5)]
+    others = [kind for kind in LanderFaultKind if kind is not LanderFaultKind.DRIVER_FINISHES]
+    kinds = [kind for kind in others if happens(random, 0.5)]
     if not kinds:
         return ()
     drawn = (
@@ -147,3 +149,14 @@ def _draw_faults(random: Random, landers: int, seconds: float) -> tuple[LanderFa
         for _ in range(random.choice((1, 3, 6, 12)))
     )
     return tuple(sorted(drawn, key=lambda fault: fault.at))
+
+
+def _with_finish(
+    faults: tuple[LanderFault, ...], seed: int, seconds: float
+) -> tuple[LanderFault, ...]:
+    random = stream_of(seed, "finish of landers")
+    if happens(random, 0.6):
+        return faults
+    at = round(random.uniform(0.0, seconds), 3)
+    finish = LanderFault(LanderFaultKind.DRIVER_FINISHES, at)
+    return tuple(sorted((*faults, finish), key=lambda fault: fault.at))

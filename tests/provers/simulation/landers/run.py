@@ -14,7 +14,7 @@ from fanout.landers import task as task_module
 from fanout.testing.virtual_time.loop import SimLoop, running_loop, simulate
 from fanout.testing.virtual_time.trace import Trace
 from tests.provers.simulation.errors import OracleError, SimulationError
-from tests.provers.simulation.landers.driver import Driver
+from tests.provers.simulation.landers.driver import FINISH, Driver
 from tests.provers.simulation.landers.plan import LanderFaultKind, draw_landers_plan
 from tests.provers.simulation.landers.process import connect_stand_in
 from tests.provers.simulation.landers.splits import FlakyError
@@ -138,9 +138,10 @@ class _Run:
     async def _watch(self, *tasks: asyncio.Task[None]) -> float:
         """Wait for the end, and check meanwhile; return how long the recovery took."""
         loop, world = running_loop(), self.world
-        while not (self._repaired and world.oracle.complete):
+        while not (self._repaired and world.oracle.complete) or self._driver.finishing:
             await asyncio.sleep(_LOOK)
             world.check()
+            self._driver.check()
             for task in tasks:
                 if task.done():
                     task.result()
@@ -191,6 +192,8 @@ class _Run:
         told = 0.0 if plan.min_records == 1 else 1.0  # how often landers tell what they hold
         of_a_batch = plan.handling + plan.max_wait + told + 6 * plan.latency + 0.5
         self._deadline = loop.time() + _RECOVERY + batches * of_a_batch
+        if any(fault.kind is LanderFaultKind.DRIVER_FINISHES for fault in plan.faults):
+            self._deadline += FINISH
 
     async def _let(self, fault: LanderFault) -> None:
         """Let a fault happen."""
@@ -212,8 +215,8 @@ class _Run:
                 driver.slow_until = until
             case LanderFaultKind.DRIVER_KILLED:
                 await driver.kill(silently=happens(self._random, 0.5))
-            case LanderFaultKind.DRIVER_STOPPED:
-                driver.stop()
+            case LanderFaultKind.DRIVER_STOPPED | LanderFaultKind.DRIVER_FINISHES as kind:
+                driver.stop(at_once=kind is LanderFaultKind.DRIVER_STOPPED)
             case _:
                 self._let_network(fault)
 

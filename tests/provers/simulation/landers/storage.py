@@ -40,6 +40,7 @@ class MemoryStorage:
         slow_until: Until when calls take seconds.
         refuses: How many of the next files it refuses.
         refused: How many it has refused.
+        filled: For each run and split the last record that was put into a segment.
     """
 
     location = "memory"
@@ -49,6 +50,7 @@ class MemoryStorage:
         self.slow_until = 0.0
         self.refuses = 0
         self.refused = 0
+        self.filled: dict[tuple[int, str], int] = {}
         self._scratch: dict[Path, tuple[Row, ...]] = {}
         self._random = stream_of(plan.seed, "storage")
 
@@ -104,6 +106,7 @@ class _MemorySegment:
 
     storage: MemoryStorage
     path: Path
+    run: int
     max_records: int
     rows: int = 0
     positions: Checkpoint | None = None
@@ -111,6 +114,7 @@ class _MemorySegment:
     parts: dict[str, SplitPart] = field(default_factory=dict)
     _rows: list[Row] = field(default_factory=list)
 
+    bad = ()
     room_bytes = 1 << 30
     row_group_ready = False
 
@@ -131,6 +135,8 @@ class _MemorySegment:
             columns = batch.records.to_pydict()
             self._rows += zip(columns["split"], columns["sequence"], strict=True)
             split_id, count = batch.split.id, batch.num_records
+            if count:
+                self.storage.filled[self.run, split_id] = columns["sequence"][-1]
             before = self.parts.get(split_id, SplitPart(0, None))
             self.parts[split_id] = SplitPart(before.records + count, batch.watermark)
         self.rows = len(self._rows)
@@ -159,6 +165,7 @@ class MemorySegmentLog:
         self, storage: MemoryStorage, run: int, *, session: int, max_records: int, **_: Any
     ) -> None:
         self._storage = storage
+        self._run = run
         self._prefix = f"run-{run:06}-{session:06}"
         self._max_records = max_records
         self._count = 0
@@ -167,4 +174,4 @@ class MemorySegmentLog:
         """Open the next segment."""
         self._count += 1
         path = self._storage.scratch() / f"{self._prefix}-{self._count:08}.parquet"
-        return _MemorySegment(self._storage, path, self._max_records)
+        return _MemorySegment(self._storage, path, self._run, self._max_records)
