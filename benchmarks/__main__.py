@@ -32,6 +32,7 @@ from benchmarks import (
     report,
     scale,
     server,
+    shards,
     shuffle,
     sink,
     soak,
@@ -100,6 +101,7 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
     "server": {
         "kinesis": Scenario(server.run, partial(server.run, 1, puts=20, events=2_000, idle=100))
     },
+    "shards": {"kinesis": Scenario(shards.run, partial(shards.run, 1, (10, 100)))},
     "spark": {
         "kinesis": Scenario(spark_kinesis.run, partial(spark_kinesis.run, 1, (1024,), brief=True)),
         "kafka": Scenario(
@@ -136,6 +138,8 @@ scenarios:
   server   the embedded Kinesis itself: how soon it serves, PutRecords and the frames of a
            subscription over both protocols, the memory of idle subscriptions; the peer for puts is
            moto's own server
+  shards   what a shard without new records costs: memory, sockets, the bytes of its position, and
+           processor time to open it and while it is idle; 100 and 1000 shards
   spark    SubscribeToShard to a foreachBatch handler, in batches of 100,000 records that are
            counted and summed, through foreach_batch and through a streaming DataFrame; the peers
            are Spark's file source over a landing, and an aioboto3 loop with createDataFrame

@@ -82,6 +82,7 @@ def instructions(
                 "--tool=callgrind",
                 "--instr-atstart=no",
                 f"--callgrind-out-file={directory}/counted",
+                f"--log-file={directory}/log",
                 sys.executable,
                 *program,
                 *names,

@@ -189,6 +189,7 @@ def _callgrind(action: str) -> None:
     subprocess.run(  # noqa: S603 - a part of valgrind
         ["callgrind_control", action, str(os.getpid())],  # noqa: S607
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         check=True,
     )
 

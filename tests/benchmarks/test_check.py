@@ -60,15 +60,14 @@ def test_the_command_fails_at_work_that_takes_twice_the_processor_time(
             main(arguments)
         return done.value.code
 
-    monkeypatch.setattr(
-        check, "PINNED", {EVENTS: lambda: loop(100_000), "other": lambda: loop(100_000)}
-    )
+    work = {EVENTS: lambda: loop(100_000), "other": lambda: loop(100_000)}
+    monkeypatch.setattr(check, "PINNED", work)
     assert ended() == 2
     assert "store them with --store" in capsys.readouterr().err.replace("\n", " ")
     arguments.append("--store")
     assert ended() == 0
     arguments.pop()
-    monkeypatch.setitem(check.PINNED, EVENTS, lambda: loop(200_000))
+    work[EVENTS] = lambda: loop(200_000)
     assert ended() == 1
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [name for name, line in told["pinned"].items() if line["regression"]] == [EVENTS]

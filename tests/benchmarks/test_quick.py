@@ -54,7 +54,7 @@ def run(
 def test_a_quick_run_is_one_of_everything(run: Callable[..., list[str]]) -> None:
     every = [f"{name}/{source} quick" for name in cli.SCENARIOS for source in cli.SCENARIOS[name]]
     assert run("--quick") == every
-    assert len(every) == 21
+    assert len(every) == 22
 
 
 def test_a_quick_run_may_be_of_one_source_or_scenario(run: Callable[..., list[str]]) -> None:
@@ -77,7 +77,7 @@ def test_make_bench_measures_everything(run: Callable[..., list[str]]) -> None:
 
 
 def test_without_arguments_all_that_reads_kinesis_is_run(run: Callable[..., list[str]]) -> None:
-    names = ["decode", "consume", "land", "latency", "scale", "server", "spark"]
+    names = ["decode", "consume", "land", "latency", "scale", "server", "shards", "spark"]
     assert run() == [f"{name}/kinesis 5" for name in names]
     assert run("consume", "sink", "--rounds", "2") == ["consume/kinesis 2", "sink/kafka 2"]
 
