@@ -94,3 +94,19 @@ def test_ratios_are_shown_beside_those_of_the_page() -> None:
     shown = pictures.changes([Report(scenario="decode", rows=rows, ratios={}, machine={})])
     cells = [[*column.cells] for column in shown.columns]
     assert cells == [["decode"], ["1 KB"], ["fanout by botocore"], ["12.00"], ["16.00"], ["1.33"]]
+
+
+def test_each_row_of_the_table_has_the_command_that_measures_it() -> None:
+    table = PAGE[PAGE.index("| what | record") : PAGE.index("## Plots")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:] if line
+    ]
+    assert {len(row) for row in rows} == {6}
+    commands = {row[5].strip("`") for row in rows if row[0]}
+    for command in commands:
+        scenario, *source = command.split(" --source ")
+        assert (
+            set(source or ["kinesis"]) <= {*cli.SCENARIOS[scenario]}
+            or len(cli.SCENARIOS[scenario]) == 1
+        )
+    assert all(row[5] for row in rows if row[0])
