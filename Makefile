@@ -24,7 +24,7 @@ PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-oldest test-lowest prove clients prove-oldest prove-4.0 sim crash crash-oldest live check bench site docs release clean
+.PHONY: help demo test test-all test-oldest test-lowest prove clients prove-oldest prove-4.0 sim crash crash-oldest live check bench bench-check site docs release clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
@@ -41,7 +41,8 @@ help:
 	@echo "make crash-oldest the same for Delta and Iceberg, which need $(SPARK_OLDEST)"
 	@echo "make live         the conformance tests against a stream of yours at AWS: make live STREAM=..."
 	@echo "make check        ruff, formatting, mypy, spelling and style, import rules, public names"
-	@echo "make bench        every benchmark on Kinesis and Kafka, each against its peer"
+	@echo "make bench        every benchmark on Kinesis and Kafka, each against its peer, in 20 minutes"
+	@echo "make bench-check  the cost of pinned work against the stored one; more than 10 % fails it"
 	@echo "make site         the documentation as a site, in site/, or one of its versions: [SITE_VERSION=0.2]"
 	@echo "make docs         the same, and every example of its pages"
 	@echo "make release      build wheel and sdist, and try them in empty environments: [PYTHONS='python3.11 ...']"
@@ -112,7 +113,11 @@ check: $(VENV)/ready
 
 # The peers of consume are KCL and Flink; Spark downloads the jars of its Kafka source and sink.
 bench: $(VENV)/ready java kafka kcl flink
-	$(BIN)/python -m benchmarks --source all
+	$(BIN)/python -m benchmarks --source all --minutes 20
+
+# It counts instructions where valgrind is installed, and processor time elsewhere.
+bench-check: $(VENV)/ready
+	$(BIN)/python -m benchmarks check $(ARGS)
 
 # Zensical builds it; tests/docs has the checks that it has not.
 site: $(VENV)/ready

@@ -6,6 +6,7 @@ import argparse
 import json
 import signal
 import sys
+import time
 import traceback
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from benchmarks import (
+    check,
     consume_java,
     consume_kafka,
     consume_kinesis,
@@ -30,6 +32,7 @@ from benchmarks import (
     report,
     scale,
     server,
+    shards,
     shuffle,
     sink,
     soak,
@@ -38,11 +41,12 @@ from benchmarks import (
     writer,
 )
 from benchmarks.harness import table
-from benchmarks.turns import tell
+from benchmarks.turns import OutOfTimeError, TimeLimit, limited, tell
 from fanout.core.error_text import text_of
+from fanout.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks.harness import Report
 
@@ -97,6 +101,7 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
     "server": {
         "kinesis": Scenario(server.run, partial(server.run, 1, puts=20, events=2_000, idle=100))
     },
+    "shards": {"kinesis": Scenario(shards.run, partial(shards.run, 1, (10, 100)))},
     "spark": {
         "kinesis": Scenario(spark_kinesis.run, partial(spark_kinesis.run, 1, (1024,), brief=True)),
         "kafka": Scenario(
@@ -108,6 +113,7 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
     "writer": {"kafka": Scenario(writer.run, partial(writer.run, 1, {1024: 200_000}))},
 }
 
+_QUICK_MINUTES: Final = 5.0
 # The name of all sources together.
 _ALL: Final = "all"
 
@@ -132,6 +138,8 @@ scenarios:
   server   the embedded Kinesis itself: how soon it serves, PutRecords and the frames of a
            subscription over both protocols, the memory of idle subscriptions; the peer for puts is
            moto's own server
+  shards   what a shard without new records costs: memory, sockets, the bytes of its position, and
+           processor time to open it and while it is idle; 100 and 1000 shards
   spark    SubscribeToShard to a foreachBatch handler, in batches of 100,000 records that are
            counted and summed, through foreach_batch and through a streaming DataFrame; the peers
            are Spark's file source over a landing, and an aioboto3 loop with createDataFrame
@@ -173,6 +181,9 @@ scenarios that write to the real broker, 4 partitions:
 python -m benchmarks soak [--minutes 30] runs a job on Kinesis and Kafka while shards are split and
 merged, and ends with 1 if memory, threads, sockets or files grow after the warm-up.
 
+python -m benchmarks check compares what pinned work costs with what is stored in git: `make
+bench-check`. It ends with 1 if a cost has grown by more than 10 %.
+
 python -m benchmarks report FILE... writes what scenarios with --json have printed as an HTML page.
 python -m benchmarks pictures FILE... takes it over into docs/images, and draws the pictures there.
 
@@ -180,7 +191,8 @@ A scenario that fails, such as one whose jars cannot be fetched, stops no other 
 code is 1.
 
 Contenders take turns, each run in a process of its own, and a figure is the median of its rounds.
-Standard error has a line for each run as soon as it is over.
+Standard error has a line for each run as soon as it is over. At the end comes a table of ratios,
+beside those of the run that docs/benchmarks.md has; `pictures` stores a new run there.
 A ratio is fanout's records per second divided by the peer's. On a machine that does other work
 too, compare the CPU seconds rather than the rates, and raise --rounds.
 
@@ -199,7 +211,12 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run scenarios and print a table of each; with --json also an object on the last line."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    others = {"soak": soak.main, "report": report.main, "pictures": pictures.main}
+    others = {
+        "check": check.main,
+        "pictures": pictures.main,
+        "report": report.main,
+        "soak": soak.main,
+    }
     if given and given[0] in others:
         sys.exit(others[given[0]](given[1:]))
     parser = argparse.ArgumentParser(
@@ -214,6 +231,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--source", choices=[*sources, _ALL], help="what to read from (default kinesis)"
     )
     parser.add_argument("--rounds", type=int, default=5, help="runs of each contender (default 5)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="the time for all scenarios; there are fewer rounds where it is short, and what does "
+        "not fit is left out (default 5 with --quick, otherwise no limit)",
+    )
     parser.add_argument("--json", action="store_true", help="print each report as a line of JSON")
     parser.add_argument(
         "--quick",
@@ -230,19 +253,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ):
         parser.error(f"{', '.join(sorted(unreadable))}: not with --source {options.source}")
     chosen = _chosen(options.scenarios, options.source, quick=options.quick)
-    failed: dict[str, Exception] = {}
-    for name, scenario in chosen.items():
-        try:
-            measured = scenario.quick() if options.quick else scenario.run(options.rounds)
-        except Exception as error:  # noqa: BLE001 - the other scenarios are measured all the same
-            traceback.print_exception(error)
-            failed[name] = error
-        else:
-            _print(measured, as_json=options.json)
+    minutes = options.minutes or (_QUICK_MINUTES if options.quick else None)
+    failed = _measure(chosen, options, None if minutes is None else minutes * 60)
     for name, cause in failed.items():
         tell(f"{name} has failed: {text_of(cause)}")
     if failed:
         sys.exit(1)
+
+
+def _measure(
+    chosen: Mapping[str, Scenario], options: argparse.Namespace, seconds: float | None
+) -> dict[str, Exception]:
+    """Measure scenarios within some seconds, and print them; return the errors of those that fail.
+
+    Each gets the same share of the time that is left. What it does not use goes to the others.
+    """
+    failed: dict[str, Exception] = {}
+    reports: list[Report] = []
+    started = time.monotonic()
+    for number, (name, scenario) in enumerate(chosen.items()):
+        now = time.monotonic()
+        limit = None
+        if seconds is not None:
+            end = started + seconds
+            limit = TimeLimit(now + (end - now) / (len(chosen) - number), end)
+        tell(f"{name}: {number + 1} of {len(chosen)}, after {(now - started) / 60:.1f} minutes")
+        try:
+            with limited(limit):
+                measured = scenario.quick() if options.quick else scenario.run(options.rounds)
+        except OutOfTimeError:
+            tell(f"{name} is left out: the time is over; name it, or pass more --minutes")
+        except (ChildProcessError, SetupError) as error:  # what it needs is not here
+            failed[name] = error
+        except Exception as error:  # noqa: BLE001 - the other scenarios are measured all the same
+            traceback.print_exception(error)
+            failed[name] = error
+        else:
+            reports.append(measured)
+            _print(measured, as_json=options.json)
+    if reports and not options.json:
+        Console().print(pictures.changes(reports))
+    return failed
 
 
 def _print(measured: Report, *, as_json: bool) -> None:

@@ -35,7 +35,14 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Measurement, Row
 
-__all__ = ("CREDENTIALS", "kinesis_source", "read_by_fanout", "read_by_hand", "run")
+__all__ = (
+    "CREDENTIALS",
+    "kinesis_source",
+    "read_by_fanout",
+    "read_by_hand",
+    "resident_bytes",
+    "run",
+)
 
 FANOUT, METERED, PEER = "fanout", "fanout with metrics", "aioboto3"
 SIZES: Final = (1024, 100)
@@ -191,7 +198,7 @@ def _held_bytes(port: int, replay: Replay) -> int:
     """
     asyncio.run(_warm_up(port))
     gc.collect()
-    before = _resident_bytes()
+    before = resident_bytes()
     asyncio.run(_stall_and_read(port, replay))
     return own_peak_rss_bytes() - before
 
@@ -212,7 +219,7 @@ async def _stall_and_read(port: int, replay: Replay) -> None:
             counted += (await anext(stream)).num_records
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     """Return the memory that this process has now; on Linux; elsewhere its peak so far."""
     statm = Path("/proc/self/statm")
     if not statm.exists():

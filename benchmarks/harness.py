@@ -90,12 +90,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The rows of a scenario, its ratios by `scenario/record_bytes/vs_peer`, and times by name."""
+    """The rows of a scenario, its ratios by `scenario/record_bytes/vs_peer`, times and costs."""
 
     scenario: str
     rows: list[Row]
     ratios: dict[str, float]
     seconds: dict[str, float] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=describe_machine)
 
     def as_json(self) -> dict[str, Any]:
@@ -184,6 +185,7 @@ def table(report: Report) -> Table:
     """Make a table of a report, without empty columns."""
     figures = [f"{name} {ratio:.1f}x" for name, ratio in report.ratios.items()]
     figures += [f"{name} {seconds:.2f} s" for name, seconds in report.seconds.items()]
+    figures += [f"{name} {cost:,.4g}" for name, cost in report.costs.items()]
     laid_out = Table(title=report.scenario, caption=", ".join(figures))
     columns = {heading: cell for heading, cell in _COLUMNS.items() if any(map(cell, report.rows))}
     for heading in columns:

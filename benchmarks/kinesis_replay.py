@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,20 +26,33 @@ from fanout.testing.kinesis.frames import encode_event
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ("CONSUMER_ARN", "STREAM_ARN", "Replay", "main", "replay_server", "shard_ids")
+__all__ = (
+    "CONSUMER_ARN",
+    "HEARTBEAT",
+    "STREAM_ARN",
+    "Replay",
+    "main",
+    "replay_server",
+    "shard_ids",
+)
 
 STREAM_ARN: Final = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 CONSUMER_ARN: Final = f"{STREAM_ARN}/consumer/benchmark:1"
 
 # About 1 MiB of data in an event, as the service sends while a reader catches up.
 _EVENT_BYTES = 1 << 20
+HEARTBEAT: Final = 5.0
+"""Seconds between two events of a shard without new records."""
 _MARK = b"@EVENTNUMBER@"
 _SEQUENCE = "4968041260292350816138198936435206{event}{record:09}"
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The events to replay: to each of `shards` shards `events` events of about 1 MiB of data."""
+    """The events to replay: to each of `shards` shards `events` events of about 1 MiB of data.
+
+    Without events there are heartbeats instead.
+    """
 
     record_bytes: int
     events: int
@@ -117,6 +131,20 @@ def _event(template: bytes, number: int) -> bytes:
     return _chunk(encode_event("SubscribeToShardEvent", payload))
 
 
+_HEARTBEAT: Final = _chunk(
+    encode_event(
+        "SubscribeToShardEvent",
+        json.dumps(
+            {
+                "Records": [],
+                "ContinuationSequenceNumber": _SEQUENCE.format(event="0" * 13, record=1),
+                "MillisBehindLatest": 0,
+            }
+        ).encode(),
+    )
+)
+
+
 class _Server(ThreadingHTTPServer):
     """Hold the body of a subscription from the horizon; all its chunks have the same size."""
 
@@ -130,7 +158,7 @@ class _Server(ThreadingHTTPServer):
         for number in range(1, replay.events + 1):
             body += _event(self._template, number)
         self._body = memoryview(body)
-        self._chunk_bytes = len(body) // replay.events
+        self._chunk_bytes = len(body) // max(1, replay.events)
 
     def after(self, position: Mapping[str, Any]) -> tuple[bytes, memoryview]:
         """Return what follows a StartingPosition: the rest of its event, and the events after."""
@@ -175,6 +203,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(rest)
         # Blocks in one call of the operating system for as long as the reader takes.
         self.connection.sendall(body)
+        while not body:
+            self.connection.sendall(_HEARTBEAT)
+            time.sleep(HEARTBEAT)
         self.rfile.read(1)  # the shard is silent at its tip; wait until the reader leaves
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name

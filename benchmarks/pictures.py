@@ -14,6 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from rich.table import Table
+
 from benchmarks.report import read_reports
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Report, Row
 
-__all__ = ("DIRECTORY", "FIGURES", "draw", "figures_of", "main")
+__all__ = ("DIRECTORY", "FIGURES", "changes", "draw", "figures_of", "main")
 
 Figures: TypeAlias = dict[str, dict[str, dict[str, float]]]
 
@@ -35,6 +37,7 @@ _COLOURS: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 _WIDTH, _NAMES, _FIGURES, _BAR, _STEP, _TITLE = 760, 230, 90, 18, 26, 30
 # The contenders that are fanout's, by the beginning of their names.
+_WORDS: Final = ("what", "records", "ratio")
 _OURS: Final = ("fanout", "exactly_once", "at_least_once", "land", "shuffle", "plain")
 
 
@@ -51,6 +54,38 @@ def figures_of(reports: Sequence[Report]) -> Figures:
             group = _group(row, "partition" if "kafka" in name else "shard")
             groups.setdefault(group, {})[row.name] = float(f"{row.records_per_second:.3g}")
     return found
+
+
+def changes(reports: Sequence[Report]) -> Table:
+    """Return a table of the ratios of reports, beside those of the run that the page has.
+
+    A ratio is the rate of fanout by that of another contender. It has no stored one where the run
+    of the page had no such pair, or another number of shards.
+
+    Args:
+        reports: What was measured.
+    """
+    stored: Figures = json.loads(FIGURES.read_text("utf-8"))
+    laid_out = Table(title="Ratios, and those of the stored run (docs/images/benchmarks.json)")
+    for heading in ("what", "records", "ratio", "stored", "now", "times"):
+        laid_out.add_column(heading, justify="left" if heading in _WORDS else "right")
+    for picture, groups in figures_of(reports).items():
+        for group, rates in groups.items():
+            before = _ratios(stored.get(picture, {}).get(group, {}))
+            for peer, now in _ratios(rates).items():
+                then = before.get(peer)
+                told = ("", "") if then is None else (f"{then:.2f}", f"{now / then:.2f}")
+                size = group.removeprefix("Records of ")
+                laid_out.add_row(picture, size, peer, told[0], f"{now:.2f}", told[1])
+    return laid_out
+
+
+def _ratios(rates: Mapping[str, float]) -> dict[str, float]:
+    """Return the rate of the first contender that is fanout's by each other one."""
+    ours = next((name for name in rates if name.startswith(_OURS)), None)
+    if ours is None:
+        return {}
+    return {f"{ours} by {name}": rates[ours] / rate for name, rate in rates.items() if name != ours}
 
 
 def draw(groups: Mapping[str, Mapping[str, float]], scheme: str) -> str:

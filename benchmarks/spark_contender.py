@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
+from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Row
 
-__all__ = ("answer", "compare", "cpu_seconds", "session", "warm_up_batches")
+__all__ = ("answer", "compare", "cpu_seconds", "reason", "session", "warm_up_batches")
 
 
 _BRIEF: Final = 10
@@ -82,22 +84,38 @@ def compare(
 @contextmanager
 def _started(module: str, arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """Start a contender's process, wait until it is warm, and end it after the block."""
-    with subprocess.Popen(  # noqa: S603 - our own module
-        [sys.executable, "-m", module, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as job:
+    with (
+        TemporaryFile("w+") as log,
+        subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as job,
+    ):
         assert job.stdin is not None
         assert job.stdout is not None
         try:
             if not job.stdout.readline():
-                raise ChildProcessError(
-                    f"the job of {arguments[0]} has failed; see its output above"
-                )
+                log.seek(0)
+                raise ChildProcessError(reason(log.read()))
             yield job
         finally:
             job.stdin.close()
+
+
+def reason(log: str) -> str:
+    """Return in one line why a job has failed.
+
+    Args:
+        log: What it has written to standard error.
+    """
+    if missing := re.findall(r"unresolved dependency: ([^\s:]+)#([^;\s]+);(\S+?):? not found", log):
+        jars = ", ".join(dict.fromkeys(":".join(parts) for parts in missing))
+        return f"its jars are not to be had: {jars}"
+    lines = [line for line in log.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "its job ended without a word"
 
 
 def warm_up_batches(usual: int) -> int:

@@ -70,6 +70,16 @@ def naming_extras(user: str) -> Iterator[None]:
         ) from error
 
 
+def require(library: str) -> None:
+    """Check that an optional library is there, without loading it.
+
+    Raises:
+        ModuleNotFoundError: If it is not installed.
+    """
+    if find_spec(library) is None:
+        raise ModuleNotFoundError(f"No module named {library!r}", name=library)
+
+
 def _missing(module: str) -> str | None:
     """Return the optional library that a module belongs to, if that is not installed."""
     packages = accumulate(module.split("."), lambda package, name: f"{package}.{name}")
@@ -87,7 +97,8 @@ def lazy_exports(
 
     Args:
         package: The package's `__name__`.
-        modules: The module of each exported name.
+        modules: The module of each exported name, and after a colon the name that it has there
+            if that is another one.
 
     Returns:
         The two functions. The first raises AttributeError for an unknown name, and SetupError
@@ -98,7 +109,8 @@ def lazy_exports(
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         with naming_extras(f"{package}.{name}"):
-            value = getattr(import_module(modules[name]), name)
+            module, _, own = modules[name].partition(":")
+            value = getattr(import_module(module), own or name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import signal
@@ -50,6 +49,8 @@ def run_coroutine(main: Coroutine[Any, Any, _T]) -> _T:
     asyncio cancels it in the middle of one, such as that of a connection, which then fails aloud.
     A second Ctrl-C ends the clean-up, too.
     """
+    import asyncio  # noqa: PLC0415 - for help
+
     interrupted = False
 
     async def interruptible() -> _T:

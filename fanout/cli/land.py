@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -24,6 +23,7 @@ from fanout.core.sentence import Option
 from fanout.errors import OptionError
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
@@ -196,6 +196,8 @@ def land(
     to end, or has landed what was there; it is 1 if a table does not have all of that. A second
     signal ends it at once: with 143 for SIGTERM, and 130 for Ctrl-C.
     """
+    import asyncio  # noqa: PLC0415 - for help
+
     of_kafka: dict[str, object] = {"group": group, "key_decode": schemas.key_decode}
     service, name = parse_source(source, kinesis={"consumer": consumer}, kafka=of_kafka)
     pairs = _pairs(storage_options or ())
@@ -309,21 +311,24 @@ async def _land(
     **options: Any,
 ) -> list[TableStatistics]:
     """Land a source; return the tables that lack something in the end."""
+    import asyncio  # noqa: PLC0415 - for help
+
     from fanout.landers.land import land as open_landing  # noqa: PLC0415 - for help
 
     opening = asyncio.current_task()
     assert opening is not None
-    _on_signal(opening.cancel)
+    loop = asyncio.get_running_loop()
+    _on_signal(loop, opening.cancel)
     async with open_landing(source, location, **options) as landing:
         watch(landing)
-        _on_signal(landing.stop)
+        _on_signal(loop, landing.stop)
         async for entry in landing:
             report.landed(entry, landing)
     report.ended()
     return [table for table in landing.statistics().tables if table.entries_behind or table.failure]
 
 
-def _on_signal(stop: Callable[[], object]) -> None:
+def _on_signal(loop: AbstractEventLoop, stop: Callable[[], object]) -> None:
     """Let the next SIGTERM or Ctrl-C end the command cleanly, and the one after it at once."""
 
     def receive(_: signal.Signals) -> None:
@@ -332,7 +337,7 @@ def _on_signal(stop: Callable[[], object]) -> None:
 
     def listen(callback: Callable[[signal.Signals], None]) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, callback, number)
+            loop.add_signal_handler(number, callback, number)
 
     listen(receive)
 

@@ -16,7 +16,6 @@ import typer
 from fanout.cli.command import fanout_command
 from fanout.cli.common import SourceName, age, aware_time, parse_source, run_coroutine
 from fanout.cli.metrics_port import MetricsPort, served_metrics
-from fanout.cli.record_output import KAFKA, KINESIS, RecordLines, StandardOutput
 from fanout.cli.service_options import AwsOptions, ClusterOptions, SchemaOptions
 from fanout.core.sentence import Option, Sentence
 from fanout.errors import OptionError
@@ -24,7 +23,7 @@ from fanout.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fanout.cli.record_output import Columns
+    from fanout.cli.record_output import Columns, RecordLines, StandardOutput
     from fanout.core.fan_out import FanOut
     from fanout.core.source import Source
 
@@ -117,20 +116,22 @@ def tail(
     The exit code is 0 when `--max` is reached or the pipe is closed, 130 after Ctrl-C, and 2 if the
     source cannot be read.
     """
+    from fanout.cli import record_output  # noqa: PLC0415 - for help
+
     of_kafka: dict[str, object] = {"key_decode": schemas.key_decode}
     service, name = parse_source(source, kinesis={"consumer": consumer}, kafka=of_kafka)
     start = _start(since)
     searched = _searched(pattern)
     chosen = tuple(shards or ())
-    columns = KINESIS if service == "kinesis" else KAFKA
+    columns = record_output.KINESIS if service == "kinesis" else record_output.KAFKA
     typed = _typed(schemas, columns, name.split(",") if service == "kafka" else ())
     reading = (
         _kinesis(name, consumer, start, chosen, aws, **typed)
         if service == "kinesis"
         else _kafka(name, start, chosen, kafka, **typed)
     )
-    output = StandardOutput()
-    lines = RecordLines(
+    output = record_output.StandardOutput()
+    lines = record_output.RecordLines(
         columns=columns,
         pattern=searched,
         as_json=json,

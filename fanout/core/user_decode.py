@@ -43,6 +43,12 @@ BAD_RECORD: Final = "_fanout_bad_record"
 _MAX_REASON: Final = 1_000
 
 
+def no_records(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch without rows."""
+    # `from_pylist` would load pandas, where that is installed.
+    return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
+
+
 _ABOUT_DECODE: Final = Sentence.of(
     "{on_bad_record} is about {decode}: pass {decode}, or leave it out"
 )

@@ -77,3 +77,36 @@ def test_new_reports_replace_their_figures_alone(
         "consume-kafka": {"Records of 1 KB, 1 partition": {"fanout": 381_000.0}},
     }
     assert "381,000" in (tmp_path / "benchmarks" / "consume-kafka-light.svg").read_text()
+
+
+def test_ratios_are_shown_beside_those_of_the_page() -> None:
+    rates = {"fanout": 336_000.0, "botocore": 21_000.0}
+    rows = [
+        Row(
+            name=name,
+            record_bytes=1024,
+            records_per_second=rate,
+            bytes_per_second=rate * 1024,
+            peak_rss_bytes=1,
+        )
+        for name, rate in rates.items()
+    ]
+    shown = pictures.changes([Report(scenario="decode", rows=rows, ratios={}, machine={})])
+    cells = [[*column.cells] for column in shown.columns]
+    assert cells == [["decode"], ["1 KB"], ["fanout by botocore"], ["12.00"], ["16.00"], ["1.33"]]
+
+
+def test_each_row_of_the_table_has_the_command_that_measures_it() -> None:
+    table = PAGE[PAGE.index("| what | record") : PAGE.index("## Plots")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:] if line
+    ]
+    assert {len(row) for row in rows} == {6}
+    commands = {row[5].strip("`") for row in rows if row[0]}
+    for command in commands:
+        scenario, *source = command.split(" --source ")
+        assert (
+            set(source or ["kinesis"]) <= {*cli.SCENARIOS[scenario]}
+            or len(cli.SCENARIOS[scenario]) == 1
+        )
+    assert all(row[5] for row in rows if row[0])

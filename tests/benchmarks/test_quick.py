@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ import pytest
 
 from benchmarks import __main__ as cli
 from benchmarks.harness import Report
+from benchmarks.spark_contender import reason
+from benchmarks.turns import take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +54,7 @@ def run(
 def test_a_quick_run_is_one_of_everything(run: Callable[..., list[str]]) -> None:
     every = [f"{name}/{source} quick" for name in cli.SCENARIOS for source in cli.SCENARIOS[name]]
     assert run("--quick") == every
-    assert len(every) == 21
+    assert len(every) == 22
 
 
 def test_a_quick_run_may_be_of_one_source_or_scenario(run: Callable[..., list[str]]) -> None:
@@ -69,12 +72,12 @@ def test_all_sources_are_measured_if_asked_for(run: Callable[..., list[str]]) ->
 
 def test_make_bench_measures_everything(run: Callable[..., list[str]]) -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
-    (arguments,) = re.findall(r"^\t\$\(BIN\)/python -m benchmarks (.*)$", makefile, re.MULTILINE)
+    (arguments,) = re.findall(r"^\t\$\(BIN\)/python -m benchmarks (--.*)$", makefile, re.MULTILINE)
     assert len(run(*arguments.split())) == sum(map(len, cli.SCENARIOS.values()))
 
 
 def test_without_arguments_all_that_reads_kinesis_is_run(run: Callable[..., list[str]]) -> None:
-    names = ["decode", "consume", "land", "latency", "scale", "server", "spark"]
+    names = ["decode", "consume", "land", "latency", "scale", "server", "shards", "spark"]
     assert run() == [f"{name}/kinesis 5" for name in names]
     assert run("consume", "sink", "--rounds", "2") == ["consume/kinesis 2", "sink/kafka 2"]
 
@@ -107,3 +110,61 @@ def test_a_scenario_that_fails_stops_no_other_one(
     printed = capsys.readouterr()
     assert json.loads(printed.out.splitlines()[-1])["scenario"] == "measured"
     assert "spark of kinesis has failed: the jars cannot be fetched" in printed.err
+
+
+def test_what_is_not_here_is_one_line_without_a_stack(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def offline() -> Report:
+        raise ChildProcessError("its jars are not to be had: org.apache.spark:kafka:4.3.0")
+
+    scenario = cli.Scenario(lambda _: offline(), offline)
+    monkeypatch.setattr(cli, "SCENARIOS", {"spark": {"kafka": scenario}})
+    with pytest.raises(SystemExit):
+        cli.main(["--quick"])
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "jars" in line] == [
+        "spark of kafka has failed: its jars are not to be had: org.apache.spark:kafka:4.3.0"
+    ]
+    assert "Traceback" not in "".join(lines)
+
+
+def test_what_does_not_fit_into_the_time_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def measured(name: str) -> Report:
+        take_turns(name, {"us": partial(ran.append, name)}, 5)
+        return Report(scenario=name, rows=[], ratios={}, machine={})
+
+    def slow() -> Report:
+        time.sleep(0.1)
+        return measured("slow")
+
+    fakes = {
+        "slow": {"kinesis": cli.Scenario(lambda _: slow(), slow)},
+        "late": {"kinesis": cli.Scenario(lambda _: measured("late"), partial(measured, "late"))},
+    }
+    monkeypatch.setattr(cli, "SCENARIOS", fakes)
+    cli.main(["--quick", "--minutes", "0.001"])
+    assert ran == []
+    told = capsys.readouterr().err
+    assert "slow of kinesis is left out: the time is over" in told
+    assert "late of kinesis is left out: the time is over" in told
+
+
+def test_an_ivy_report_becomes_one_line() -> None:
+    log = """
+    :: problems summary ::
+    :::: WARNINGS
+        ::          UNRESOLVED DEPENDENCIES         ::
+        :: org.apache.spark#spark-sql-kafka-0-10_2.13;4.3.0: not found
+Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: \
+org.apache.spark#spark-sql-kafka-0-10_2.13;4.3.0: not found]
+        at org.apache.spark.util.MavenUtils$.resolveMavenCoordinates(MavenUtils.scala:468)
+""".replace("\\\n", "")
+    assert reason(log) == (
+        "its jars are not to be had: org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0"
+    )
+    assert reason("one\nValueError: two\n\n") == "ValueError: two"

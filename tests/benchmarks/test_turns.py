@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from benchmarks.harness import Measurement
-from benchmarks.turns import take_turns
+from benchmarks.turns import OutOfTimeError, TimeLimit, limited, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,3 +50,19 @@ def test_an_interrupted_run_has_told_what_it_knew(capfd: pytest.CaptureFixture[s
 def test_both_halves_of_a_run_are_told(capfd: pytest.CaptureFixture[str]) -> None:
     take_turns("shuffle", {"us": lambda: (1, 2)}, 1)
     assert capfd.readouterr().err.strip() == "shuffle, round 1 of 1: us: 1; 2"
+
+
+def test_rounds_stop_where_the_time_leaves_no_other_one(capfd: pytest.CaptureFixture[str]) -> None:
+    ran: list[str] = []
+    now = time.monotonic()
+    with limited(TimeLimit(now, now + 60)):
+        assert take_turns("decode", {"us": partial(ran.append, "us")}, 5) == {"us": [None]}
+    assert "decode: its time is over after 1 of 5 rounds" in capfd.readouterr().err
+    assert take_turns("decode", {"us": partial(ran.append, "us")}, 5) == {"us": [None] * 5}
+    assert len(ran) == 6
+
+
+def test_nothing_is_run_when_all_time_is_over() -> None:
+    now = time.monotonic()
+    with limited(TimeLimit(now - 1, now - 1)), pytest.raises(OutOfTimeError):
+        take_turns("decode", {"us": partial(pytest.fail, "it was run")}, 5)

@@ -12,7 +12,7 @@ import pytest
 from fanout.errors import ServiceError
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.aws.api import StreamDescription
-from fanout.kinesis.source import open_kinesis_connection
+from fanout.kinesis.opening import open_kinesis_connection
 from fanout.testing.virtual_time.loop import simulate
 from tests.kinesis.test_registration import refused
 

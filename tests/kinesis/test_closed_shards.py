@@ -21,7 +21,7 @@ from fanout.kinesis.aws.api import (
     ShardDescription,
     StreamDescription,
 )
-from fanout.kinesis.source import open_kinesis_connection
+from fanout.kinesis.opening import open_kinesis_connection
 from fanout.testing.kinesis.frames import encode_event, encode_record
 from tests.support.virtual_time import in_virtual_time
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fanout.core.positions import Cursor
-from fanout.core.user_decode import PlaceColumns
+from fanout.core.user_decode import PlaceColumns, no_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _HEADER: Final = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
 HEADERS: Final = pa.list_(pa.struct(_HEADER))
 """The type of a record's headers."""
-_NO_HEADERS: Final = pa.array([], HEADERS.value_type)
+_NO_HEADERS: Final = pa.nulls(0, HEADERS.value_type)
 
 # https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html
 SCHEMA: Final = pa.schema(
@@ -44,7 +44,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
-NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+NO_RECORDS: Final = no_records(SCHEMA)
 
 LATEST: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: neither Python nor Spark has a timestamp after it."""

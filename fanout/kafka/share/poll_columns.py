@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
+from fanout.core.user_decode import no_records
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
 from fanout.kafka.reading.columns import timestamps_of
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = KAFKA_SCHEMA.append(pa.field("deliveryCount", pa.int32()))
 
-NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+NO_RECORDS: Final = no_records(SCHEMA)
 
 _HEADERS: Final = SCHEMA.field("headers").type
-_NO_PAIRS: Final = pa.array([], _HEADERS.value_type)
+_NO_PAIRS: Final = pa.nulls(0, _HEADERS.value_type)
 
 
 @final

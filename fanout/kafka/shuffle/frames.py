@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fanout.core.user_decode import no_records
 from fanout.errors import BadFrameError, OptionError
 from fanout.kafka.reading.columns import SCHEMA as KAFKA_SCHEMA
 from fanout.kafka.reading.columns import Layout, kafka_columns, take_spans
@@ -270,7 +271,7 @@ def _unframed(records: LocatedRecords) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([key, value, times, *others, control], schema=_UNFRAMED)
 
 
-FRAMED: Final = Layout(_unframed, pa.RecordBatch.from_pylist([], schema=_UNFRAMED))
+FRAMED: Final = Layout(_unframed, no_records(_UNFRAMED))
 """The columns of a shuffle's topic: those of SCHEMA, and CONTROL."""
 
 

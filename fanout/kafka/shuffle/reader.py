@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from fanout.core.events import Batch, End, Gap
 from fanout.core.positions import Cursor, Range
 from fanout.core.sentence import Suggestion
+from fanout.core.user_decode import no_records
 from fanout.errors import BadFrameError, SilentProducerError
 from fanout.kafka.reading.subscription import HEARTBEAT
 from fanout.kafka.shuffle.frames import CONTROL, SCHEMA, decode_control
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from fanout.kafka.shuffle.frames import ControlFrame
     from fanout.kafka.shuffle.producers import Liveness
 
-_NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+_NO_RECORDS: Final = no_records(SCHEMA)
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from fanout.core.stored_json import StoredFormat
-from fanout.core.user_decode import PlaceColumns
+from fanout.core.user_decode import PlaceColumns, no_records
 from fanout.errors import PositionError, ServiceError
 from fanout.kinesis.reading.decode import ARRIVAL
 
@@ -32,7 +32,7 @@ SCHEMA: Final = pa.schema(
         pa.field("receiveCount", pa.int32()),
     ]
 )
-NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+NO_RECORDS: Final = no_records(SCHEMA)
 PLACES: Final = PlaceColumns(
     names=("stream", "queue", "recordId"), numbers=("recordId",), word="record"
 )

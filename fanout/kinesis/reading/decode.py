@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from fanout.core.positions import Cursor
 from fanout.core.stored_json import MALFORMED_JSON
-from fanout.core.user_decode import PlaceColumns
+from fanout.core.user_decode import PlaceColumns, no_records
 from fanout.errors import MalformedEventError
 from fanout.kinesis.aws.api import HashRange
 
@@ -58,7 +58,7 @@ PLACES: Final = PlaceColumns(
 
 _ROW = pa.struct(list(SCHEMA))
 
-NO_RECORDS: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+NO_RECORDS: Final = no_records(SCHEMA)
 """The records of every heartbeat."""
 
 # The last second of the year 9999: rounded to a millisecond, a later time may be in the year 10000,

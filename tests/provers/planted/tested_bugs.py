@@ -21,7 +21,7 @@ from fanout.errors import RetryLaterError
 from fanout.kafka.reading.client import _Client
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
-from fanout.kinesis import source
+from fanout.kinesis import opening
 from fanout.kinesis.aws import client
 from fanout.kinesis.aws.client_config import pinned_config
 from fanout.kinesis.aws.error_hints import _hint_of_call
@@ -158,7 +158,7 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
         "tests/kinesis/test_client.py::test_a_listing_whose_page_token_expires_begins_anew",
     ),
     "a consumer of another account's stream is used": TestedBug(
-        (Edit(source._check_owner, on(node(ast.If), drop)),),
+        (Edit(opening._check_owner, on(node(ast.If), drop)),),
         "tests/kinesis/test_source.py::"
         "test_a_consumer_of_another_accounts_stream_is_refused_before_anything_is_read",
     ),

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.kinesis.source import KinesisSource, open_kinesis_connection
+from fanout.kinesis.opening import open_kinesis_connection
+from fanout.kinesis.source import KinesisSource
 from tests.provers.simulation.kinesis.service.service import CONSUMER, CONSUMER_ARN, STREAM
 from tests.provers.simulation.service_clock import EPOCH_MILLIS
 

@@ -28,7 +28,7 @@ _PROMPT: Final = 1.0
 _PLENTY: Final = 256 * 1024 * 1024
 # A listing may hang, and the next one is waited for as long as anything is.
 _DISCOVERY: Final = 250.0
-# Between the calls about a consumer that is registered again; see fanout.kinesis.source.
+# Between the calls about a consumer that is registered again; see fanout.kinesis.opening.
 _BETWEEN_CALLS: Final = 5.0
 # What comes with these may first have to be handed over, to a consumer that takes its time.
 _BEHIND_DATA: Final = {"MalformedEventError", "UnconfirmedEndError"}
