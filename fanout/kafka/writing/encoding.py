@@ -7,6 +7,8 @@ variable-length integers of all records at once, and Arrow joins them with keys 
 from __future__ import annotations
 
 import struct
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import numpy as np
@@ -30,7 +32,7 @@ else:
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -78,7 +80,11 @@ EncodedBatch: TypeAlias = "tuple[bytes, pa.Buffer]"
 
 
 def encode_record_batch(
-    rows: pa.RecordBatch, codec: str, producer: ProducerId, sequence: int
+    rows: pa.RecordBatch,
+    codec: str,
+    producer: ProducerId,
+    sequence: int,
+    records: Callable[[], pa.Buffer] | None = None,
 ) -> EncodedBatch:
     """Encode at least one record as one batch, by a codec of CODECS.
 
@@ -86,6 +92,7 @@ def encode_record_batch(
     1970
     on) and `headers` (a list of structs of a string `key` and a binary `value`). `sequence` is the
     number of the producer's records in the partition before these; -1 without a producer id.
+    `records` returns them encoded, if `EncodedTogether` has them.
     """
     times = rows["timestamp"].to_numpy()
     number, compress = CODECS[codec]
@@ -99,19 +106,54 @@ def encode_record_batch(
         sequence,
         len(times),
     )
-    records = pa.py_buffer(compress(memoryview(_records(rows, times))))
-    length = _HEADER - _BEFORE_LENGTH_COUNTS + len(records)
-    before = _BEFORE_CHECKSUM.pack(0, length, -1, _MAGIC, _checksum(after, records))
-    return before + after, records
+    plain = _encode_records(rows, [len(rows)])[0] if records is None else records()
+    body = pa.py_buffer(compress(memoryview(plain)))
+    length = _HEADER - _BEFORE_LENGTH_COUNTS + len(body)
+    before = _BEFORE_CHECKSUM.pack(0, length, -1, _MAGIC, _checksum(after, body))
+    return before + after, body
 
 
-def _records(rows: pa.RecordBatch, times: _Numbers) -> pa.Buffer:
+@final
+class EncodedTogether:
+    """Encode the records of batches that follow each other in one go, when the first is needed.
+
+    A call of numpy or Arrow for 500 records costs nearly as much as one for 2,000. All batches are
+    added before the first one is taken.
+    """
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self._rows = rows  # those of the first batch, and the ones after it
+        self._ends: list[int] = []
+        self._records: list[pa.Buffer] = []
+        self.nbytes = 0
+
+    def add(self, rows: int, nbytes: int) -> Callable[[], pa.Buffer]:
+        """Add the next rows as a batch of at most so many bytes; return what returns its records.
+
+        It is called once at most.
+        """
+        self._ends.append(rows + (self._ends[-1] if self._ends else 0))
+        self.nbytes += nbytes
+        return partial(self._take, len(self._ends) - 1)
+
+    def _take(self, number: int) -> pa.Buffer:
+        if not self._records:
+            self._records = _encode_records(self._rows.slice(0, self._ends[-1]), self._ends)
+            self._rows = None
+        return self._records[number]
+
+
+def _encode_records(rows: pa.RecordBatch, ends: Sequence[int]) -> list[pa.Buffer]:
+    """Return the records of batches, which end at these rows."""
+    counts = np.diff(ends, prepend=0)
+    begins = np.repeat(np.subtract(ends, counts), counts)  # of each row's batch
+    times = rows["timestamp"].to_numpy()
     keys, values = rows["key"], rows["value"]
     key_lengths, value_lengths = _lengths(keys, -1), _lengths(values, -1)
     headers, header_lengths = _headers(rows["headers"])
     before_key = [
-        _Varints(times - times[0]),
-        _Varints(np.arange(len(times))),
+        _Varints(times - times[begins]),
+        _Varints(np.arange(len(times)) - begins),
         _Varints(key_lengths),
     ]
     before_value = _Varints(value_lengths)
@@ -119,7 +161,7 @@ def _records(rows: pa.RecordBatch, times: _Numbers) -> pa.Buffer:
     inside = np.sum([part.widths for part in (flags, *before_key, before_value)], axis=0)
     inside += np.maximum(key_lengths, 0) + np.maximum(value_lengths, 0) + header_lengths
     start = _binary(_Varints(inside), flags, *before_key)
-    return _content(_joined(start, keys, _binary(before_value), values, headers))
+    return _contents(_joined(start, keys, _binary(before_value), values, headers), ends)
 
 
 def _headers(headers: pa.ListArray) -> tuple[pa.BinaryArray | pa.Scalar, _Numbers | int]:
@@ -147,19 +189,22 @@ def _list_offsets(lists: pa.ListArray) -> _Numbers:
 
 
 def _lengths(column: pa.BinaryArray, of_null: int) -> _Numbers:
-    lengths: _Numbers = pc.fill_null(pc.binary_length(column), of_null).to_numpy()
-    return lengths.astype(np.int64)
+    lengths = pc.binary_length(column)
+    if column.null_count:  # it takes long to find that there is nothing to fill
+        lengths = pc.fill_null(lengths, of_null)
+    numbers: _Numbers = lengths.to_numpy().astype(np.int64)
+    return numbers
 
 
 def _joined(*columns: pa.BinaryArray | pa.Scalar) -> pa.BinaryArray:
     return pc.binary_join_element_wise(*columns, b"", null_handling="replace", null_replacement=b"")
 
 
-def _content(column: pa.BinaryArray) -> pa.Buffer:
-    """Return the bytes of all elements, one after the other."""
+def _contents(column: pa.BinaryArray, ends: Sequence[int]) -> list[pa.Buffer]:
+    """Return the bytes of the elements up to each end, one after the other."""
     _, offsets, data = column.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(column) + 1)
-    return data.slice(int(ends[0]), int(ends[-1] - ends[0]))
+    at = np.frombuffer(offsets, np.int32, len(column) + 1)[[0, *ends]].tolist()
+    return [data.slice(begin, end - begin) for begin, end in pairwise(at)]
 
 
 @final

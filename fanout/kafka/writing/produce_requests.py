@@ -25,7 +25,7 @@ from fanout.kafka.writing.producer_id import NO_PRODUCER_ID
 from fanout.kafka.writing.row_batches import cut_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
@@ -92,6 +92,8 @@ class ProduceBatch:
         parts: The deliveries to which its rows belong, in order; empty where nobody asks.
         first_offset: The offset of the first row, once a broker has reported it.
         buffers: What the rows are a slice of; None where they have buffers of their own.
+        records: Returns the records encoded, together with those of other batches; None where
+            these rows are encoded alone.
     """
 
     rows: pa.RecordBatch
@@ -102,6 +104,7 @@ class ProduceBatch:
     parts: list[Part] = field(default_factory=list)
     first_offset: int | None = None
     buffers: WriteBuffers | None = None
+    records: Callable[[], pa.Buffer] | None = None
 
     def release(self) -> None:
         """Count the rows as queued no more."""
@@ -113,6 +116,10 @@ class ProduceBatch:
         """Copy the rows, so that the other rows of their write can be freed."""
         if self.buffers is not None:
             self.rows = self.rows.take(pa.array(np.arange(len(self.rows))))
+            self.records = None
+            if self.data is not None:
+                header, records = self.data
+                self.data = header, pa.py_buffer(records.to_pybytes())
             self.release()
 
     def report(self, partition: Partition) -> None:
@@ -212,13 +219,14 @@ class ProduceRequests:
             return
         codec = self._options.compression_type
         sequence = self._sequences.get(partition, 0) if self._confirmed else -1
-        arguments = (batch.rows, codec, self._producer, sequence)
+        arguments = (batch.rows, codec, self._producer, sequence, batch.records)
         # Compression takes long and releases the GIL, so it runs in a thread.
         batch.data = (
             encode_record_batch(*arguments)
             if codec == "none"
             else await asyncio.to_thread(encode_record_batch, *arguments)
         )
+        batch.records = None
 
     async def _produce(
         self, broker: int, batches: Mapping[Partition, ProduceBatch]

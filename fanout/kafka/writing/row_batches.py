@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from fanout.errors import UnwritableRecordError
 from fanout.kafka.partitions import Partition
-from fanout.kafka.writing.encoding import record_sizes
+from fanout.kafka.writing.encoding import EncodedTogether, record_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -27,6 +27,8 @@ COLUMNS: Final = {
     "timestamp": pa.timestamp("ms", tz="UTC"),
 }
 """What a record of Kafka holds, by the names that Spark's own sink uses."""
+# Bytes of batches that are encoded at once.
+_TOGETHER: Final = 2 << 20
 _REQUIRED: Final = ("topic", "partition", "value")
 
 
@@ -81,6 +83,22 @@ def cut_batches(rows: pa.RecordBatch, max_bytes: int) -> Iterator[tuple[pa.Recor
         end = max(begin + 1, int(np.searchsorted(ends, behind + max_bytes, side="right")))
         yield rows.slice(begin, end - begin), int(ends[end - 1]) - behind
         begin, behind = end, int(ends[end - 1])
+
+
+def cut_together(
+    rows: pa.RecordBatch, max_bytes: int
+) -> Iterator[tuple[pa.RecordBatch, int, Callable[[], pa.Buffer]]]:
+    """Cut rows as `cut_batches` does, and add what returns the encoded records of each batch.
+
+    It encodes several batches at once. The encoded ones take about `_TOGETHER` bytes, until all of
+    them are confirmed.
+    """
+    together, begin = EncodedTogether(rows), 0
+    for batch, nbytes in cut_batches(rows, max_bytes):
+        if together.nbytes and together.nbytes + nbytes > _TOGETHER:
+            together = EncodedTogether(rows.slice(begin))
+        yield batch, nbytes, together.add(len(batch), nbytes)
+        begin += len(batch)
 
 
 def _check_names(names: list[str]) -> None:

@@ -127,12 +127,15 @@ class Sender:
         partition: Partition,
         rows: pa.RecordBatch,
         nbytes: int,
+        *,
         delivery: Delivery | None,
         buffers: WriteBuffers,
+        records: Callable[[], pa.Buffer] | None = None,
     ) -> None:
         """Queue rows for a located partition, when `buffer.memory` has room for them.
 
         The rows are as `encode_record_batch` takes them, and take at most `nbytes` when encoded.
+        `records` is that of the batch.
         """
         while self._waiting and self._waiting + nbytes > self._options.buffer_memory:
             await self._wait_for_progress()
@@ -140,7 +143,9 @@ class Sender:
         if not queue.batches:
             self._ready[queue] = None
         parts = [] if delivery is None else [Part(delivery, len(rows))]
-        batch = ProduceBatch(rows, nbytes, self._deadline(), parts=parts, buffers=buffers)
+        batch = ProduceBatch(
+            rows, nbytes, self._deadline(), parts=parts, buffers=buffers, records=records
+        )
         buffers.slices += 1
         queue.batches.append(batch)
         self._waiting += nbytes

@@ -15,7 +15,7 @@ from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.protocol.retries import with_retries
 from fanout.kafka.writing.produce_requests import ProduceRequests
 from fanout.kafka.writing.producer_id import OpenTransaction, Transactional, obtain_producer_id
-from fanout.kafka.writing.row_batches import cut_batches, prepare_rows, split_by_partition
+from fanout.kafka.writing.row_batches import cut_together, prepare_rows, split_by_partition
 from fanout.kafka.writing.sender import Sender
 from fanout.kafka.writing.write_options import ProducerOptions
 
@@ -88,9 +88,9 @@ class KafkaWriter:
         batches = [
             (partition, *batch)
             for partition, of_partition in split_by_partition(rows)
-            for batch in cut_batches(of_partition, self._options.batch_size)
+            for batch in cut_together(of_partition, self._options.batch_size)
         ]
-        for partition, _, nbytes in batches:
+        for partition, _, nbytes, _ in batches:
             if nbytes > max(self._options.max_request_size, self._options.batch_size):
                 raise UnwritableRecordError(
                     f"a record for {partition} takes {nbytes} bytes, more than max.request.size="
@@ -99,11 +99,14 @@ class KafkaWriter:
         await self._sender.locate(dict.fromkeys(partition for partition, *_ in batches))
         if not batches:
             return
-        size = batches[0][1].get_total_buffer_size()
-        buffers = self._sender.begin_write(size, sum(nbytes for *_, nbytes in batches))
+        encoded = sum(nbytes for _, _, nbytes, _ in batches)
+        size = batches[0][1].get_total_buffer_size() + encoded
+        buffers = self._sender.begin_write(size, encoded)
         try:
-            for partition, some, nbytes in batches:
-                await self._sender.put(partition, some, nbytes, delivery, buffers)
+            for partition, some, nbytes, encode in batches:
+                await self._sender.put(
+                    partition, some, nbytes, delivery=delivery, buffers=buffers, records=encode
+                )
         finally:
             buffers.release(0)
         self._sender.start()

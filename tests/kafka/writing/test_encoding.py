@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -10,9 +11,10 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fanout.kafka.writing import row_batches
 from fanout.kafka.writing.encoding import CODECS, encode_record_batch, record_sizes
 from fanout.kafka.writing.producer_id import NO_PRODUCER_ID, ProducerId
-from fanout.kafka.writing.row_batches import cut_batches, split_by_partition
+from fanout.kafka.writing.row_batches import cut_batches, cut_together, split_by_partition
 from tests.support.kafka.writing import HEADERS
 
 BYTES = st.none() | st.binary(max_size=300)
@@ -96,6 +98,30 @@ def test_rows_are_cut_into_batches_that_fit(records: list[Any], limit: int) -> N
         assert nbytes <= limit or len(part) == 1
         together = nbytes + int(record_sizes(after[:1]).sum())
         assert together > limit or after is rows[:1] or (part, nbytes) == parts[-1]
+
+
+@settings(max_examples=60)
+@given(st.lists(RECORDS, min_size=1, max_size=30), st.integers(0, 3), st.integers(1, 2_000))
+def test_batches_are_encoded_together_as_each_alone(
+    records: list[Any], skipped: int, limit: int
+) -> None:
+    rows = columns(records)[min(skipped, len(records) - 1) :]
+    with patch.object(row_batches, "_TOGETHER", 3 * limit):
+        parts = [*cut_together(rows, limit)]
+    assert [part[:2] for part in parts] == [*cut_batches(rows, limit)]
+    for part, _, together in parts:
+        alone = encoded(part, "none", NO_PRODUCER_ID, -1)
+        assert encoded(part, "none", NO_PRODUCER_ID, -1, together) == alone
+
+
+def test_few_bytes_are_encoded_together() -> None:
+    rows = columns([(None, bytes(1 << 20), 0, None)] * 5)
+    first, *others = [together for *_, together in cut_together(rows, 1)]
+    before = pa.total_allocated_bytes()
+    first()
+    one = 1 << 20
+    assert one < pa.total_allocated_bytes() - before < 2 * one
+    assert [len(records()) for records in others] == [len(first())] * 4
 
 
 def test_a_batch_is_filled_to_its_last_byte() -> None:

@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 import pytest
 
 from fanout.kafka.partitions import Partition
-from fanout.kafka.writing.encoding import record_sizes
+from fanout.kafka.writing.encoding import encode_record_batch, record_sizes
 from fanout.kafka.writing.produce_requests import (
     PartitionQueue,
     ProduceBatch,
     RetainedBytes,
     WriteBuffers,
 )
-from fanout.kafka.writing.row_batches import prepare_rows
+from fanout.kafka.writing.producer_id import NO_PRODUCER_ID
+from fanout.kafka.writing.row_batches import cut_together, prepare_rows
 from tests.support.kafka.writing import records
 
 RECORD = 39
@@ -87,3 +88,17 @@ def test_the_buffers_of_a_write_are_let_go_with_its_last_slice() -> None:
     given.max_bytes = math.inf
     assert shape(given, 1 << 20) == [[102, 103, 104]]
     assert (of_one.slices, of_other.slices, total.nbytes) == (0, 0, 0), "what is joined is copied"
+
+
+def test_what_is_copied_keeps_no_memory_of_what_was_encoded_with_it() -> None:
+    rows = batch(101, 102).rows
+    (one, nbytes, encode), (other, _, after) = cut_together(rows, RECORD)
+    data = encode_record_batch(one, "none", NO_PRODUCER_ID, -1, encode)
+    sent = ProduceBatch(one, nbytes, 1.0, data, buffers=WriteBuffers(RetainedBytes(), 1, 1))
+    waiting = ProduceBatch(other, nbytes, 1.0, buffers=sent.buffers, records=after)
+    sent.copy_rows()
+    waiting.copy_rows()
+    assert waiting.records is None
+    assert sent.data is not None
+    assert sent.data[1].address != data[1].address
+    assert b"".join(sent.data) == b"".join(data)
