@@ -17,7 +17,6 @@ from fanout.core.statistics import SplitState
 from fanout.core.user_decode import (
     BatchDecoder,
     PlaceColumns,
-    RecordDecoder,
     TooManyRowsError,
     UserDecode,
     check_on_bad_record,
