@@ -337,7 +337,7 @@ def frame_of(framing: str, schema_id: object) -> bytes:
         pass
     if schema_id is None:
         return b""
-    kinds = "a number for framing='confluent', or a GUID; and a UUID for framing='glue'"
+    kinds = "a number for framing='confluent', and a UUID for framing='glue' or a header of Kafka"
     raise OptionError(Option("schema_id", schema_id), f" must be {kinds}")
 
 

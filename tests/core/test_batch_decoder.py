@@ -12,11 +12,11 @@ import pytest
 import fanout
 from fanout.core.events import Gap, Split
 from fanout.core.positions import Cursor, Horizon
+from fanout.core.record_decoder import RecordDecoder
 from fanout.core.statistics import SplitState
 from fanout.core.user_decode import (
     BatchDecoder,
     PlaceColumns,
-    RecordDecoder,
     TooManyRowsError,
     UserDecode,
     check_on_bad_record,

@@ -402,7 +402,8 @@ def test_landers_read_with_the_schema_of_the_start(
             recorder = Recorder()
             query = start(replace(source, decode=decode), recorder, landing=LANDING)
             row = {"one": 1, "two": 2}
-            kinesis.put_records("orders", [("key", *framed(number, written(schema, [row])))])
+            [record] = framed(number, written(schema, [row]))
+            kinesis.put_records("orders", [("key", record)])
             recorder.wait_for_rows(1)
             query.stop()
             assert [[*each.asDict()][3:] for each in recorder.rows] == [["one"]]
