@@ -135,7 +135,7 @@ class AnyRegistry(ABC):
         found = _KNOWN.get((self, number))
         return found is not None and found.until > time.monotonic()
 
-    def latest(self, subject: str, *, wait: float = 60.0) -> Schemas:
+    def latest(self, subject: str, *, wait: float = 10.0) -> Schemas:
         """Return the newest schema of a subject, such as `"orders-value"`; this asks the registry.
 
         Args:
