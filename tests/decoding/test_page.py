@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
+from fanout import Checkpoint
 from fanout.cli.land import land
 from fanout.decoding import Avro, GlueSchemaRegistry, Json, Protobuf, SchemaRegistry
 from fanout.spark.dataframe.source_options import TYPED
@@ -31,11 +33,13 @@ TEXT = page("typed-records.md")
     SECRET,
     GLUE,
     PROTOBUF,
+    FORGOTTEN,
     _,
     ENCODED,
     SINKS,
     REGISTERED,
     REFERRING,
+    IN_HEADERS,
 ) = python_blocks("typed-records.md")
 SCHEMA = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
 MAIN = defined_by(EXAMPLE)["main"]
@@ -120,6 +124,35 @@ def test_the_example_of_references_registers_a_schema() -> None:
         text = REFERRING.replace("https://registry:8081", url)
         exec(text, names)  # noqa: S102 - the page is ours
         assert embedded.schemas[names["number"]]["references"] == [names["item"]]
+
+
+def test_the_example_forgets_the_stored_schema(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = Checkpoint(source="kafka:one", reader="avro {}")
+    (tmp_path / "positions.json").write_text(saved.to_json())
+    names: dict[str, Any] = {}
+    exec(FORGOTTEN, names)  # noqa: S102 - the page is ours
+    assert Checkpoint.from_json(names["resume"]) == replace(saved, reader="")
+
+
+def test_the_example_writes_guids_into_headers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "order.avsc").write_text(SCHEMA)
+    with embedded_registry() as embedded:
+        number = embedded.register("orders-value", SCHEMA)
+        names: dict[str, Any] = {}
+        text = IN_HEADERS.replace("https://registry:8081", embedded.url)
+        exec(text, names)  # noqa: S102 - the page is ours
+        guid = embedded.guid(number)
+    batch = pa.RecordBatch.from_pydict({"id": [1], "headers": [[("trace", b"7")]]})
+    (row,) = names["orders"].encode(batch).to_pylist()
+    assert row["value"] == b"\2"
+    head = {"key": "__value_schema_id", "value": b"\1" + UUID(guid).bytes}
+    assert row["headers"] == [{"key": "trace", "value": b"7"}, head]
 
 
 def test_the_example_prints_encoded_records(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """Store the rows of a DataFrame in files of the driver's disk, from which tasks write them.
 
-Where the tasks run on the driver's machine, that costs half of a shuffle, a sort and Arrow: the
+Where the tasks run on the driver's machine, that costs less than a shuffle, a sort and Arrow: the
 JVM writes plain Parquet, and `owned_rows` takes from it what each task writes.
 """
 

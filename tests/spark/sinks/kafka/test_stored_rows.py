@@ -39,7 +39,10 @@ def session(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Spa
         spark.conf.set(name, value)
     yield spark
     for name, old in before.items():
-        spark.conf.set(name, old)
+        if old is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, old)
 
 
 def read(files: Sequence[str]) -> list[dict[str, Any]]:
