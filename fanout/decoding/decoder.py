@@ -226,9 +226,14 @@ def _with_heads(
     parts = [pa.array([], _HEADER)]
     owners = [np.array([], np.int64)]
     if headers is not None:
+        try:
+            headers = headers.cast(pa.list_(_HEADER))
+        except pa.ArrowException as error:
+            kind = "a list of structs of a string key and a binary value"
+            raise OptionError(f"the column headers must be {kind}, not {headers.type}") from error
         given = headers.flatten()
         others = pc.invert(pc.is_in(given.field("key"), pa.array(list(heads))))
-        parts.append(given.cast(_HEADER).filter(others))
+        parts.append(given.filter(others))
         owners.append(pc.list_parent_indices(headers).filter(others).to_numpy())
     for name, (head, chosen) in heads.items():
         there = pc.indices_nonzero(chosen).to_numpy().astype(np.int64)

@@ -12,10 +12,11 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+import fanout
 from fanout import Checkpoint
 from fanout.cli.land import land
 from fanout.decoding import Avro, GlueSchemaRegistry, Json, Protobuf, SchemaRegistry
-from fanout.spark.dataframe.source_options import TYPED
+from fanout.spark.dataframe.source_options import DECODE_KEYS, TYPED
 from tests.decoding.test_protobuf import FILES
 from tests.support.pages import defined_by, page, python_blocks
 from tests.support.schema_registry import embedded_registry
@@ -82,7 +83,7 @@ def test_the_page_lists_the_options_and_the_types() -> None:
 
 def test_the_page_lists_the_options_of_commands_and_of_spark() -> None:
     rows = re.findall(r"^\| `(--[a-z-]+)`.* \| `(\w+)`.* \|.*\|.*\|$", TEXT, re.MULTILINE)
-    assert {spark for _, spark in rows} == {*TYPED, "newColumns"}
+    assert {spark for _, spark in rows} == {*TYPED, *DECODE_KEYS, "newColumns"}
     own = [name.removeprefix("--").replace("-", "_") for name, _ in rows]
     known = signature(land).parameters  # of which it shows those of groups one by one
     assert {*own} <= {*known} | {"column"}
@@ -148,11 +149,15 @@ def test_the_example_writes_guids_into_headers(
         text = IN_HEADERS.replace("https://registry:8081", embedded.url)
         exec(text, names)  # noqa: S102 - the page is ours
         guid = embedded.guid(number)
-    batch = pa.RecordBatch.from_pydict({"id": [1], "headers": [[("trace", b"7")]]})
+    trace = {"key": "trace", "value": b"7"}
+    batch = pa.RecordBatch.from_pydict({"id": [1], "headers": [[trace]]})
     (row,) = names["orders"].encode(batch).to_pylist()
     assert row["value"] == b"\2"
     head = {"key": "__value_schema_id", "value": b"\1" + UUID(guid).bytes}
-    assert row["headers"] == [{"key": "trace", "value": b"7"}, head]
+    assert row["headers"] == [trace, head]
+    batch = pa.RecordBatch.from_pydict({"id": [1], "headers": [["trace"]]})
+    with pytest.raises(fanout.OptionError, match="headers must be a list of structs"):
+        names["orders"].encode(batch)
 
 
 def test_the_example_prints_encoded_records(capsys: pytest.CaptureFixture[str]) -> None:

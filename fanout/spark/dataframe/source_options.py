@@ -48,7 +48,7 @@ _DECODE: Final = {
     "schemaRegistryKeyFile": "registry_key_file",
     "into": "into",
 }
-_DECODE_KEYS: Final = {
+DECODE_KEYS: Final = {
     "keyDecode": "key_decode",
     "keySchema": "key_schema",
     "keyMessage": "key_message",
@@ -59,7 +59,7 @@ TYPED: Final = (*_DECODE, "columns", "onBadRecord")
 """The names of the options that turn records into columns, but those for keys of Kafka."""
 
 _DECODE_WORDS: Final = {
-    **{keyword: name for name, keyword in (_DECODE | _DECODE_KEYS).items()},
+    **{keyword: name for name, keyword in (_DECODE | DECODE_KEYS).items()},
     **REGISTRY_SECRETS,
     "on_bad_record": "onBadRecord",
 }
@@ -130,7 +130,7 @@ _KINESIS_REFUSED: Final = {
 _SOURCES: Final = ("kinesis", "kafka", "shuffle")
 SOURCE_OPTIONS: Final = {
     "kinesis": (*_COMMON, *_KINESIS, *TYPED),
-    "kafka": (*_COMMON, *KAFKA_OPTIONS, *TYPED, *_DECODE_KEYS),
+    "kafka": (*_COMMON, *KAFKA_OPTIONS, *TYPED, *DECODE_KEYS),
     "shuffle": (*_COMMON, *KAFKA_OPTIONS, *SHUFFLE_OPTIONS),
 }
 """The names of all options of each kind of source, `source` included."""
@@ -225,7 +225,7 @@ def _typed(given: StringOptions, stored: Callable[[], str]) -> dict[str, Any]:
         [name.strip() for name in (given.text(option) or "").split(",") if name.strip()]
         for option in ("columns", "subscribe")
     )
-    every = _DECODE | _DECODE_KEYS
+    every = _DECODE | DECODE_KEYS
     texts: dict[str, Any] = {keyword: given.text(name) for name, keyword in every.items()}
     decoder = DecodeOptions(**texts, columns=columns).decoder(topics, stored)
     return {"decode": decoder, "on_bad_record": given.word("onBadRecord", "fail", "gap") or "fail"}
