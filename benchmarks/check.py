@@ -95,7 +95,7 @@ def instructions(
         texts = [path.read_text() for path in Path(directory).glob("counted.*")]
     found = {}
     for text in texts:
-        told = re.search(r"^desc: Trigger: pinned (\d+) (\d+)$", text, re.MULTILINE)
+        told = re.search(r"^desc: Trigger: dump pinned (\d+) (\d+)$", text, re.MULTILINE)
         total = re.search(r"^totals: (\d+)$", text, re.MULTILINE)
         assert told is not None
         assert total is not None
