@@ -88,10 +88,11 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
 # - 650 and 4 modules for landings by several processes.
 # - 600 for directories by values, and for files of bad records.
 # - 540 to encode Protobuf, for items that are bounded, and for fields that a schema lacks.
+# - 230 and 1 module for bad records of several processes, and for what a killed run left of them.
 # Then 8,200 went: private docstrings of one sentence, one engine for the demo and the crash
 # campaign, one error of another process, and 78 modules that were no concept of their own. Only a
 # new capability raises it.
-MAX_LINES, MAX_MODULES = 81_800, 460
+MAX_LINES, MAX_MODULES = 82_030, 461
 
 
 def test_the_wheel_does_not_grow_unnoticed(wheel: Path) -> None:
