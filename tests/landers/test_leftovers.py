@@ -47,6 +47,14 @@ def test_what_was_published_and_not_accepted_is_deleted(storage: LocalStorage) -
     assert sweep(storage, leftovers, *kept, name(1, 4), name(2, 1)) == kept
 
 
+def test_bad_records_that_were_staged_and_not_accepted_are_deleted(storage: LocalStorage) -> None:
+    leftovers = OrphanSweeper()
+    leftovers.ended(1, name(1, 3))
+    staged = [name(1, number).replace("segments", "bad") for number in (3, 4)]
+    assert sweep(storage, leftovers, *staged) == []
+    assert [f"bad/{file.name}" for file in storage.list("bad")] == staged[:1]
+
+
 def test_sessions_that_live_and_other_runs_are_left_alone(storage: LocalStorage) -> None:
     leftovers = OrphanSweeper()
     leftovers.ended(1, "")

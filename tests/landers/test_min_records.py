@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fanout.landers.messages import Hello
+from fanout.landers.messages import Hello, Landed
 from fanout.landers.session import BatchMinimum, LanderSession
 from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import SegmentFile
@@ -118,8 +118,8 @@ async def session(lander: int, records: int) -> LanderSession:
     return one
 
 
-def segment(rows: int) -> tuple[SegmentFile, ...]:
-    return (SegmentFile(f"segments/{rows}.parquet", rows, rows),)
+def segment(rows: int) -> Landed:
+    return Landed(0, (SegmentFile(f"segments/{rows}.parquet", rows, rows),), ())
 
 
 @pytest.mark.parametrize("number", [2, 3])
@@ -127,7 +127,7 @@ async def test_a_batch_waits_for_all_that_were_asked(number: int) -> None:
     minimum = BatchMinimum(10)
     sessions = [await session(lander, 10) for lander in range(number)]
     assert minimum.to_ask(sessions, []) == (*sessions,)
-    landed: list[tuple[LanderSession, tuple[SegmentFile, ...]]] = []
+    landed: list[tuple[LanderSession, Landed]] = []
     for one in sessions:
         assert not minimum.is_met(landed)
         landed.append((one, segment(1)))  # the rest of its records has gone to another lander

@@ -228,6 +228,18 @@ async def test_a_location_of_before_that_cannot_be_used_is_logged(
     assert job.files == []
 
 
+async def test_what_landers_of_earlier_runs_have_staged_is_deleted(job: Job) -> None:
+    job.put(good(1))
+    await job.land()
+    directory = job.root / "landing" / "bad"
+    earlier, later = (directory / f"run-{run:06}-000001-00000001.parquet" for run in (1, 9))
+    for path in (earlier, later):
+        path.write_bytes(b"staged")
+    await job.land()
+    assert not earlier.exists()
+    assert later.exists()
+
+
 WRITE = EntryLog.write
 
 
