@@ -18,6 +18,7 @@ from fanout.errors import SetupError
 from tests.jars.fetch import jar_set
 from tests.progress_line import ProgressLine
 from tests.support.groups import group_of, rank
+from tests.support.spark.home import link_spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,6 +72,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ProgressLine(reporter))
         config.stash[_GROUPS] = TemporaryDirectory(prefix="fanout-groups-")
         config.add_cleanup(config.stash[_GROUPS].cleanup)
+    if not hasattr(config, "workerinput") and "SPARK_HOME" not in os.environ:
+        home = TemporaryDirectory(prefix="fanout-spark-home-")
+        config.add_cleanup(home.cleanup)
+        link_spark_home(Path(home.name))
+        os.environ["SPARK_HOME"] = home.name  # of the processes of `-n` too
     # A shell starts what runs in the background with SIGINT ignored, and every process of a test
     # would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

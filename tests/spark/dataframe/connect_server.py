@@ -11,10 +11,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import pyspark
-
 from fanout.testing.spark.session import small_settings
 from tests.support.process_list import running_with
+from tests.support.spark.home import spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +39,7 @@ class ConnectServer:
         self.url = ""
 
     def __enter__(self) -> Self:
-        home = Path(pyspark.__file__).parent
+        home = spark_home()
         settings: dict[str, Any] = small_settings(f"-Djava.io.tmpdir={self._scratch}") | {
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": "0",

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
-import pyspark
 import pytest
 
 from fanout.testing.spark.class_archive import java_options
 from tests.support.process_list import running_with
 from tests.support.spark.harness import eventually
+from tests.support.spark.home import spark_home
 from tests.support.spark.hosts import HERE
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ ROOT: Final = Path(__file__).parents[3]
 SPARK_ON_THIS_MACHINE: Final[Mapping[str, str]] = {
     "PYSPARK_PYTHON": sys.executable,
     "PYTHONPATH": str(ROOT),
-    "SPARK_HOME": str(Path(pyspark.__file__).parent),
+    "SPARK_HOME": str(spark_home()),
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
 """The environment in which Spark's processes run this Python and this library."""
