@@ -16,24 +16,31 @@ _T = TypeVar("_T")
 log = logging.getLogger(__name__)
 
 
+def cancellations() -> int:
+    """Return how often the running task has been cancelled, and not uncancelled since."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
 def cancelled_by_us() -> bool:
     """Return whether the running task has been cancelled, and not uncancelled since.
 
     A library may raise CancelledError for other reasons. A task group takes that for a task that
     was stopped on purpose, so a split would be lost without an error.
     """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return cancellations() > 0
 
 
-def prefer_cancellation(error: Exception) -> None:
+def prefer_cancellation(error: Exception, *, after: int = 0) -> None:
     """Raise CancelledError if the running task has been cancelled and `error` came out instead.
 
     Closing a broken connection may fail, also while the task that holds it is being cancelled. The
     failure then replaces the CancelledError. Code that treats it like any other failure goes on
     working, and the caller that cancelled the task waits for ever. The error is logged.
+
+    What a task does as it stops names the `cancellations` that came before: it goes on after them.
     """
-    if cancelled_by_us():
+    if cancellations() > after:
         log.warning("an error while stopping: %s", text_of(error))
         raise asyncio.CancelledError from error
 

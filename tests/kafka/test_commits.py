@@ -157,6 +157,24 @@ def test_closing_gives_up_after_a_few_seconds_and_says_so(
 
 
 @in_virtual_time
+async def test_what_is_left_is_tried_again_after_a_cancellation_too() -> None:
+    group = Group(KafkaConnectionError("moved"))
+
+    async def work() -> None:
+        async with committing(group) as committer:
+            committer.commit(behind({A: 1}))
+            await asyncio.Event().wait()
+
+    group.seconds = 0.0
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert group.stored == {A: 1}
+
+
+@in_virtual_time
 async def test_closing_without_anything_to_commit_asks_nobody() -> None:
     group = Group()
     async with committing(group) as committer:

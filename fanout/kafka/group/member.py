@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import KafkaError
 
-from fanout.core.cancellation import FailingTasks, prefer_cancellation
+from fanout.core.cancellation import FailingTasks, cancellations, prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.positions import Cursor, Horizon
 from fanout.core.statistics import CommitStatistics
@@ -185,17 +185,18 @@ class ConsumerMember:
                 leave = partial(
                     self._calls.heartbeat, self._as(_LEAVES_FOR_NOW if static else _LEAVES)
                 )
-                await self._at_the_end("leave", leave, math.inf)
+                await self._at_the_end("leave", leave, until + 3 * _PAUSE)
 
     async def _at_the_end(
         self, what: str, step: Callable[[], Awaitable[object]], until: float
     ) -> None:
         """Take a last step, again where the coordinator has just moved; tell if it cannot be."""
+        stops = cancellations()
         while True:
             try:
                 await step()
             except (KafkaError, OSError, FanOutError) as error:
-                prefer_cancellation(error)
+                prefer_cancellation(error, after=stops)
                 passes = isinstance(error, KafkaError) and error.retriable
                 if not passes or self._clock() >= until:
                     log.warning("cannot %s the group %s: %s", what, self.group, text_of(error))
@@ -213,6 +214,8 @@ class ConsumerMember:
             if not answer.code:
                 self._identity = self._as(answer.epoch)
             await asyncio.sleep(_PAUSE)
+        if self._pending:
+            log.warning("the last offsets are not committed to the group %s", self.group)
 
     # Heartbeats.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, final
 from aiokafka.errors import UnknownMemberIdError
 from tenacity import AsyncRetrying, retry_if_result
 
-from fanout.core.cancellation import prefer_cancellation
+from fanout.core.cancellation import cancellations, prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.positions import Cursor
 from fanout.core.statistics import CommitStatistics
@@ -57,6 +57,7 @@ class Committer:
         self._group_id = group_id
         self._jitter = jitter
         self._has_members = False
+        self._stops = 0  # of the task that finishes
         self._pending: dict[Partition, Cursor] = {}
         self._has_pending = asyncio.Event()
         # What the group has of the partitions of this stream.
@@ -109,6 +110,7 @@ class Committer:
 
     async def finish(self) -> None:
         """Commit what is left, for a few seconds at most; a cancellation gives it up."""
+        self._stops = cancellations()
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING_TIMEOUT):
                 while self._pending and not self._has_members:
@@ -159,7 +161,7 @@ class Committer:
             refused = await self._transport.commit(self._group_id, positions)
             left = {partition: positions[partition] for partition in refused}
         except Exception as error:  # noqa: BLE001 - logged, counted and tried again
-            prefer_cancellation(error)
+            prefer_cancellation(error, after=self._stops)
             log.warning(
                 "the offsets of the group %s cannot be committed: %s",
                 self._group_id,

@@ -95,8 +95,15 @@ class ShuffleConnection:
         return splits
 
     async def resolve(self, splits: Sequence[Split]) -> Mapping[str, Position]:
-        """Return the position at which each partition starts."""
-        return await self._kafka.resolve(splits)
+        """Return the position at which each partition starts.
+
+        A committed offset may have a leader epoch, where a position of a shuffle has its producers.
+        """
+        starts = await self._kafka.resolve(splits)
+        return {
+            split_id: Cursor(at.sequence) if isinstance(at, Cursor) else at
+            for split_id, at in starts.items()
+        }
 
     @asynccontextmanager
     async def subscribe(

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
-from fanout.core.cancellation import FailingTasks, prefer_cancellation
+from fanout.core.cancellation import FailingTasks, cancellations, prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.events import Split
 from fanout.core.policy import Fatal, Phase
@@ -103,6 +103,7 @@ class LeaseMember:
         self._clock = asyncio.get_running_loop().time
         self._sightings = Sightings(worker, failover_time)
         self._held: dict[str, HeldLease] = {}
+        self._stops = 0  # of the task that leaves
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._measured: dict[str, tuple[float, int]] = {}  # when, and the bytes until then
         self._calls = asyncio.Semaphore(_CALLS_AT_ONCE)
@@ -150,6 +151,7 @@ class LeaseMember:
 
     async def leave(self) -> None:
         """Store what is acknowledged, and give all leases back, within a few seconds."""
+        self._stops = cancellations()
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVING):
                 await self._together(partial(self._give_back, each) for each in self._held.values())
@@ -177,7 +179,7 @@ class LeaseMember:
         except LeaseLostError:
             return
         except Exception as error:  # noqa: BLE001 - nothing depends on it
-            prefer_cancellation(error)
+            prefer_cancellation(error, after=self._stops)
             log.warning("cannot leave the lease table %s well: %s", self.group, text_of(error))
 
     async def _together(self, calls: Iterable[Callable[[], Awaitable[None]]]) -> None:

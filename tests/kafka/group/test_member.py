@@ -500,6 +500,41 @@ async def test_a_member_leaves_although_its_coordinator_does_not_come() -> None:
 
 
 @in_virtual_time
+async def test_a_member_that_is_cancelled_tries_its_last_calls_again_too() -> None:
+    coordinator, owner = Coordinator(), Owner()
+    coordinator.assignment = assigned(0)
+    coordinator.stored_offsets = {each: Stored(5, '{"partitions": 4}') for each in ORDERS}
+    members: list[ConsumerMember] = []
+
+    async def work() -> None:
+        async with taking_part(coordinator, owner) as member:
+            members.append(member)
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(1)
+    coordinator.commit_errors = [GroupLoadInProgressError() for _ in range(3)]
+    coordinator.faults = [GroupLoadInProgressError() for _ in range(3)]
+    members[0].store({"orders-0": Cursor(20)})
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert coordinator.commits == [{ORDERS[0]: 21}]
+    assert [epoch for _, epoch, _ in coordinator.heartbeats[-4:]] == [-1] * 4
+
+
+@in_virtual_time
+async def test_a_member_that_cannot_leave_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    coordinator, owner = Coordinator(), Owner()
+    async with taking_part(coordinator, owner):
+        await asyncio.sleep(1)
+        coordinator.faults = [GroupLoadInProgressError() for _ in range(100)]
+        begun = now()
+    assert "cannot leave the group shop: [Error 14]" in caplog.text
+    assert now() < begun + 5.0
+
+
+@in_virtual_time
 async def test_leaving_takes_five_seconds_at_the_most() -> None:
     coordinator, owner = Coordinator(), Owner()
     async with taking_part(coordinator, owner):

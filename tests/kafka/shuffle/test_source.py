@@ -43,7 +43,9 @@ from tests.support.kafka.shuffle_scripted import ScriptedShuffle, write
 from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from fanout.kafka.partitions import Partition
 
 FOREIGN = b'{"a": 1}'
 STRICT: dict[str, Any] = {"producer_timeout": 60, "on_silent_producer": "fail"}
@@ -676,3 +678,29 @@ def test_options_that_make_no_sense_are_refused(
 def test_only_a_source_of_kafka_is_taken() -> None:
     with pytest.raises(OptionError, match=r"kafka must be a fanout\.kafka\.KafkaSource"):
         ShuffleSource("localhost")  # type: ignore[arg-type]
+
+
+class _Committed(ScriptedCluster):
+    """A cluster with a group that another client has committed for, with leader epochs."""
+
+    async def has_members(self, group_id: str) -> bool:
+        del group_id
+        return False
+
+    async def committed(
+        self, group_id: str, partitions: Sequence[Partition]
+    ) -> Mapping[Partition, Cursor | None]:
+        del group_id
+        return {each: Cursor(0, state="epoch 3") for each in partitions}
+
+
+@in_virtual_time
+async def test_a_leader_epoch_of_a_committed_offset_is_not_taken_for_producers() -> None:
+    cluster = _Committed()
+    write(cluster.log(), hello(), 1_000, mark(2_000))
+    committed: dict[str, Any] = {"group_id": "g", "start": "committed"}
+    async with ScriptedShuffle(cluster, committed).connect() as connection:
+        (found,) = (await connection.resolve(await connection.splits())).values()
+    assert isinstance(found, Cursor)
+    assert found.sequence == 0
+    assert producers_at(found).seen == {}

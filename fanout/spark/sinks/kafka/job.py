@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, final
@@ -18,7 +17,6 @@ from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone
 from fanout.spark.sinks.kafka.owned_rows import SharedFiles, row_count
 from fanout.spark.sinks.kafka.partitioned_rows import partitioned
 from fanout.spark.sinks.kafka.shuffle_frames import announce
-from fanout.spark.sinks.kafka.stored_rows import stored_rows
 from fanout.spark.sinks.kafka.worker_task import (
     REPORT_SCHEMA,
     TaskOptions,
@@ -30,7 +28,7 @@ from fanout.spark.sinks.kafka.worker_task import (
 from fanout.spark.workers.worker_check import import_error, python_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -110,38 +108,30 @@ class SinkJob:
 
     def _write_unchanged(self, options: TaskOptions, counts: Mapping[str, int]) -> JobResult:
         """Write the rows from the batch's files where that is possible, else by a job of SQL."""
+        if self.files and _is_small(self.files):
+            # The start of a job takes longer than the writing.
+            return _result([write_files(options, self._shared(counts, tasks=1))])
+        spark = self.df.sparkSession
         # The tasks of a cluster may run where the disk of the driver is not. Each task reads all
         # rows, so that many tasks would read more than the shuffle costs.
-        is_local = str(self.df.sparkSession.sparkContext.master).startswith("local[")
-        partitioner = self.target.partitioner
-        shared = SharedFiles(
-            paths=self.files,
-            transform=self.target.transform,
-            topic=self.target.options.topic,
-            counts=counts,
-            tasks=1,
-            partitioner=partitioner,
-        )
-        if self.files and (is_local or _is_small(self.files)):
-            return self._write_files(options, shared)
-        if not is_local:
+        if not self.files or not str(spark.sparkContext.master).startswith("local["):
+            partitioner = self.target.partitioner
             return write_rows(self.df, options, counts=counts, partitioner=partitioner)
-        with ExitStack() as stored:
-            with _job_errors():
-                files = stored.enter_context(stored_rows(self.df, options.topic))
-            return self._write_files(options, replace(shared, paths=files, transform=None))
-
-    def _write_files(self, options: TaskOptions, shared: SharedFiles) -> JobResult:
-        """Write the rows of files in this process if they are few, else by a job without SQL."""
-        if _is_small(shared.paths):
-            # The start of a job takes longer than the writing.
-            return _result([write_files(options, shared)])
-        spark = self.df.sparkSession
-        shared = replace(shared, tasks=_tasks(spark, shared.counts))
+        shared = self._shared(counts, tasks=_tasks(spark, counts))
         # Without SQL a job starts in three quarters of the time.
         tasks = spark.sparkContext.parallelize(range(shared.tasks), shared.tasks)
         writing = tasks.mapPartitions(file_task(options, shared))
         return _run_job(spark, writing.collect, options, shared.tasks)
+
+    def _shared(self, counts: Mapping[str, int], *, tasks: int) -> SharedFiles:
+        return SharedFiles(
+            paths=self.files,
+            transform=self.target.transform,
+            topic=self.target.options.topic,
+            counts=counts,
+            tasks=tasks,
+            partitioner=self.target.partitioner,
+        )
 
     def _write_frames(
         self, options: TaskOptions, counts: Mapping[str, int], framing: ShuffleFraming
@@ -197,8 +187,14 @@ def _run_job(
     spark: SparkSession, run: Callable[[], Sequence[str]], options: TaskOptions, tasks: int
 ) -> JobResult:
     """Run the tasks, and check the reports that they return."""
-    with _job_errors():
+    try:
         found = run()
+    except (PySparkException, *JAVA_ERRORS) as error:
+        if has_gone(error) or _was_cancelled(error):
+            raise  # the query ends: no other attempt
+        if (lasting := import_error(error)) is not None:
+            raise lasting from error
+        raise AttemptFailedError(f"the Spark job failed: {_cause(error)}") from error
     reports = [read_report(text) for text in found]
     # A job without rows may be done without tasks.
     if reports:
@@ -208,19 +204,6 @@ def _run_job(
             # the first run.
             _check_that_it_ran_once(spark, reports[0].stage, tasks)
     return _result(reports)
-
-
-@contextmanager
-def _job_errors() -> Iterator[None]:
-    """Raise the error of a job as AttemptFailedError, unless another attempt cannot help."""
-    try:
-        yield
-    except (PySparkException, *JAVA_ERRORS) as error:
-        if has_gone(error) or _was_cancelled(error):
-            raise  # the query ends: no other attempt
-        if (lasting := import_error(error)) is not None:
-            raise lasting from error
-        raise AttemptFailedError(f"the Spark job failed: {_cause(error)}") from error
 
 
 def _is_small(files: Sequence[str]) -> bool:

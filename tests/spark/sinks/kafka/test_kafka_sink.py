@@ -25,7 +25,6 @@ from fanout.errors import (
 )
 from fanout.kafka import Cluster, Security
 from fanout.spark import KafkaSink
-from fanout.spark.sinks.kafka import job
 from tests.spark.sinks.kafka.harness import CONTENT, OTHER, Output, Record, run
 from tests.support.kafka.topics import PLAINTEXT
 from tests.support.manual_source import ManualSource
@@ -139,14 +138,7 @@ def test_all_columns_reach_the_broker_and_a_handler_writes_to_two_sinks(
     } == {number: [b"%d" % id_ for id_ in range(number, 6, 4)] for number in range(4)}
 
 
-@pytest.fixture
-def by_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tasks write small batches too, which the driver would write by itself."""
-    monkeypatch.setattr(job, "_SMALL_ROWS", 0)
-
-
 @pytest.mark.long
-@pytest.mark.usefixtures("by_tasks")
 def test_a_worker_that_is_killed_costs_an_attempt_and_no_record(
     spark: SparkSession, output: Output, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -181,8 +173,6 @@ def test_a_stage_that_spark_begins_anew_costs_an_attempt_and_no_record(
 
     # More tasks than can run at once, so that some find nothing.
     monkeypatch.setattr(SparkContext, "defaultParallelism", 4)
-    # Only in a cluster rows are shuffled.
-    monkeypatch.setattr(spark.sparkContext, "master", "spark://master:7077")
     sink = output.sink(security=once(tmp_path / "lost", lose_what_was_shuffled))
     with run(spark, tmp_path / "checkpoint") as here:
         here.write(sink, numbered(spark, 100), 0)
@@ -269,7 +259,6 @@ def fail(*_: object) -> None:
     raise RuntimeError("the driver is gone")
 
 
-@pytest.mark.usefixtures("by_tasks")
 def test_a_job_that_somebody_cancels_is_not_tried_again(
     spark: SparkSession, output: Output, tmp_path: Path
 ) -> None:
