@@ -92,9 +92,9 @@ class Decoder(RecordDecoder, ABC):
             )
 
     @property
-    def readers(self) -> str:
-        """The schema that it reads with, and that of keys on a line of its own."""
-        return self.reader if self.key is None else f"{self.reader}\n{self.key.reader}"
+    def parts(self) -> tuple[RecordDecoder, ...]:
+        """What reads the values of records, and what reads their keys where something does."""
+        return (self,) if self.key is None else (self, self.key)
 
     def reading_all(self, readers: str, *, newest_only: bool = False) -> RecordDecoder:
         """Return a decoder that reads with stored schemas; where none of keys is, with its own."""

@@ -13,10 +13,14 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 import fanout
+from fanout.core.record_decoder import with_stored_reader
 from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
+from fanout.decoding.decoder import Decoder
+from fanout.decoding.registry import Newest
 from fanout.errors import PositionError, SplitFailedError
+from fanout.kafka import Cluster, KafkaSource, Security
 from tests.decoding.protobuf_schemas import parse
-from tests.decoding.test_evolution import ONE, THREE, TWO, WIDER, avro
+from tests.decoding.test_evolution import ONE, THREE, TWO, WIDER, avro, order
 from tests.support.kinesis.reading import Stream
 from tests.support.schema_registry import EmbeddedRegistry, embedded_registry
 
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     from fanout.testing.kinesis.server import KinesisServer
 
 
+NO_REGISTRY = SchemaRegistry("http://127.0.0.1:1")
+A_LONG = order(a="long")
 PLACES = ("shardId", "sequenceNumber", "subSequenceNumber")
 
 
@@ -143,10 +149,59 @@ async def test_what_is_no_schema_of_such_a_decoder_is_an_error(stream: Stream) -
     for decode in (Avro(ONE), Avro(ONE, framing="single-object")):
         with pytest.raises(PositionError, match=another):
             await read(stream, decode, positions, 1)
-    # A function of the user is another program.
+
+
+@pytest.mark.parametrize("decode", [None, lambda records: records])
+async def test_a_stored_schema_needs_a_decoder(stream: Stream, decode: Any) -> None:
+    _, positions = await read(stream, Json("id BIGINT"), None, 0)
+    with pytest.raises(PositionError) as caught:
+        await read(stream, decode, positions, 1)
+    assert str(caught.value) == (
+        "the records so far were read with a schema that is stored, and decode has none by now; "
+        "decode as before, or resume without the stored schema, by "
+        "replace(Checkpoint.from_json(resume), reader='').to_json() of dataclasses"
+    )
+    # Without it, any function reads on.
     put(stream, b'{"id": 1}')
-    rows, _ = await read(stream, lambda records: records.select([*PLACES, "data"]), positions, 1)
-    assert rows[0]["data"] == b'{"id": 1}'
+    forgotten = replace(fanout.Checkpoint.from_json(positions), reader="").to_json()
+    rows, _ = await read(stream, lambda records: records.select([*PLACES, "data"]), forgotten, 1)
+    assert rows == [{"data": b'{"id": 1}'}]
+
+
+def continued(now: Any, before: Decoder) -> list[str]:
+    """Return the columns behind the places of records that go on after those of a decoder."""
+    cluster = Cluster("127.0.0.1:1", security=Security(protocol="PLAINTEXT"))
+    source = KafkaSource(cluster=cluster, topics="orders", decode=now)
+    found = with_stored_reader(source, before.readers, "forget it")
+    return found.schema.names[3:]
+
+
+def keyed(key: Decoder | None) -> Json:
+    return Json("id BIGINT", key=None if key is None else replace(key, into="key"))
+
+
+def message(name: str) -> Protobuf:
+    fields = 'field { name: "a" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL }'
+    file = f'name: "o.proto" syntax: "proto3" message_type {{ name: "{name}" {fields} }}'
+    found = FileDescriptorSet.FromString(parse(file)).file[0].SerializeToString()
+    return Protobuf(Newest((base64.b64encode(found).decode(),)), registry=NO_REGISTRY)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "reason"),
+    [
+        (Json("a BIGINT"), Avro(A_LONG), "another format or message"),
+        (Json("a STRING"), Avro(A_LONG), "another format or message"),
+        (message("Other"), message("Order"), "another format or message"),
+        (None, Avro(A_LONG), "and decode has none for keys by now; decode as before, or forget it"),
+        (Json("a STRING"), Json("a BIGINT"), "have the column key of type struct<a: int64>"),
+    ],
+)
+def test_keys_go_on_as_values_do(now: Decoder | None, before: Decoder, reason: str) -> None:
+    assert continued(keyed(before), keyed(before)) == ["id", "key"]
+    assert continued(keyed(before), keyed(None)) == ["id", "key"]
+    with pytest.raises(PositionError, match=reason):
+        continued(keyed(now), keyed(before))
 
 
 def test_keys_of_the_newest_schema_are_read_as_before_beside_values_of_the_user(
