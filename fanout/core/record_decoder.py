@@ -10,6 +10,8 @@ from fanout.core.checkpoint import LONGEST_READER
 from fanout.errors import FanOutError, PositionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from fanout.core.source import Source
@@ -46,16 +48,20 @@ class RecordDecoder:
         return "\n".join(part.reader for part in self.parts)
 
     @property
+    def resolves(self) -> bool:
+        """Whether it reads records of other schemas into the columns of its own one."""
+        return True
+
+    @property
     def is_newest(self) -> bool:
-        """Whether a registry has chosen the schema, as the newest one that it had."""
+        """Whether a registry has chosen the schema, in whose place a stored one can read."""
         return False
 
-    def reading_all(self, readers: str, *, newest_only: bool = False) -> RecordDecoder:
-        """Return a decoder that reads with stored schemas, as `reading` does with one.
-
-        With `newest_only` it does so in place of the newest ones of a registry alone.
-        """
-        return self.reading(readers) if self.is_newest or not newest_only else self
+    def reading_all(
+        self, readers: str, chosen: Callable[[RecordDecoder], bool] = lambda _: True
+    ) -> RecordDecoder:
+        """Return a decoder whose chosen parts read with stored schemas."""
+        return self.reading(readers) if chosen(self) else self
 
     async def prepare(self, records: pa.RecordBatch) -> None:
         """Fetch what a batch needs, or raise RetryLaterError where that is unavailable for now."""
@@ -91,7 +97,7 @@ def with_stored_reader(source: Source, reader: str, remedy: str) -> Source:
     try:
         before: Source = replace(given, decode=decode.reading_all(reader))
         columns = before.schema
-        now: Source = replace(given, decode=decode.reading_all(reader, newest_only=True))
+        now: Source = replace(given, decode=decode.reading_all(reader, lambda each: each.is_newest))
     except (FanOutError, ArrowException, OSError, TypeError, ValueError, RecursionError) as error:
         raise PositionError(
             f"the schema to read with that is stored there is damaged, or goes with other options "

@@ -19,7 +19,7 @@ from fanout.core.user_decode import TooManyRowsError
 from fanout.errors import BadRowsError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from fanout.decoding.avro_cursors import Ints
     from fanout.decoding.registry import Id
@@ -96,12 +96,14 @@ class Decoder(RecordDecoder, ABC):
         """What reads the values of records, and what reads their keys where something does."""
         return (self,) if self.key is None else (self, self.key)
 
-    def reading_all(self, readers: str, *, newest_only: bool = False) -> RecordDecoder:
+    def reading_all(
+        self, readers: str, chosen: Callable[[RecordDecoder], bool] = lambda _: True
+    ) -> RecordDecoder:
         """Return a decoder that reads with stored schemas; where none of keys is, with its own."""
         reader, _, of_keys = readers.partition("\n")
-        found: Any = RecordDecoder.reading_all(self, reader, newest_only=newest_only)
+        found: Any = RecordDecoder.reading_all(self, reader, chosen)
         if self.key is not None and of_keys:
-            found = replace(found, key=self.key.reading_all(of_keys, newest_only=newest_only))
+            found = replace(found, key=self.key.reading_all(of_keys, chosen))
         whole: RecordDecoder = found
         return whole
 

@@ -204,6 +204,23 @@ def test_keys_go_on_as_values_do(now: Decoder | None, before: Decoder, reason: s
         continued(keyed(now), keyed(before))
 
 
+@pytest.mark.parametrize("kind", [lambda schema: schema, lambda schema: Newest([json.dumps(schema)])])
+def test_avro_without_frames_has_the_columns_of_before_and_its_own_schema(kind: Any) -> None:
+    before = Avro(kind(A_LONG))
+    now = Avro(kind(order(b="string", a="long")))
+    assert continued(now, before) == ["b", "a"]  # records are read as they are written
+    assert keyed_columns(now, before) == ["b", "a"]
+    other = Avro(kind(order(b="string")))
+    with pytest.raises(PositionError, match="have the column a of type int64, and this source doe"):
+        continued(other, before)
+
+
+def keyed_columns(now: Decoder, before: Decoder) -> list[str]:
+    """Return the columns of keys that go on."""
+    value = Json("id BIGINT")
+    return continued(replace(value, key=now), replace(value, key=before))[1:]
+
+
 def test_keys_of_the_newest_schema_are_read_as_before_beside_values_of_the_user(
     embedded: EmbeddedRegistry,
 ) -> None:
@@ -211,9 +228,10 @@ def test_keys_of_the_newest_schema_are_read_as_before_beside_values_of_the_user(
     before = Json("id INT", key=newest(embedded))
     embedded.register("orders-value", TWO)
     now = Json("id INT, more INT", key=newest(embedded))
-    found = now.reading_all(before.readers, newest_only=True)
+    found = now.reading_all(before.readers, lambda each: each.is_newest)
     assert found == replace(now, key=before.key)
-    assert replace(now, key=None).reading_all("", newest_only=True) == replace(now, key=None)
+    alone = replace(now, key=None)
+    assert alone.reading_all("", lambda each: each.is_newest) == alone
 
 
 def test_descriptors_of_a_registry_are_known_as_the_newest_ones(
