@@ -228,11 +228,7 @@ def _with_heads(
     parts = [pa.array([], _HEADER)]
     owners = [np.array([], np.int64)]
     if headers is not None:
-        try:
-            headers = headers.cast(pa.list_(_HEADER))
-        except pa.ArrowException as error:
-            kind = "a list of structs of a string key and a binary value"
-            raise OptionError(f"the column headers must be {kind}, not {headers.type}") from error
+        headers = _as_headers(headers)
         given = headers.flatten()
         others = pc.invert(pc.is_in(given.field("key"), pa.array(list(heads))))
         parts.append(given.filter(others))
@@ -246,6 +242,19 @@ def _with_heads(
     whole = pa.concat_arrays(parts).take(pa.array(np.argsort(owner, kind="stable")))
     ends = np.cumsum(np.bincount(owner, minlength=rows))
     return pa.ListArray.from_arrays(pa.array([0, *ends], pa.int32()), whole)
+
+
+def _as_headers(given: pa.Array) -> pa.ListArray:
+    """Return headers in one type, and null ones without content."""
+    inner = getattr(given.type, "value_type", None)
+    try:
+        # A cast makes null of fields that are missing, and leaves out others.
+        if inner is not None and pa.types.is_struct(inner) and {each.name for each in inner} != {"key", "value"}:
+            raise pa.ArrowInvalid("fields have other names")
+        return given.cast(pa.list_(_HEADER)).take(pa.array(np.arange(len(given))))
+    except pa.ArrowException as error:
+        kind = "a list of structs of a string key and a binary value"
+        raise OptionError(f"the column headers must be {kind}, not {given.type}") from error
 
 
 def _column(records: pa.RecordBatch, name: str) -> pa.Array:
