@@ -13,12 +13,16 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 import fanout
-from fanout.core.record_decoder import with_stored_reader
+from fanout.core.checkpoint import LONGEST_READER
+from fanout.core.record_decoder import reader_of, with_stored_reader
 from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
 from fanout.decoding.decoder import Decoder
 from fanout.decoding.registry import Newest
 from fanout.errors import PositionError, SplitFailedError
 from fanout.kafka import Cluster, KafkaSource, Security
+from fanout.landing.claims import ThisProcess, claim
+from fanout.landing.log.columns import stored_reader, with_reader_of_start
+from fanout.landing.storage.local_storage import LocalStorage
 from tests.decoding.protobuf_schemas import parse
 from tests.decoding.test_evolution import ONE, THREE, TWO, WIDER, avro, order
 from tests.support.kinesis.reading import Stream
@@ -26,11 +30,13 @@ from tests.support.schema_registry import EmbeddedRegistry, embedded_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from fanout.testing.kinesis.server import KinesisServer
 
 
 NO_REGISTRY = SchemaRegistry("http://127.0.0.1:1")
+NO_CLUSTER = Cluster("127.0.0.1:1", security=Security(protocol="PLAINTEXT"))
 A_LONG = order(a="long")
 PLACES = ("shardId", "sequenceNumber", "subSequenceNumber")
 
@@ -168,10 +174,38 @@ async def test_a_stored_schema_needs_a_decoder(stream: Stream, decode: Any) -> N
     assert rows == [{"data": b'{"id": 1}'}]
 
 
+async def test_positions_of_another_stream_are_told_before_their_schema(stream: Stream) -> None:
+    _, positions = await read(stream, Json("id BIGINT"), None, 0)
+    other = replace(fanout.Checkpoint.from_json(positions), source="kinesis/other").to_json()
+    for decode in (None, Json("id STRING")):
+        with pytest.raises(PositionError, match="^the stored positions belong to kinesis/other, "):
+            await read(stream, decode, other, 1)
+
+
+def test_a_query_stores_the_schema_of_very_many_columns(tmp_path: Path) -> None:
+    fields = order(**{f"column_{number}": ("string", "") for number in range(7300)})
+    wide: Any = KafkaSource(cluster=NO_CLUSTER, topics="orders", decode=Avro(fields))
+    assert 400_000 < len(reader_of(wide.decode)) < LONGEST_READER
+    storage = LocalStorage(tmp_path)
+    for _ in range(2):
+        with claim(storage, ThisProcess("a test")) as ownership:
+            source, keep = with_reader_of_start(storage, wide)
+            keep(ownership)
+        assert source == wide
+    assert stored_reader(storage) == reader_of(wide.decode)
+    # What JSON makes longer than a file is not stored.
+    quotes = order(a="long") | {"doc": '"' * 131_000}
+    long = replace(wide, decode=Avro(quotes))
+    assert reader_of(long.decode)
+    again = LocalStorage(tmp_path / "again")
+    with claim(again, ThisProcess("a test")) as ownership:
+        with_reader_of_start(again, long)[1](ownership)
+    stored_reader(again)
+
+
 def continued(now: Any, before: Decoder) -> list[str]:
     """Return the columns behind the places of records that go on after those of a decoder."""
-    cluster = Cluster("127.0.0.1:1", security=Security(protocol="PLAINTEXT"))
-    source = KafkaSource(cluster=cluster, topics="orders", decode=now)
+    source = KafkaSource(cluster=NO_CLUSTER, topics="orders", decode=now)
     found = with_stored_reader(source, before.readers, "forget it")
     return found.schema.names[3:]
 
