@@ -249,7 +249,11 @@ def _as_headers(given: pa.Array) -> pa.ListArray:
     inner = getattr(given.type, "value_type", None)
     try:
         # A cast makes null of fields that are missing, and leaves out others.
-        if inner is not None and pa.types.is_struct(inner) and {each.name for each in inner} != {"key", "value"}:
+        if (
+            inner is not None
+            and pa.types.is_struct(inner)
+            and {each.name for each in inner} != {"key", "value"}
+        ):
             raise pa.ArrowInvalid("fields have other names")
         return given.cast(pa.list_(_HEADER)).take(pa.array(np.arange(len(given))))
     except pa.ArrowException as error:

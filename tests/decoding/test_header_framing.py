@@ -257,7 +257,9 @@ def test_keys_and_tombstones_have_the_headers_that_they_need(embedded: EmbeddedR
 
 
 def encoded_headers(headers: pa.Array) -> list[list[str]]:
-    encoder = Json("id BIGINT", framing="confluent", schema_id=str(UUID(int=1)), columns=["headers"])
+    encoder = Json(
+        "id BIGINT", framing="confluent", schema_id=str(UUID(int=1)), columns=["headers"]
+    )
     ids = pa.array(range(len(headers)), pa.int64())
     rows = encoder.encode(pa.RecordBatch.from_arrays([ids, headers], names=["id", "headers"]))
     return [[each["key"] for each in row] for row in rows["headers"].to_pylist()]

@@ -238,7 +238,9 @@ def test_keys_go_on_as_values_do(now: Decoder | None, before: Decoder, reason: s
         continued(keyed(now), keyed(before))
 
 
-@pytest.mark.parametrize("kind", [lambda schema: schema, lambda schema: Newest([json.dumps(schema)])])
+@pytest.mark.parametrize(
+    "kind", [lambda schema: schema, lambda schema: Newest([json.dumps(schema)])]
+)
 def test_avro_without_frames_has_the_columns_of_before_and_its_own_schema(kind: Any) -> None:
     before = Avro(kind(A_LONG))
     now = Avro(kind(order(b="string", a="long")))
