@@ -163,7 +163,11 @@ async def open_stream(
         return
     stored = None if resume is None else Checkpoint.from_json(resume)
     if stored is not None:
-        source = with_stored_reader(source, stored.reader, _WITHOUT_READER)
+        try:
+            source = with_stored_reader(source, stored.reader, _WITHOUT_READER)
+        except PositionError:
+            await _check_identity(source, stored)
+            raise
     opening = open_stored(
         source,
         ResumePoint(stored, first=stored is None),
@@ -386,6 +390,13 @@ async def _adopted(
             f"resume them with the source that wrote them"
         )
     return adopted
+
+
+async def _check_identity(source: Source, checkpoint: Checkpoint) -> None:
+    """Raise a PositionError where stored positions are those of another source."""
+    async with source.connect() as connection:
+        jitter = FullJitter(connection.pacing.backoff, Random())  # noqa: S311 - jitter
+        await _adopted(connection, checkpoint, await _listed(connection, jitter))
 
 
 def _resumed(source: Source, connection: Connection, checkpoint: Checkpoint) -> Progress:

@@ -10,6 +10,8 @@ from fanout.core.checkpoint import LONGEST_READER
 from fanout.errors import FanOutError, PositionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from fanout.core.source import Source
@@ -36,21 +38,30 @@ class RecordDecoder:
         return self
 
     @property
+    def parts(self) -> tuple[RecordDecoder, ...]:
+        """What reads the values of records, and what reads their keys where something does."""
+        return (self,)
+
+    @property
     def readers(self) -> str:
-        """The schemas that it reads with, those of its parts included, as text to be stored."""
-        return self.reader
+        """The schemas that its parts read with, a line for each, as text to be stored."""
+        return "\n".join(part.reader for part in self.parts)
+
+    @property
+    def resolves(self) -> bool:
+        """Whether it reads records of other schemas into the columns of its own one."""
+        return True
 
     @property
     def is_newest(self) -> bool:
-        """Whether a registry has chosen the schema, as the newest one that it had."""
+        """Whether a registry has chosen the schema, in whose place a stored one can read."""
         return False
 
-    def reading_all(self, readers: str, *, newest_only: bool = False) -> RecordDecoder:
-        """Return a decoder that reads with stored schemas, as `reading` does with one.
-
-        With `newest_only` it does so in place of the newest ones of a registry alone.
-        """
-        return self.reading(readers) if self.is_newest or not newest_only else self
+    def reading_all(
+        self, readers: str, chosen: Callable[[RecordDecoder], bool] = lambda _: True
+    ) -> RecordDecoder:
+        """Return a decoder whose chosen parts read with stored schemas."""
+        return self.reading(readers) if chosen(self) else self
 
     async def prepare(self, records: pa.RecordBatch) -> None:
         """Fetch what a batch needs, or raise RetryLaterError where that is unavailable for now."""
@@ -71,7 +82,14 @@ def with_stored_reader(source: Source, reader: str, remedy: str) -> Source:
         PositionError: A column is missing or has another type, or the stored schema is damaged.
     """
     decode = getattr(source, "decode", None)
-    if not reader or not isinstance(decode, RecordDecoder) or decode.readers == reader:
+    if not reader:
+        return source
+    if not isinstance(decode, RecordDecoder):
+        raise PositionError(
+            f"the records so far were read with a schema that is stored, and decode has none by "
+            f"now; decode as before, or {remedy}"
+        )
+    if decode.readers == reader:
         return source
     from pyarrow import ArrowException  # noqa: PLC0415 - the library is imported without Arrow
 
@@ -79,15 +97,19 @@ def with_stored_reader(source: Source, reader: str, remedy: str) -> Source:
     try:
         before: Source = replace(given, decode=decode.reading_all(reader))
         columns = before.schema
-        now: Source = replace(given, decode=decode.reading_all(reader, newest_only=True))
+        now: Source = replace(given, decode=decode.reading_all(reader, lambda each: each.is_newest))
     except (FanOutError, ArrowException, OSError, TypeError, ValueError, RecursionError) as error:
         raise PositionError(
             f"the schema to read with that is stored there is damaged, or goes with other options "
             f"of decode; decode as before, or {remedy}"
         ) from error
-    stored = reader.partition("\n")[0]
-    is_same_kind = decode.reader.partition(" ")[0] == stored.partition(" ")[0]
-    if decode.reading(stored).reader != stored and (decode.is_newest or not is_same_kind):
+    lines = reader.split("\n")
+    if len(lines) > len(decode.parts):
+        raise PositionError(
+            f"the keys of the records so far were read with a schema that is stored, and decode "
+            f"has none for keys by now; decode as before, or {remedy}"
+        )
+    if not all(map(_continues, decode.parts, lines)):
         raise PositionError(
             f"the records so far were read with a schema of another format or message; decode as "
             f"before, or {remedy}"
@@ -103,3 +125,9 @@ def with_stored_reader(source: Source, reader: str, remedy: str) -> Source:
     if now.schema != source.schema:
         _LOG.info("records are read with the stored schema of the start, not with the newest one")
     return now
+
+
+def _continues(decode: RecordDecoder, stored: str) -> bool:
+    """Return whether a decoder reads with a stored schema, or with one of the user in its format."""
+    is_same_kind = decode.reader.partition(" ")[0] == stored.partition(" ")[0]
+    return decode.reading(stored).reader == stored or (is_same_kind and not decode.is_newest)

@@ -100,13 +100,18 @@ class Avro(Decoder):
         return _STORED + json.dumps(self.schema)
 
     @property
+    def resolves(self) -> bool:
+        """Whether frames name the schemas of records."""
+        return self.framing != "none"
+
+    @property
     def is_newest(self) -> bool:
-        """Whether the schema is what `latest` of a registry returned."""
-        return isinstance(self.schema, Newest)
+        """Whether the schema is what `latest` of a registry returned, and a stored one can read."""
+        return self.resolves and isinstance(self.schema, Newest)
 
     def reading(self, reader: str) -> Avro:
-        """Return a decoder that reads with a stored schema; its own, where there are no frames."""
-        if self.framing == "none" or not reader.startswith(_STORED):
+        """Return a decoder that reads with a stored schema."""
+        if not reader.startswith(_STORED):
             return self
         schema = tuple(json.loads(reader.removeprefix(_STORED)))
         if schema == self.schema:

@@ -19,7 +19,7 @@ from fanout.core.user_decode import TooManyRowsError
 from fanout.errors import BadRowsError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from fanout.decoding.avro_cursors import Ints
     from fanout.decoding.registry import Id
@@ -92,16 +92,18 @@ class Decoder(RecordDecoder, ABC):
             )
 
     @property
-    def readers(self) -> str:
-        """The schema that it reads with, and that of keys on a line of its own."""
-        return self.reader if self.key is None else f"{self.reader}\n{self.key.reader}"
+    def parts(self) -> tuple[RecordDecoder, ...]:
+        """What reads the values of records, and what reads their keys where something does."""
+        return (self,) if self.key is None else (self, self.key)
 
-    def reading_all(self, readers: str, *, newest_only: bool = False) -> RecordDecoder:
+    def reading_all(
+        self, readers: str, chosen: Callable[[RecordDecoder], bool] = lambda _: True
+    ) -> RecordDecoder:
         """Return a decoder that reads with stored schemas; where none of keys is, with its own."""
         reader, _, of_keys = readers.partition("\n")
-        found: Any = RecordDecoder.reading_all(self, reader, newest_only=newest_only)
+        found: Any = RecordDecoder.reading_all(self, reader, chosen)
         if self.key is not None and of_keys:
-            found = replace(found, key=self.key.reading_all(of_keys, newest_only=newest_only))
+            found = replace(found, key=self.key.reading_all(of_keys, chosen))
         whole: RecordDecoder = found
         return whole
 
@@ -226,11 +228,7 @@ def _with_heads(
     parts = [pa.array([], _HEADER)]
     owners = [np.array([], np.int64)]
     if headers is not None:
-        try:
-            headers = headers.cast(pa.list_(_HEADER))
-        except pa.ArrowException as error:
-            kind = "a list of structs of a string key and a binary value"
-            raise OptionError(f"the column headers must be {kind}, not {headers.type}") from error
+        headers = _as_headers(headers)
         given = headers.flatten()
         others = pc.invert(pc.is_in(given.field("key"), pa.array(list(heads))))
         parts.append(given.filter(others))
@@ -244,6 +242,23 @@ def _with_heads(
     whole = pa.concat_arrays(parts).take(pa.array(np.argsort(owner, kind="stable")))
     ends = np.cumsum(np.bincount(owner, minlength=rows))
     return pa.ListArray.from_arrays(pa.array([0, *ends], pa.int32()), whole)
+
+
+def _as_headers(given: pa.Array) -> pa.ListArray:
+    """Return headers in one type, and null ones without content."""
+    inner = getattr(given.type, "value_type", None)
+    try:
+        # A cast makes null of fields that are missing, and leaves out others.
+        if (
+            inner is not None
+            and pa.types.is_struct(inner)
+            and {each.name for each in inner} != {"key", "value"}
+        ):
+            raise pa.ArrowInvalid("fields have other names")
+        return given.cast(pa.list_(_HEADER)).take(pa.array(np.arange(len(given))))
+    except pa.ArrowException as error:
+        kind = "a list of structs of a string key and a binary value"
+        raise OptionError(f"the column headers must be {kind}, not {given.type}") from error
 
 
 def _column(records: pa.RecordBatch, name: str) -> pa.Array:

@@ -9,6 +9,7 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -66,6 +67,7 @@ class DecodeOptions:
             OptionError: An option is malformed, is missing, or contradicts another one.
             RetryLaterError: The registry does not answer, and nothing is stored.
         """
+        stored = lru_cache(stored)  # it opens the landing
         if self.decode is None:
             self._refuse("", "decode")
             return None

@@ -141,7 +141,8 @@ class AnyRegistry(ABC):
         Args:
             subject: Where the schema is; in Glue its name.
             wait: Seconds to ask again, after growing pauses, where the registry does not answer.
-                On an event loop, and where it refuses, it is asked once.
+                On an event loop, and where it refuses, it is asked once. In Glue it counts for
+                nothing: there botocore asks again.
 
         Raises:
             OptionError: If there is no such subject.

@@ -254,3 +254,29 @@ def test_keys_and_tombstones_have_the_headers_that_they_need(embedded: EmbeddedR
     embedded.answer = b'{"id": 1}'
     with pytest.raises(OptionError, match="the registry has no GUIDs of schemas"):
         registry.id_of("orders-value", ORDER, guid=True)
+
+
+def encoded_headers(headers: pa.Array) -> list[list[str]]:
+    encoder = Json(
+        "id BIGINT", framing="confluent", schema_id=str(UUID(int=1)), columns=["headers"]
+    )
+    ids = pa.array(range(len(headers)), pa.int64())
+    rows = encoder.encode(pa.RecordBatch.from_arrays([ids, headers], names=["id", "headers"]))
+    return [[each["key"] for each in row] for row in rows["headers"].to_pylist()]
+
+
+@pytest.mark.parametrize("names", ["key val", "name value", "key value more", "key"])
+def test_headers_of_other_names_are_an_error(names: str) -> None:
+    kind = pa.list_(pa.struct([(name, pa.string()) for name in names.split()]))
+    row = dict.fromkeys(names.split(), "a")
+    with pytest.raises(OptionError, match="the column headers must be a list of structs of a str"):
+        encoded_headers(pa.array([[row]], kind))
+
+
+def test_null_headers_may_have_content() -> None:
+    kind = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    values = pa.array([{"key": each, "value": b""} for each in "abcd"], kind)
+    offsets = pa.array([0, 1, 3, 4], pa.int32())
+    mask = pa.array([False, True, False])
+    headers = pa.ListArray.from_arrays(offsets, values, mask=mask)
+    assert encoded_headers(headers) == [["a", VALUE], [VALUE], ["d", VALUE]]

@@ -229,7 +229,14 @@ def test_keys_are_read_with_the_stored_schema_where_the_registry_does_not_answer
     kept = Avro(json.dumps(ORDER), registry=registry, key=key)
     embedded.status = 503
     given = DecodeOptions(decode="avro", key_decode="avro", registry=embedded.url)
-    assert given.decoder(["orders"], partial(str, kept.readers)) == kept
+    asked: list[str] = []
+
+    def stored() -> str:
+        asked.append(kept.readers)
+        return kept.readers
+
+    assert given.decoder(["orders"], stored) == kept
+    assert len(asked) == 1  # it opens a landing
     with pytest.raises(RetryLaterError, match="the schema registry answers 503"):
         given.decoder(["orders"], partial(str, kept.reader))
 

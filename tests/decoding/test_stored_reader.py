@@ -13,19 +13,31 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 import fanout
+from fanout.core.checkpoint import LONGEST_READER
+from fanout.core.record_decoder import reader_of, with_stored_reader
 from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
+from fanout.decoding.decoder import Decoder
+from fanout.decoding.registry import Newest
 from fanout.errors import PositionError, SplitFailedError
+from fanout.kafka import Cluster, KafkaSource, Security
+from fanout.landing.claims import ThisProcess, claim
+from fanout.landing.log.columns import stored_reader, with_reader_of_start
+from fanout.landing.storage.local_storage import LocalStorage
 from tests.decoding.protobuf_schemas import parse
-from tests.decoding.test_evolution import ONE, THREE, TWO, WIDER, avro
+from tests.decoding.test_evolution import ONE, THREE, TWO, WIDER, avro, order
 from tests.support.kinesis.reading import Stream
 from tests.support.schema_registry import EmbeddedRegistry, embedded_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from fanout.testing.kinesis.server import KinesisServer
 
 
+NO_REGISTRY = SchemaRegistry("http://127.0.0.1:1")
+NO_CLUSTER = Cluster("127.0.0.1:1", security=Security(protocol="PLAINTEXT"))
+A_LONG = order(a="long")
 PLACES = ("shardId", "sequenceNumber", "subSequenceNumber")
 
 
@@ -143,10 +155,106 @@ async def test_what_is_no_schema_of_such_a_decoder_is_an_error(stream: Stream) -
     for decode in (Avro(ONE), Avro(ONE, framing="single-object")):
         with pytest.raises(PositionError, match=another):
             await read(stream, decode, positions, 1)
-    # A function of the user is another program.
+
+
+@pytest.mark.parametrize("decode", [None, lambda records: records])
+async def test_a_stored_schema_needs_a_decoder(stream: Stream, decode: Any) -> None:
+    _, positions = await read(stream, Json("id BIGINT"), None, 0)
+    with pytest.raises(PositionError) as caught:
+        await read(stream, decode, positions, 1)
+    assert str(caught.value) == (
+        "the records so far were read with a schema that is stored, and decode has none by now; "
+        "decode as before, or resume without the stored schema, by "
+        "replace(Checkpoint.from_json(resume), reader='').to_json() of dataclasses"
+    )
+    # Without it, any function reads on.
     put(stream, b'{"id": 1}')
-    rows, _ = await read(stream, lambda records: records.select([*PLACES, "data"]), positions, 1)
-    assert rows[0]["data"] == b'{"id": 1}'
+    forgotten = replace(fanout.Checkpoint.from_json(positions), reader="").to_json()
+    rows, _ = await read(stream, lambda records: records.select([*PLACES, "data"]), forgotten, 1)
+    assert rows == [{"data": b'{"id": 1}'}]
+
+
+async def test_positions_of_another_stream_are_told_before_their_schema(stream: Stream) -> None:
+    _, positions = await read(stream, Json("id BIGINT"), None, 0)
+    other = replace(fanout.Checkpoint.from_json(positions), source="kinesis/other").to_json()
+    for decode in (None, Json("id STRING")):
+        with pytest.raises(PositionError, match="^the stored positions belong to kinesis/other, "):
+            await read(stream, decode, other, 1)
+
+
+def test_a_query_stores_the_schema_of_very_many_columns(tmp_path: Path) -> None:
+    fields = order(**{f"column_{number}": ("string", "") for number in range(7300)})
+    wide: Any = KafkaSource(cluster=NO_CLUSTER, topics="orders", decode=Avro(fields))
+    assert 400_000 < len(reader_of(wide.decode)) < LONGEST_READER
+    storage = LocalStorage(tmp_path)
+    for _ in range(2):
+        with claim(storage, ThisProcess("a test")) as ownership:
+            source, keep = with_reader_of_start(storage, wide)
+            keep(ownership)
+        assert source == wide
+    assert stored_reader(storage) == reader_of(wide.decode)
+    # What JSON makes longer than a file is not stored.
+    quotes = order(a="long") | {"doc": '"' * 131_000}
+    long = replace(wide, decode=Avro(quotes))
+    assert reader_of(long.decode)
+    again = LocalStorage(tmp_path / "again")
+    with claim(again, ThisProcess("a test")) as ownership:
+        with_reader_of_start(again, long)[1](ownership)
+    stored_reader(again)
+
+
+def continued(now: Any, before: Decoder) -> list[str]:
+    """Return the columns behind the places of records that go on after those of a decoder."""
+    source = KafkaSource(cluster=NO_CLUSTER, topics="orders", decode=now)
+    found = with_stored_reader(source, before.readers, "forget it")
+    return found.schema.names[3:]
+
+
+def keyed(key: Decoder | None) -> Json:
+    return Json("id BIGINT", key=None if key is None else replace(key, into="key"))
+
+
+def message(name: str) -> Protobuf:
+    fields = 'field { name: "a" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL }'
+    file = f'name: "o.proto" syntax: "proto3" message_type {{ name: "{name}" {fields} }}'
+    found = FileDescriptorSet.FromString(parse(file)).file[0].SerializeToString()
+    return Protobuf(Newest((base64.b64encode(found).decode(),)), registry=NO_REGISTRY)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "reason"),
+    [
+        (Json("a BIGINT"), Avro(A_LONG), "another format or message"),
+        (Json("a STRING"), Avro(A_LONG), "another format or message"),
+        (message("Other"), message("Order"), "another format or message"),
+        (None, Avro(A_LONG), "and decode has none for keys by now; decode as before, or forget it"),
+        (Json("a STRING"), Json("a BIGINT"), "have the column key of type struct<a: int64>"),
+    ],
+)
+def test_keys_go_on_as_values_do(now: Decoder | None, before: Decoder, reason: str) -> None:
+    assert continued(keyed(before), keyed(before)) == ["id", "key"]
+    assert continued(keyed(before), keyed(None)) == ["id", "key"]
+    with pytest.raises(PositionError, match=reason):
+        continued(keyed(now), keyed(before))
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda schema: schema, lambda schema: Newest([json.dumps(schema)])]
+)
+def test_avro_without_frames_has_the_columns_of_before_and_its_own_schema(kind: Any) -> None:
+    before = Avro(kind(A_LONG))
+    now = Avro(kind(order(b="string", a="long")))
+    assert continued(now, before) == ["b", "a"]  # records are read as they are written
+    assert keyed_columns(now, before) == ["b", "a"]
+    other = Avro(kind(order(b="string")))
+    with pytest.raises(PositionError, match="have the column a of type int64, and this source doe"):
+        continued(other, before)
+
+
+def keyed_columns(now: Decoder, before: Decoder) -> list[str]:
+    """Return the columns of keys that go on."""
+    value = Json("id BIGINT")
+    return continued(replace(value, key=now), replace(value, key=before))[1:]
 
 
 def test_keys_of_the_newest_schema_are_read_as_before_beside_values_of_the_user(
@@ -156,9 +264,10 @@ def test_keys_of_the_newest_schema_are_read_as_before_beside_values_of_the_user(
     before = Json("id INT", key=newest(embedded))
     embedded.register("orders-value", TWO)
     now = Json("id INT, more INT", key=newest(embedded))
-    found = now.reading_all(before.readers, newest_only=True)
+    found = now.reading_all(before.readers, lambda each: each.is_newest)
     assert found == replace(now, key=before.key)
-    assert replace(now, key=None).reading_all("", newest_only=True) == replace(now, key=None)
+    alone = replace(now, key=None)
+    assert alone.reading_all("", lambda each: each.is_newest) == alone
 
 
 def test_descriptors_of_a_registry_are_known_as_the_newest_ones(

@@ -25,8 +25,9 @@ from fanout.errors import (
     ServiceError,
     SetupError,
 )
+from fanout.landing.log.columns import encode_schema
 from fanout.spark import foreach_batch
-from tests.support.manual_source import ManualSource
+from tests.support.manual_source import SCHEMA, ManualSource
 from tests.support.spark.harness import Recorder, fail, fanout_threads
 
 if TYPE_CHECKING:
@@ -318,6 +319,17 @@ def test_an_endpoint_that_does_not_answer_is_an_error_within_seconds(
             )
     assert time.monotonic() - began < 20
     assert fanout_threads() == []
+
+
+def test_a_start_that_is_refused_takes_no_checkpoint(start: Start, done: Path) -> None:
+    columns = done / "fanout" / "columns" / "000000000000.json"
+    columns.parent.mkdir(exist_ok=True)
+    wire = {"version": 1, "schema": encode_schema(SCHEMA), "by_date": False, "date_of": ""}
+    columns.write_text(json.dumps(wire | {"reader": "json stored"}))
+    before = {path: path.stat().st_mtime_ns for path in done.rglob("*")}
+    with pytest.raises(CheckpointError, match="and decode has none by now; decode as before, or"):
+        start(ManualSource(), Recorder())
+    assert {path: path.stat().st_mtime_ns for path in done.rglob("*")} == before
 
 
 # Machines.

@@ -121,7 +121,15 @@ def column_of(records: pa.RecordBatch, name: str) -> pa.Array:
     column = records[name]
     if column.type == kind:
         return column
+    inner = getattr(column.type, "value_type", None)
     try:
+        # A cast makes null of fields that are missing, and leaves out others.
+        if (
+            inner is not None
+            and pa.types.is_struct(inner)
+            and {each.name for each in inner} != {"key", "value"}
+        ):
+            raise pa.ArrowInvalid("fields have other names")
         return column.cast(kind, safe=name != "timestamp")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         # The original error may quote a value, so it is not chained.

@@ -184,10 +184,10 @@ def with_reader_of_start(
     except PositionError as error:
         raise CheckpointError(f"{storage.location} cannot be continued: ", error) from error
     reader = reader_of(getattr(source, "decode", None))
-    columns = LandedColumns(source.schema, reader=reader)
+    columns = LandedColumns(pa.schema([]), reader=reader)  # the schema has its columns
 
     def keep(ownership: Ownership) -> None:
-        if reader not in {"", before}:
+        if reader not in {"", before} and len(_encoded(columns)) <= _MAX_BYTES:
             keep_columns(storage, ownership, columns, number)
 
     return source, keep
@@ -242,12 +242,17 @@ def keep_columns(
 
     Call it when this run has written an entry, and before it writes records.
     """
+    create_owned(storage, ownership, _name(number), _encoded(columns))
+
+
+def _encoded(columns: LandedColumns) -> bytes:
+    """Return what a file has of columns."""
     schema = encode_schema(columns.schema)
     date = next((one for one in columns.partitions if one.is_date), None)
     others = () if date else tuple(one.text for one in columns.partitions)
     date_of = date.column if date else ""
     wire = _ColumnsWire(_VERSION, schema, date is not None, date_of, columns.reader, others)
-    create_owned(storage, ownership, _name(number), msgspec.json.encode(wire))
+    return msgspec.json.encode(wire)
 
 
 def _check_directories(

@@ -35,7 +35,8 @@ def without_new_columns(source: Source, landed: LandedColumns | None, location: 
                 was = landed.schema.field(field.name).type
                 _check_type(was, field.type, field.name, location)
         try:
-            given = replace(given, decode=decode.reading_all(landed.reader))
+            reading = decode.reading_all(landed.reader, lambda each: each.resolves)
+            given = replace(given, decode=reading)
         except (
             FanOutError,
             pa.ArrowException,

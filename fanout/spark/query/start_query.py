@@ -140,12 +140,13 @@ def foreach_batch(
     with ExitStack() as resources:
         storage = open_storage(spark, checkpoint_location)
         resources.callback(storage.close)
+        # A start that is refused must not take a checkpoint from a query that runs.
+        source, keep_reader = with_reader_of_start(storage, source)
+        check_spark_reads(source.schema, case_sensitive=is_case_sensitive(spark))
         ownership = resources.enter_context(claim(storage, JvmProcess(spark)))
         storage.sweep()
         sweep_offsets(spark, checkpoint_location)
         ledger = BatchLedger(storage, ownership)
-        source, keep_reader = with_reader_of_start(storage, source)
-        check_spark_reads(source.schema, case_sensitive=is_case_sensitive(spark))
         segments = SegmentLog(
             storage.scratch(),
             ownership.run,

@@ -4,8 +4,10 @@ import math
 from collections import deque
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 
+from fanout.errors import UnwritableRecordError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.encoding import encode_record_batch, record_sizes
 from fanout.kafka.writing.produce_requests import (
@@ -15,7 +17,7 @@ from fanout.kafka.writing.produce_requests import (
     WriteBuffers,
 )
 from fanout.kafka.writing.producer_id import NO_PRODUCER_ID
-from fanout.kafka.writing.row_batches import cut_together, prepare_rows
+from fanout.kafka.writing.row_batches import column_of, cut_together, prepare_rows
 from tests.support.kafka.writing import records
 
 RECORD = 39
@@ -102,3 +104,12 @@ def test_what_is_copied_keeps_no_memory_of_what_was_encoded_with_it() -> None:
     assert sent.data is not None
     assert sent.data[1].address != data[1].address
     assert b"".join(sent.data) == b"".join(data)
+
+
+@pytest.mark.parametrize("names", ["key val", "name value", "key value more", "key"])
+def test_headers_of_other_names_are_an_error(names: str) -> None:
+    kind = pa.list_(pa.struct([(name, pa.string()) for name in names.split()]))
+    headers = pa.array([[dict.fromkeys(names.split(), "a")]], kind)
+    records = pa.RecordBatch.from_arrays([headers], names=["headers"])
+    with pytest.raises(UnwritableRecordError, match=r"^the column .headers. has the type list<"):
+        column_of(records, "headers")
