@@ -128,6 +128,6 @@ def with_stored_reader(source: Source, reader: str, remedy: str) -> Source:
 
 
 def _continues(decode: RecordDecoder, stored: str) -> bool:
-    """Return whether a decoder reads with a stored schema, or with one of the user in its format."""
+    """Return whether a decoder reads with a stored schema, or the user's in its format."""
     is_same_kind = decode.reader.partition(" ")[0] == stored.partition(" ")[0]
     return decode.reading(stored).reader == stored or (is_same_kind and not decode.is_newest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
@@ -246,19 +247,13 @@ def _with_heads(
 
 def _as_headers(given: pa.Array) -> pa.ListArray:
     """Return headers in one type, and null ones without content."""
-    inner = getattr(given.type, "value_type", None)
-    try:
-        # A cast makes null of fields that are missing, and leaves out others.
-        if (
-            inner is not None
-            and pa.types.is_struct(inner)
-            and {each.name for each in inner} != {"key", "value"}
-        ):
-            raise pa.ArrowInvalid("fields have other names")
-        return given.cast(pa.list_(_HEADER)).take(pa.array(np.arange(len(given))))
-    except pa.ArrowException as error:
-        kind = "a list of structs of a string key and a binary value"
-        raise OptionError(f"the column headers must be {kind}, not {given.type}") from error
+    inner = getattr(given.type, "value_type", given.type)
+    # A cast makes null of fields that are missing, and leaves out others.
+    if not (pa.types.is_struct(inner) and {each.name for each in inner} != {"key", "value"}):
+        with suppress(pa.ArrowException):
+            return given.cast(pa.list_(_HEADER)).take(pa.array(np.arange(len(given))))
+    kind = "a list of structs of a string key and a binary value"
+    raise OptionError(f"the column headers must be {kind}, not {given.type}")
 
 
 def _column(records: pa.RecordBatch, name: str) -> pa.Array:

@@ -16,7 +16,6 @@ import fanout
 from fanout.core.checkpoint import LONGEST_READER
 from fanout.core.record_decoder import reader_of, with_stored_reader
 from fanout.decoding import Avro, Json, Protobuf, SchemaRegistry
-from fanout.decoding.decoder import Decoder
 from fanout.decoding.registry import Newest
 from fanout.errors import PositionError, SplitFailedError
 from fanout.kafka import Cluster, KafkaSource, Security
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from fanout.decoding.decoder import Decoder
     from fanout.testing.kinesis.server import KinesisServer
 
 
@@ -178,7 +178,7 @@ async def test_positions_of_another_stream_are_told_before_their_schema(stream: 
     _, positions = await read(stream, Json("id BIGINT"), None, 0)
     other = replace(fanout.Checkpoint.from_json(positions), source="kinesis/other").to_json()
     for decode in (None, Json("id STRING")):
-        with pytest.raises(PositionError, match="^the stored positions belong to kinesis/other, "):
+        with pytest.raises(PositionError, match=r"^the stored positions belong to kinesis/other, "):
             await read(stream, decode, other, 1)
 
 
@@ -207,7 +207,7 @@ def continued(now: Any, before: Decoder) -> list[str]:
     """Return the columns behind the places of records that go on after those of a decoder."""
     source = KafkaSource(cluster=NO_CLUSTER, topics="orders", decode=now)
     found = with_stored_reader(source, before.readers, "forget it")
-    return found.schema.names[3:]
+    return list(found.schema.names[3:])
 
 
 def keyed(key: Decoder | None) -> Json:

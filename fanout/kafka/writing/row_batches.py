@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -121,18 +122,12 @@ def column_of(records: pa.RecordBatch, name: str) -> pa.Array:
     column = records[name]
     if column.type == kind:
         return column
-    inner = getattr(column.type, "value_type", None)
-    try:
-        # A cast makes null of fields that are missing, and leaves out others.
-        if (
-            inner is not None
-            and pa.types.is_struct(inner)
-            and {each.name for each in inner} != {"key", "value"}
-        ):
-            raise pa.ArrowInvalid("fields have other names")
-        return column.cast(kind, safe=name != "timestamp")
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    inner = getattr(column.type, "value_type", column.type)
+    # A cast makes null of fields that are missing, and leaves out others.
+    if not (pa.types.is_struct(inner) and {each.name for each in inner} != {"key", "value"}):
         # The original error may quote a value, so it is not chained.
-        raise UnwritableRecordError(
-            f"the column {name!r} has the type {column.type}, which cannot be made {kind}"
-        ) from None
+        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return column.cast(kind, safe=name != "timestamp")
+    raise UnwritableRecordError(
+        f"the column {name!r} has the type {column.type}, which cannot be made {kind}"
+    )
