@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ class Job:
         self.server = server
         self.root = root
         self.decode = decode
+        self.at = root / "landing"
         self.bad_at = str(root / "bad")
         self.stream = Stream(server, shards=2)
 
@@ -62,7 +64,7 @@ class Job:
         """Land what is there, or some entries of it; return the entries."""
         source = self.stream.source(**{"decode": self.decode} | options.pop("source", {}))
         chosen: dict[str, Any] = {"bad_records": self.bad_at, "available_now": True} | options
-        async with land(source, str(self.root / "landing"), **chosen) as landing:
+        async with land(source, str(self.at), **chosen) as landing:
             entries: list[LandedEntry] = []
             while len(entries) < at_most and (entry := await anext(landing, None)):
                 entries.append(entry)
@@ -210,6 +212,47 @@ async def test_a_run_with_another_location_deletes_what_a_killed_one_left(
     assert job.files == []
     assert len([*(job.root / "others").rglob("*.parquet")]) == 1
     assert len([*(job.root / "landing" / "bad").iterdir()]) == 1
+
+
+@pytest.mark.parametrize("bad_at", ["bad", "others", None])
+async def test_a_copy_of_a_landing_deletes_nothing_of_the_original(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bad_at: str | None
+) -> None:
+    await leave_one(job, monkeypatch)
+    (left,) = job.files
+    shutil.copytree(job.root / "landing", job.root / "copy")
+    job.at = job.root / "copy"
+    options: dict[str, Any] = {"bad_records": None, "source": {"on_bad_record": "gap"}}
+    if bad_at is not None:
+        options = {"bad_records": str(job.root / bad_at)}
+    for _ in range(2):
+        await job.land(**options)
+        assert left in job.files
+        words = f"nothing is deleted in {job.root}/bad, as {job.root}/copy was copied or moved from"
+        assert words in caplog.text
+        caplog.clear()
+
+
+async def test_a_landing_that_was_moved_deletes_again_without_the_location_of_before(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await leave_one(job, monkeypatch)
+    (left,) = job.files
+    job.at = (job.root / "landing").rename(job.root / "moved")
+    (job.root / "moved" / "bad" / "location-000001.json").unlink()
+    await job.land()
+    assert left not in job.files
+
+
+async def test_another_spelling_of_a_landing_is_no_copy(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await leave_one(job, monkeypatch)
+    (left,) = job.files
+    job.at = job.root / "link"
+    job.at.symlink_to(job.root / "landing")
+    await job.land()
+    assert left not in job.files
 
 
 async def test_a_location_of_before_that_cannot_be_used_is_logged(
@@ -373,9 +416,10 @@ def test_bad_records_of_kafka_keep_their_places(kinds: list[str]) -> None:
 
 
 def test_what_is_left_in_the_scratch_directory_is_removed(tmp_path: Path) -> None:
-    first = BadRecordFiles(str(tmp_path), None, "0" * 32, 1)
+    first = BadRecordFiles(str(tmp_path), None, "0" * 32, "/one", 1)
     first._scratch.write_bytes(b"half")
-    BadRecordFiles(str(tmp_path), None, "1" * 32, 1).close()
+    BadRecordFiles(str(tmp_path), None, "1" * 32, "/one", 1).close()
+    BadRecordFiles(str(tmp_path), None, "0" * 32, "/copy", 1).close()
     assert first._scratch.exists()
-    BadRecordFiles(str(tmp_path), None, "0" * 32, 2)
+    BadRecordFiles(str(tmp_path), None, "0" * 32, "/one", 2)
     assert not first._scratch.exists()

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final, final
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -95,13 +96,20 @@ class BadRecordFiles:
     """
 
     def __init__(
-        self, location: str, options: Mapping[str, str] | None, identity: str, run: int
+        self,
+        location: str,
+        options: Mapping[str, str] | None,
+        identity: str,
+        landing: str,
+        run: int,
     ) -> None:
         in_store = is_object_location(location)
         self._storage = open_storage(location, options if in_store else None)
         self._directory = f"landing={identity}"
         self._run = run
-        self._scratch = self._storage.scratch() / f"bad-{identity}.parquet"
+        # A copy of a landing has its identity too.
+        copy = f"{crc32(landing.encode()):08x}"
+        self._scratch = self._storage.scratch() / f"bad-{identity}-{copy}.parquet"
         self._scratch.unlink(missing_ok=True)
 
     @property
