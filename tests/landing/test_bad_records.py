@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from fanout.kafka.reading.columns import NO_RECORDS, PLACES
 from fanout.landers.land import land
 from fanout.landing.log.entries import EntryLog, read_entry
 from fanout.landing.segments.bad_records import BadRecordFiles, check_bad_records
-from fanout.landing.storage.local_storage import LocalFiles
+from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 from tests.support.kinesis.reading import Stream
 from tests.support.manual_source import ManualSource
 
@@ -269,6 +270,36 @@ async def test_a_location_of_before_that_cannot_be_used_is_logged(
     (job.root / "moved").rename(job.root / "bad")
     await job.land(**quiet)
     assert job.files == []
+
+
+async def test_a_disk_of_before_that_is_not_there_is_left_alone(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await leave_one(job, monkeypatch)
+    (job.root / "bad").rename(job.root / "moved")
+    quiet: dict[str, Any] = {"bad_records": None, "source": {"on_bad_record": "gap"}}
+    for mount_point in (False, True):
+        if mount_point:
+            (job.root / "bad").mkdir()
+        await job.land(**quiet)
+        assert f"{job.root}/bad is not there" in caplog.text
+        assert "delete bad/location-000001.json of the landing if" in caplog.text
+        assert (job.root / "bad").exists() == mount_point
+        caplog.clear()
+    (job.root / "bad").rmdir()
+    (job.root / "moved").rename(job.root / "bad")
+    await job.land(**quiet)
+    assert job.files == []
+
+
+def test_bad_records_of_landers_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    landing = LocalStorage(tmp_path / "landing")
+    (tmp_path / "landing" / "bad").mkdir()
+    (tmp_path / "landing" / "bad" / "run-1.parquet").write_bytes(b"no Parquet")
+    with closing(BadRecordFiles(str(tmp_path / "kept"), None, "0" * 32, "/one", 1)) as files:
+        for name in ("bad/run-1.parquet", "bad/run-2.parquet"):
+            with pytest.raises(CheckpointError, match=f"cannot read {tmp_path}/landing/{name}: "):
+                files.gather(landing, [name], 1)
 
 
 async def test_what_landers_of_earlier_runs_have_staged_is_deleted(job: Job) -> None:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
 import msgspec
 
 from fanout.core.error_text import text_of
-from fanout.errors import FanOutError
+from fanout.errors import CheckpointError, FanOutError
 from fanout.landing.claims import create_owned
 from fanout.landing.log.columns import read_identity
 from fanout.landing.log.entries import MAX_ENTRY_BYTES, VERSION, ledger_format
 from fanout.landing.segments.bad_records import STAGED, BadRecordFiles
 from fanout.landing.segments.segments import run_of
+from fanout.landing.storage.local_storage import SCRATCH
+from fanout.landing.storage.object_location import is_object_location
 from fanout.landing.storage.opening import absolute_location, directories_of
 
 if TYPE_CHECKING:
@@ -91,14 +94,16 @@ class BadRecordPlaces:
             if place in left_alone:
                 continue
             try:
+                _check_there(place)
                 with closing(self._files(place)) as others:
                     others.sweep(self._log.bad_file)
             except (FanOutError, OSError) as error:
                 _LOG.warning(
                     "what a run that was killed may have left in %s is not deleted before the "
-                    "next run: %s",
+                    "next run: %s; delete %s of the landing if that location is gone for good",
                     place,
                     text_of(error),
+                    name,
                 )
             else:
                 self._storage.delete(name)
@@ -140,3 +145,9 @@ class BadRecordPlaces:
     def _files(self, location: str) -> BadRecordFiles:
         identity, run = read_identity(self._storage).id, self._ownership.run
         return BadRecordFiles(location, self._options, identity, self._landing, run)
+
+
+def _check_there(location: str) -> None:
+    """Raise an error if a disk of before is not mounted: to open it would make it anew."""
+    if not is_object_location(location) and not Path(location, SCRATCH).is_dir():
+        raise CheckpointError(f"{location} is not there")
