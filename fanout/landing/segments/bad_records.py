@@ -143,9 +143,14 @@ class BadRecordFiles:
 
         def tables() -> Iterator[pa.Table]:
             for name in staged:
-                with pq.ParquetFile(landing.open(name)) as file:
-                    for group in range(file.num_row_groups):
-                        yield file.read_row_group(group)
+                try:
+                    with pq.ParquetFile(landing.open(name)) as file:
+                        for group in range(file.num_row_groups):
+                            yield file.read_row_group(group)
+                except (OSError, pa.ArrowException) as error:
+                    raise CheckpointError(
+                        f"cannot read {landing.location}/{name}: {_reason(error)}"
+                    ) from error
 
         return self._publish(tables(), entry) if staged else ""
 
@@ -158,9 +163,8 @@ class BadRecordFiles:
                     writer.write_table(table)
             self._storage.publish(self._scratch, name)
         except (OSError, pa.ArrowException) as error:
-            reason = disk_reason(error) if isinstance(error, OSError) else text_of(error)
             raise CheckpointError(
-                f"bad records cannot be written to {self._storage.location}: {reason}"
+                f"bad records cannot be written to {self._storage.location}: {_reason(error)}"
             ) from error
         return name
 
@@ -174,3 +178,7 @@ class BadRecordFiles:
         with suppress(OSError):
             self._scratch.unlink(missing_ok=True)
         self._storage.close()
+
+
+def _reason(error: Exception) -> str:
+    return disk_reason(error) if isinstance(error, OSError) else text_of(error)
