@@ -41,7 +41,7 @@ from benchmarks import (
     writer,
 )
 from benchmarks.harness import table
-from benchmarks.turns import OutOfTimeError, TimeLimit, limited, tell
+from benchmarks.turns import OutOfTimeError, TimeLimit, check_time, limited, tell
 from fanout.core.error_text import text_of
 from fanout.errors import SetupError
 
@@ -280,6 +280,7 @@ def _measure(
         tell(f"{name}: {number + 1} of {len(chosen)}, after {(now - started) / 60:.1f} minutes")
         try:
             with limited(limit):
+                check_time()
                 measured = scenario.quick() if options.quick else scenario.run(options.rounds)
         except OutOfTimeError:
             tell(f"{name} is left out: the time is over; name it, or pass more --minutes")

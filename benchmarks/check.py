@@ -73,6 +73,9 @@ def instructions(
     Args:
         names: The pinned work to measure.
         program: What Python runs; it gets the names as arguments.
+
+    Raises:
+        ChildProcessError: If something was not counted.
     """
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run(  # noqa: S603 - our own module
@@ -100,6 +103,8 @@ def instructions(
         assert told is not None
         assert total is not None
         found[names[int(told[1])]] = int(total[1]) / int(told[2])
+    if missing := [name for name in names if not found.get(name)]:
+        raise ChildProcessError(f"valgrind has counted nothing of {', '.join(missing)}")
     return found
 
 
@@ -132,7 +137,13 @@ def _cpu_seconds(work: Callable[[], object]) -> float:
 def compared(
     measured: Mapping[str, float], stored: Mapping[str, float], bound: float
 ) -> dict[str, dict[str, Any]]:
-    """Return each figure with the stored one, their ratio, and whether it is a regression."""
+    """Return each figure with the stored one, their ratio, and whether it is a regression.
+
+    Raises:
+        ValueError: If something is stored that was not measured.
+    """
+    if missing := [name for name in stored if name not in measured]:
+        raise ValueError(f"not measured, but stored: {', '.join(missing)}; store anew by --store")
     return {
         name: {
             "measured": figure,
@@ -166,12 +177,12 @@ def main(arguments: Sequence[str]) -> int:
     if options.store:
         _store(options.stored, measure, measured)
     try:
-        stored = json.loads(options.stored.read_text(encoding="utf-8"))
-        figures = stored[measure.name]
+        stored = json.loads(options.stored.read_text(encoding="utf-8"))[measure.name]
+        figures, machine = stored["pinned"], stored["machine"]
     except (OSError, KeyError):
         tell(f"{options.stored} has no {measure.name}: store them with --store")
         return 2
-    if changed := _other_versions(stored["machine"]):
+    if changed := _other_versions(machine):
         tell(f"the figures were stored with other versions: {', '.join(changed)}")
     lines = compared(measured, figures, measure.bound)
     Console().print(_table(measure, lines))
@@ -182,10 +193,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _store(path: Path, measure: Measure, measured: Mapping[str, float]) -> None:
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    kept |= {
-        "machine": describe_machine(),
-        measure.name: {name: float(f"{figure:.4g}") for name, figure in measured.items()},
-    }
+    pinned = {name: float(f"{figure:.4g}") for name, figure in measured.items()}
+    kept[measure.name] = {"machine": describe_machine(), "pinned": pinned}
     path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 

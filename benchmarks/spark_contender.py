@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from tempfile import TemporaryFile
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Row
 
-__all__ = ("answer", "compare", "cpu_seconds", "reason", "session", "warm_up_batches")
+__all__ = ("answer", "compare", "cpu_seconds", "reason", "session", "started", "warm_up_batches")
 
 
 _BRIEF: Final = 10
@@ -72,8 +72,8 @@ def compare(
             arguments = [f"{source}/{name}", address, str(shards)]
             if brief:
                 arguments.append("brief")
-            jobs[name] = stack.enter_context(_started(job, arguments))
-        contenders = {name: partial(_run_once, jobs[name], records[name]) for name in records}
+            jobs[name] = stack.enter_context(started(job, arguments))
+        contenders = {name: partial(jobs[name], records[name]) for name in records}
         readings = take_turns(f"{what}, {record_bytes} B", contenders, rounds)
     return [
         median_row(name, taken, record_bytes=record_bytes, shards=shards)
@@ -82,8 +82,19 @@ def compare(
 
 
 @contextmanager
-def _started(module: str, arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """Start a contender's process, wait until it is warm, and end it after the block."""
+def started(module: str, arguments: Sequence[str]) -> Iterator[Callable[[int], Measurement]]:
+    """Start a contender's process, wait until it is warm, and end it after the block.
+
+    Args:
+        module: The module of its job.
+        arguments: Those of its command line.
+
+    Yields:
+        What runs the job with a number of records.
+
+    Raises:
+        ChildProcessError: If the job ends before it is warm, or while it runs.
+    """
     with (
         TemporaryFile("w+") as log,
         subprocess.Popen(  # noqa: S603 - our own module
@@ -94,15 +105,27 @@ def _started(module: str, arguments: Sequence[str]) -> Iterator[subprocess.Popen
             text=True,
         ) as job,
     ):
-        assert job.stdin is not None
-        assert job.stdout is not None
+        stdin, stdout = job.stdin, job.stdout
+        assert stdin is not None
+        assert stdout is not None
+
+        def line() -> str:
+            if answered := stdout.readline():
+                return answered
+            log.seek(0)
+            raise ChildProcessError(reason(log.read()))
+
+        def run(records: int) -> Measurement:
+            with suppress(BrokenPipeError):  # a job that has ended answers nothing
+                print(records, file=stdin, flush=True)
+            return Measurement(**json.loads(line()))
+
         try:
-            if not job.stdout.readline():
-                log.seek(0)
-                raise ChildProcessError(reason(log.read()))
-            yield job
+            line()
+            yield run
         finally:
-            job.stdin.close()
+            with suppress(BrokenPipeError):
+                stdin.close()
 
 
 def reason(log: str) -> str:
@@ -125,13 +148,6 @@ def warm_up_batches(usual: int) -> int:
         usual: How many, unless the job is to be brief.
     """
     return usual // _BRIEF if sys.argv[4:] == ["brief"] else usual
-
-
-def _run_once(job: subprocess.Popen[str], records: int) -> Measurement:
-    assert job.stdin is not None
-    assert job.stdout is not None
-    print(records, file=job.stdin, flush=True)
-    return Measurement(**json.loads(job.stdout.readline()))
 
 
 def session(packages: str = "", settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:

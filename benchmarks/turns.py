@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ("OutOfTimeError", "TimeLimit", "limited", "take_turns", "tell")
+__all__ = ("OutOfTimeError", "TimeLimit", "check_time", "limited", "take_turns", "tell")
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -52,6 +52,17 @@ def limited(limit: TimeLimit | None) -> Iterator[None]:
         _LIMIT.reset(before)
 
 
+def check_time() -> None:
+    """Return if there is time left.
+
+    Raises:
+        OutOfTimeError: If the time of all scenarios is over.
+    """
+    limit = _LIMIT.get()
+    if limit is not None and time.monotonic() > limit.end:
+        raise OutOfTimeError
+
+
 def _last_round(started: float, number: int) -> bool:
     """Say whether the time leaves no other round; half of what is left is for what comes next."""
     limit = _LIMIT.get()
@@ -79,7 +90,7 @@ def take_turns(what: str, contenders: Mapping[K, Callable[[], T]], rounds: int) 
     Raises:
         OutOfTimeError: If the time of all scenarios is over.
     """
-    limit, started = _LIMIT.get(), time.monotonic()
+    started = time.monotonic()
     results: dict[K, list[T]] = {name: [] for name in contenders}
     columns = (
         BarColumn(),
@@ -91,8 +102,7 @@ def take_turns(what: str, contenders: Mapping[K, Callable[[], T]], rounds: int) 
         bar = progress.add_task("", total=rounds * len(contenders))
         for number in range(1, rounds + 1):
             for name, contend in contenders.items():
-                if limit is not None and time.monotonic() > limit.end:
-                    raise OutOfTimeError
+                check_time()
                 progress.update(bar, description=f"{what}: {name}")
                 result = contend()
                 results[name].append(result)

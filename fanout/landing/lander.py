@@ -322,8 +322,8 @@ async def open_landing(
             positions = await in_thread(lambda: log.write_origin(origin.to_json()))
         await in_thread(lambda: _fence(storage, log, positions))
         await in_thread(lambda: give_identity(storage, columns.schema))
-        places = BadRecordPlaces(storage, ownership, log, storage_options)
-        bad = await in_thread(lambda: places.open(bad_records))
+        placing = partial(BadRecordPlaces, storage, ownership, log, storage_options)
+        bad = await in_thread(lambda: placing().open(bad_records))
         if bad is not None:
             resources.push_async_callback(lambda: in_thread(bad.close))
         retention = await in_thread(lambda: Retention(storage, log, keep, keep_for_readers))

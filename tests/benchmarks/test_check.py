@@ -54,6 +54,17 @@ def test_what_has_grown_by_more_than_the_bound_is_a_regression() -> None:
     assert [line["ratio"] for line in lines.values()] == [1.09, 1.11, 0.5, None]
 
 
+def test_what_is_stored_must_be_measured() -> None:
+    with pytest.raises(ValueError, match="not measured, but stored: b"):
+        check.compared({"a": 100.0}, {"a": 100, "b": 100}, 0.1)
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+def test_what_is_not_counted_is_an_error() -> None:
+    with pytest.raises(ChildProcessError, match="valgrind has counted nothing of a, b"):
+        check.instructions(["a", "b"], ("-c", ""))
+
+
 def test_the_command_fails_at_work_that_takes_twice_the_processor_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import __main__ as cli
 from benchmarks.harness import Report
-from benchmarks.spark_contender import reason
+from benchmarks.spark_contender import reason, started
 from benchmarks.turns import take_turns
 
 if TYPE_CHECKING:
@@ -133,8 +133,10 @@ def test_what_does_not_fit_into_the_time_is_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran: list[str] = []
+    begun: list[str] = []
 
     def measured(name: str) -> Report:
+        begun.append(name)
         take_turns(name, {"us": partial(ran.append, name)}, 5)
         return Report(scenario=name, rows=[], ratios={}, machine={})
 
@@ -149,6 +151,7 @@ def test_what_does_not_fit_into_the_time_is_left_out(
     monkeypatch.setattr(cli, "SCENARIOS", fakes)
     cli.main(["--quick", "--minutes", "0.001"])
     assert ran == []
+    assert begun == ["slow"]
     told = capsys.readouterr().err
     assert "slow of kinesis is left out: the time is over" in told
     assert "late of kinesis is left out: the time is over" in told
@@ -168,3 +171,16 @@ org.apache.spark#spark-sql-kafka-0-10_2.13;4.3.0: not found]
         "its jars are not to be had: org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0"
     )
     assert reason("one\nValueError: two\n\n") == "ValueError: two"
+
+
+def test_the_end_of_the_log_of_a_job_that_dies_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "dying_job.py").write_text(
+        "print('warm', flush=True)\ninput()\nraise ValueError('no memory')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with started("dying_job", []) as run:
+        for _ in range(2):
+            with pytest.raises(ChildProcessError, match="ValueError: no memory"):
+                run(1)

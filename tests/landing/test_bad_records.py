@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from fanout.kafka.reading.columns import NO_RECORDS, PLACES
 from fanout.landers.land import land
 from fanout.landing.log.entries import EntryLog, read_entry
 from fanout.landing.segments.bad_records import BadRecordFiles, check_bad_records
-from fanout.landing.storage.local_storage import LocalFiles
+from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 from tests.support.kinesis.reading import Stream
 from tests.support.manual_source import ManualSource
 
@@ -52,6 +54,7 @@ class Job:
         self.server = server
         self.root = root
         self.decode = decode
+        self.at = root / "landing"
         self.bad_at = str(root / "bad")
         self.stream = Stream(server, shards=2)
 
@@ -62,7 +65,7 @@ class Job:
         """Land what is there, or some entries of it; return the entries."""
         source = self.stream.source(**{"decode": self.decode} | options.pop("source", {}))
         chosen: dict[str, Any] = {"bad_records": self.bad_at, "available_now": True} | options
-        async with land(source, str(self.root / "landing"), **chosen) as landing:
+        async with land(source, str(self.at), **chosen) as landing:
             entries: list[LandedEntry] = []
             while len(entries) < at_most and (entry := await anext(landing, None)):
                 entries.append(entry)
@@ -212,6 +215,47 @@ async def test_a_run_with_another_location_deletes_what_a_killed_one_left(
     assert len([*(job.root / "landing" / "bad").iterdir()]) == 1
 
 
+@pytest.mark.parametrize("bad_at", ["bad", "others", None])
+async def test_a_copy_of_a_landing_deletes_nothing_of_the_original(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bad_at: str | None
+) -> None:
+    await leave_one(job, monkeypatch)
+    (left,) = job.files
+    shutil.copytree(job.root / "landing", job.root / "copy")
+    job.at = job.root / "copy"
+    options: dict[str, Any] = {"bad_records": None, "source": {"on_bad_record": "gap"}}
+    if bad_at is not None:
+        options = {"bad_records": str(job.root / bad_at)}
+    for _ in range(2):
+        await job.land(**options)
+        assert left in job.files
+        words = f"nothing is deleted in {job.root}/bad, as {job.root}/copy was copied or moved from"
+        assert words in caplog.text
+        caplog.clear()
+
+
+async def test_a_landing_that_was_moved_deletes_again_without_the_location_of_before(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await leave_one(job, monkeypatch)
+    (left,) = job.files
+    job.at = (job.root / "landing").rename(job.root / "moved")
+    (job.root / "moved" / "bad" / "location-000001.json").unlink()
+    await job.land()
+    assert left not in job.files
+
+
+async def test_another_spelling_of_a_landing_is_no_copy(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await leave_one(job, monkeypatch)
+    (left,) = job.files
+    job.at = job.root / "link"
+    job.at.symlink_to(job.root / "landing")
+    await job.land()
+    assert left not in job.files
+
+
 async def test_a_location_of_before_that_cannot_be_used_is_logged(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -226,6 +270,36 @@ async def test_a_location_of_before_that_cannot_be_used_is_logged(
     (job.root / "moved").rename(job.root / "bad")
     await job.land(**quiet)
     assert job.files == []
+
+
+async def test_a_disk_of_before_that_is_not_there_is_left_alone(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await leave_one(job, monkeypatch)
+    (job.root / "bad").rename(job.root / "moved")
+    quiet: dict[str, Any] = {"bad_records": None, "source": {"on_bad_record": "gap"}}
+    for mount_point in (False, True):
+        if mount_point:
+            (job.root / "bad").mkdir()
+        await job.land(**quiet)
+        assert f"{job.root}/bad is not there" in caplog.text
+        assert "delete bad/location-000001.json of the landing if" in caplog.text
+        assert (job.root / "bad").exists() == mount_point
+        caplog.clear()
+    (job.root / "bad").rmdir()
+    (job.root / "moved").rename(job.root / "bad")
+    await job.land(**quiet)
+    assert job.files == []
+
+
+def test_bad_records_of_landers_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    landing = LocalStorage(tmp_path / "landing")
+    (tmp_path / "landing" / "bad").mkdir()
+    (tmp_path / "landing" / "bad" / "run-1.parquet").write_bytes(b"no Parquet")
+    with closing(BadRecordFiles(str(tmp_path / "kept"), None, "0" * 32, "/one", 1)) as files:
+        for name in ("bad/run-1.parquet", "bad/run-2.parquet"):
+            with pytest.raises(CheckpointError, match=f"cannot read {tmp_path}/landing/{name}: "):
+                files.gather(landing, [name], 1)
 
 
 async def test_what_landers_of_earlier_runs_have_staged_is_deleted(job: Job) -> None:
@@ -373,9 +447,10 @@ def test_bad_records_of_kafka_keep_their_places(kinds: list[str]) -> None:
 
 
 def test_what_is_left_in_the_scratch_directory_is_removed(tmp_path: Path) -> None:
-    first = BadRecordFiles(str(tmp_path), None, "0" * 32, 1)
+    first = BadRecordFiles(str(tmp_path), None, "0" * 32, "/one", 1)
     first._scratch.write_bytes(b"half")
-    BadRecordFiles(str(tmp_path), None, "1" * 32, 1).close()
+    BadRecordFiles(str(tmp_path), None, "1" * 32, "/one", 1).close()
+    BadRecordFiles(str(tmp_path), None, "0" * 32, "/copy", 1).close()
     assert first._scratch.exists()
-    BadRecordFiles(str(tmp_path), None, "0" * 32, 2)
+    BadRecordFiles(str(tmp_path), None, "0" * 32, "/one", 2)
     assert not first._scratch.exists()

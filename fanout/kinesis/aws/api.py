@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
-# A longer listing is treated as a fault, so that it cannot exhaust memory. An account may open
-# 20,000 shards (developer guide, "Quotas and limits"), and closed ones are listed for as long as
-# their records are kept. A stream has at most 50 consumers (AWS API reference,
-# RegisterStreamConsumer).
+# A longer listing is treated as a fault, so that it cannot exhaust memory. An account may at
+# first open 20,000 shards in a region, or fewer (developer guide, "Quotas and limits"), and closed
+# ones are listed for as long as their records are kept. A stream has at most 50 consumers (AWS API
+# reference, RegisterStreamConsumer).
 MAX_SHARDS: Final = 50_000
 MAX_CONSUMERS: Final = 1_000
 

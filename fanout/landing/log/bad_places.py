@@ -9,17 +9,21 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, final
 
 import msgspec
 
 from fanout.core.error_text import text_of
-from fanout.errors import FanOutError
+from fanout.errors import CheckpointError, FanOutError
 from fanout.landing.claims import create_owned
 from fanout.landing.log.columns import read_identity
 from fanout.landing.log.entries import MAX_ENTRY_BYTES, VERSION, ledger_format
 from fanout.landing.segments.bad_records import STAGED, BadRecordFiles
 from fanout.landing.segments.segments import run_of
+from fanout.landing.storage.local_storage import SCRATCH
+from fanout.landing.storage.object_location import is_object_location
+from fanout.landing.storage.opening import absolute_location, directories_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +39,7 @@ _NAME: Final = re.compile(r"location-[0-9]{6,}\.json")
 class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     location: Annotated[str, msgspec.Meta(max_length=10_000)]
+    landing: Annotated[str, msgspec.Meta(max_length=10_000)]  # where the landing itself was
 
 
 _FORMAT: Final = ledger_format(_Place)
@@ -55,6 +60,7 @@ class BadRecordPlaces:
         options: Mapping[str, str] | None,
     ) -> None:
         self._storage = storage
+        self._landing = absolute_location(storage)
         self._ownership = ownership
         self._log = log
         self._options = options
@@ -62,59 +68,86 @@ class BadRecordPlaces:
     def open(self, location: str | None) -> BadRecordFiles | None:
         """Delete what earlier runs have left, and open the location of this one, if it has one.
 
-        A location of before that cannot be used is logged, and looked at again by the next run.
+        A location of before that cannot be used is logged, and looked at again by the next run. So
+        is one of another landing, of which this one is a copy: nothing is deleted there.
         """
-        former = self._former()
+        former, foreign = self._former()
         if location is None:
-            self._sweep_others(former, "")
+            self._sweep_others(former, foreign)
             return None
         with ExitStack() as opened:
             files = opened.enter_context(closing(self._files(location)))
             own = files.location
-            self._sweep_others(former, own)
-            files.sweep(self._log.bad_file)
+            self._sweep_others(former, {own, *foreign})
+            if own not in foreign:
+                files.sweep(self._log.bad_file)
             if own not in former.values():
                 name = f"{STAGED}/location-{self._ownership.run:06}.json"
-                data = msgspec.json.encode(_Place(VERSION, own))
+                data = msgspec.json.encode(_Place(VERSION, own, self._landing))
                 create_owned(self._storage, self._ownership, name, data)
             opened.pop_all()
         return files
 
-    def _sweep_others(self, former: Mapping[str, str], own: str) -> None:
-        """Delete what earlier runs have left at other locations than that of this run."""
+    def _sweep_others(self, former: Mapping[str, str], left_alone: set[str]) -> None:
+        """Delete what earlier runs have left at other locations than those."""
         for name, place in former.items():
-            if place == own:
+            if place in left_alone:
                 continue
             try:
+                _check_there(place)
                 with closing(self._files(place)) as others:
                     others.sweep(self._log.bad_file)
             except (FanOutError, OSError) as error:
                 _LOG.warning(
                     "what a run that was killed may have left in %s is not deleted before the "
-                    "next run: %s",
+                    "next run: %s; delete %s of the landing if that location is gone for good",
                     place,
                     text_of(error),
+                    name,
                 )
             else:
                 self._storage.delete(name)
 
-    def _former(self) -> dict[str, str]:
-        """Return the locations of earlier runs by the files that have them; delete what is staged.
+    def _former(self) -> tuple[dict[str, str], set[str]]:
+        """Return the locations of earlier runs by the files that have them, and those of others.
 
-        What landers of earlier runs have staged is copied where an entry names it.
+        Others are the runs of the landing of which this one is a copy. What landers of earlier runs
+        have staged is copied where an entry names it, and is deleted here.
         """
-        found = {}
+        found, foreign = {}, set()
+        here = directories_of("location", self._landing)
         for file in self._storage.list(STAGED):
             name, run = f"{STAGED}/{file.name}", run_of(file.name)
             if run is not None and run < self._ownership.run:
                 self._storage.delete(name)
             elif _NAME.fullmatch(file.name):
                 data = self._storage.read(name, limit=MAX_ENTRY_BYTES)
-                if data is not None:
-                    where = f"{name} in {self._storage.location}"
-                    found[name] = _FORMAT.read(data, where).location
-        return found
+                if data is None:
+                    continue
+                place = _FORMAT.read(data, f"{name} in {self._storage.location}")
+                if directories_of("location", place.landing) == here:
+                    found[name] = place.location
+                else:
+                    foreign.add(place.location)
+                    self._warn_of_copy(name, place)
+        return found, foreign
+
+    def _warn_of_copy(self, name: str, place: _Place) -> None:
+        _LOG.warning(
+            "nothing is deleted in %s, as %s was copied or moved from %s, whose bad records may be "
+            "there: give a copy other bad_records, and then delete its %s",
+            place.location,
+            self._landing,
+            place.landing,
+            name,
+        )
 
     def _files(self, location: str) -> BadRecordFiles:
-        identity = read_identity(self._storage).id
-        return BadRecordFiles(location, self._options, identity, self._ownership.run)
+        identity, run = read_identity(self._storage).id, self._ownership.run
+        return BadRecordFiles(location, self._options, identity, self._landing, run)
+
+
+def _check_there(location: str) -> None:
+    """Raise an error if a disk of before is not mounted: to open it would make it anew."""
+    if not is_object_location(location) and not Path(location, SCRATCH).is_dir():
+        raise CheckpointError(f"{location} is not there")

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final, final
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -95,13 +96,20 @@ class BadRecordFiles:
     """
 
     def __init__(
-        self, location: str, options: Mapping[str, str] | None, identity: str, run: int
+        self,
+        location: str,
+        options: Mapping[str, str] | None,
+        identity: str,
+        landing: str,
+        run: int,
     ) -> None:
         in_store = is_object_location(location)
         self._storage = open_storage(location, options if in_store else None)
         self._directory = f"landing={identity}"
         self._run = run
-        self._scratch = self._storage.scratch() / f"bad-{identity}.parquet"
+        # A copy of a landing has its identity too.
+        copy = f"{crc32(landing.encode()):08x}"
+        self._scratch = self._storage.scratch() / f"bad-{identity}-{copy}.parquet"
         self._scratch.unlink(missing_ok=True)
 
     @property
@@ -135,9 +143,14 @@ class BadRecordFiles:
 
         def tables() -> Iterator[pa.Table]:
             for name in staged:
-                with pq.ParquetFile(landing.open(name)) as file:
-                    for group in range(file.num_row_groups):
-                        yield file.read_row_group(group)
+                try:
+                    with pq.ParquetFile(landing.open(name)) as file:
+                        for group in range(file.num_row_groups):
+                            yield file.read_row_group(group)
+                except (OSError, pa.ArrowException) as error:
+                    raise CheckpointError(
+                        f"cannot read {landing.location}/{name}: {_reason(error)}"
+                    ) from error
 
         return self._publish(tables(), entry) if staged else ""
 
@@ -150,9 +163,8 @@ class BadRecordFiles:
                     writer.write_table(table)
             self._storage.publish(self._scratch, name)
         except (OSError, pa.ArrowException) as error:
-            reason = disk_reason(error) if isinstance(error, OSError) else text_of(error)
             raise CheckpointError(
-                f"bad records cannot be written to {self._storage.location}: {reason}"
+                f"bad records cannot be written to {self._storage.location}: {_reason(error)}"
             ) from error
         return name
 
@@ -166,3 +178,7 @@ class BadRecordFiles:
         with suppress(OSError):
             self._scratch.unlink(missing_ok=True)
         self._storage.close()
+
+
+def _reason(error: Exception) -> str:
+    return disk_reason(error) if isinstance(error, OSError) else text_of(error)

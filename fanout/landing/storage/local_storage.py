@@ -26,6 +26,9 @@ from fanout.landing.storage.storage import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+SCRATCH: Final = "_scratch"
+"""The directory of a location for files that are being written; each writer makes it."""
+
 
 class LocalFiles:
     """The finished files below one local directory, which need not exist, for reading alone."""
@@ -79,7 +82,7 @@ class LocalStorage(LocalFiles):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._scratch = root / "_scratch"
+        self._scratch = root / SCRATCH
         with _os_errors("use", root):
             _make_directory(root)
         if not os.access(root, os.W_OK | os.X_OK):
