@@ -232,12 +232,12 @@ def test_no_class_name_exists_twice() -> None:
 _HEAVY_FOR_SOURCES = set(HEAVY) - {"aiokafka", "numpy"} | {
     "botocore",
     "confluent_kafka",
-    "pandas",
     "pyarrow.dataset",
     "rich",
     "typer",
 }
 _HEAVY_FOR_HELP = _HEAVY_FOR_SOURCES - {"rich", "typer"} | {
+    "pandas",
     "aiokafka",
     "asyncio",
     "importlib.metadata",

@@ -43,9 +43,13 @@ BAD_RECORD: Final = "_fanout_bad_record"
 _MAX_REASON: Final = 1_000
 
 
+# Where pandas is installed, Arrow loads it for the first array of Python values. That takes half a
+# second, which an event loop must not stand still for.
+pa.array([])
+
+
 def no_records(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch without rows."""
-    # `from_pylist` would load pandas, where that is installed.
     return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
 
 
