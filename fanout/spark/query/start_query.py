@@ -137,10 +137,11 @@ def foreach_batch(
     heed_signals(spark)
     limits = BatchLimits(max_records, max_bytes, max_wait, min_records)
     clock = _clock(spark, checkpoint_location, processing_time, query_name)
+    # A start that is refused makes no checkpoint, and takes none from a query that runs.
+    check_spark_reads(source.schema, case_sensitive=is_case_sensitive(spark))
     with ExitStack() as resources:
         storage = open_storage(spark, checkpoint_location)
         resources.callback(storage.close)
-        # A start that is refused must not take a checkpoint from a query that runs.
         source, keep_reader = with_reader_of_start(storage, source)
         check_spark_reads(source.schema, case_sensitive=is_case_sensitive(spark))
         ownership = resources.enter_context(claim(storage, JvmProcess(spark)))
