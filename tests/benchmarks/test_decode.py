@@ -34,7 +34,7 @@ def test_the_report_of_one_scenario_is_the_last_line(
     monkeypatch.setitem(cli.SCENARIOS, "decode", {"kinesis": small})
     cli.main(["decode", "--rounds", "1", "--json"])
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert report.keys() == {"scenario", "machine", "rows", "ratios", "seconds"}
+    assert report.keys() == {"scenario", "machine", "rows", "ratios", "seconds", "costs"}
     assert report["ratios"].keys() == {"decode/100/vs_botocore"}
     assert [(row["name"], row["record_bytes"]) for row in report["rows"]] == [
         ("fanout", 100),
