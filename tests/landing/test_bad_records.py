@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from contextlib import closing
 from datetime import UTC, datetime
@@ -21,7 +22,12 @@ from fanout.errors import CheckpointError, OptionError
 from fanout.kafka.reading.columns import NO_RECORDS, PLACES
 from fanout.landers.land import land
 from fanout.landing.log.entries import EntryLog, read_entry
-from fanout.landing.segments.bad_records import BadRecordFiles, check_bad_records
+from fanout.landing.segments.bad_records import (
+    BadRecordFiles,
+    check_bad_records,
+    stage_bad_records,
+)
+from fanout.landing.segments.segments import OpenSegment
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 from tests.support.kinesis.reading import Stream
 from tests.support.manual_source import ManualSource
@@ -138,7 +144,7 @@ async def test_a_file_has_the_records_as_they_came_and_the_reason(job: Job) -> N
         read_entry, LocalFiles(job.root / "landing"), entries[-1].number
     )
     assert entry is not None
-    assert entry.bad == f"landing={identity}/{file.name}"
+    assert re.fullmatch(rf"landing={identity}-[0-9a-f]{{8}}/{file.name}", entry.bad)
     table = await asyncio.to_thread(pq.read_table, entries[0].files[0])
     assert table.schema.names == [
         "partitionKey", "shardId", "sequenceNumber", "subSequenceNumber", "id",
@@ -216,33 +222,43 @@ async def test_a_run_with_another_location_deletes_what_a_killed_one_left(
 
 
 @pytest.mark.parametrize("bad_at", ["bad", "others", None])
-async def test_a_copy_of_a_landing_deletes_nothing_of_the_original(
-    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bad_at: str | None
+async def test_a_landing_and_its_copy_delete_nothing_of_each_other(
+    job: Job, monkeypatch: pytest.MonkeyPatch, bad_at: str | None
 ) -> None:
-    await leave_one(job, monkeypatch)
-    (left,) = job.files
+    job.put(b"first")
+    await job.land()
+    job.put(b"no")
+    with monkeypatch.context() as patch:
+        patch.setattr(EntryLog, "write", fence_only)
+        with pytest.raises(KilledError):
+            await job.land()
+    of_original = job.files
+    assert len(of_original) == 2
     shutil.copytree(job.root / "landing", job.root / "copy")
     job.at = job.root / "copy"
     options: dict[str, Any] = {"bad_records": None, "source": {"on_bad_record": "gap"}}
     if bad_at is not None:
         options = {"bad_records": str(job.root / bad_at)}
     for _ in range(2):
+        job.put(b"new")
         await job.land(**options)
-        assert left in job.files
-        words = f"nothing is deleted in {job.root}/bad, as {job.root}/copy was copied or moved from"
-        assert words in caplog.text
-        caplog.clear()
-
-
-async def test_a_landing_that_was_moved_deletes_again_without_the_location_of_before(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await leave_one(job, monkeypatch)
-    (left,) = job.files
-    job.at = (job.root / "landing").rename(job.root / "moved")
-    (job.root / "moved" / "bad" / "location-000001.json").unlink()
+        assert {*of_original} <= {*job.files}
+    of_copy = {*job.files} - {*of_original}
+    assert len(of_copy) == (2 if bad_at == "bad" else 0)
+    job.at = job.root / "landing"
     await job.land()
-    assert left not in job.files
+    assert of_copy <= {*job.files}
+
+
+async def test_a_landing_that_was_moved_keeps_its_files_of_before(job: Job) -> None:
+    job.put(b"no")
+    await job.land()
+    before = job.files
+    job.at = (job.root / "landing").rename(job.root / "moved")
+    job.put(b"neither")
+    await job.land()
+    assert {*before} < {*job.files}
+    assert job.bad() == [b"neither", b"no"]
 
 
 async def test_another_spelling_of_a_landing_is_no_copy(
@@ -300,6 +316,27 @@ def test_bad_records_of_landers_that_cannot_be_read_are_named(tmp_path: Path) ->
         for name in ("bad/run-1.parquet", "bad/run-2.parquet"):
             with pytest.raises(CheckpointError, match=f"cannot read {tmp_path}/landing/{name}: "):
                 files.gather(landing, [name], 1)
+
+
+def test_bad_records_of_landers_that_the_disk_has_altered_are_an_error(tmp_path: Path) -> None:
+    landing = LocalStorage(tmp_path / "landing")
+    records = pa.RecordBatch.from_pydict({"data": [b"no record"], "reason": ["no number"]})
+    path = landing.scratch() / "run-000001-000001-00000001.parquet"
+    segment = OpenSegment(path, records.schema, max_records=10, max_bytes=1000)
+    segment.bad.append(records)
+    staged = stage_bad_records(landing, segment)
+    assert staged is not None
+    file = tmp_path / "landing" / staged.name
+    whole = file.read_bytes()
+    at = pq.read_metadata(file).row_group(0).column(0).total_compressed_size
+    with closing(BadRecordFiles(str(tmp_path / "kept"), None, "0" * 32, "/one", 1)) as files:
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(CheckpointError, match=f"cannot read {file}: .*CRC"):
+            files.gather(landing, [staged.name], 1)
+        file.write_bytes(whole)
+        name = files.gather(landing, [staged.name], 1)
+    kept = pq.read_table(tmp_path / "kept" / name, partitioning=None)
+    assert kept.to_batches() == [records]
 
 
 async def test_what_landers_of_earlier_runs_have_staged_is_deleted(job: Job) -> None:

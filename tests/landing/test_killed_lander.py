@@ -202,7 +202,8 @@ class Lander:
         if not self._bad or identity is None:
             return {}
         storage = open_storage(self._bad, self._options)
-        names = storage.walk(f"landing={json.loads(identity)['id']}")
+        of_this = f"landing={json.loads(identity)['id']}"
+        names = [name for name in storage.walk("") if name.startswith(of_this)]
         return {name: storage.read(name, limit=1 << 20) or b"" for name in names}
 
     def _bad_records(self) -> Counter[int]:

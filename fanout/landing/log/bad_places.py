@@ -23,7 +23,7 @@ from fanout.landing.segments.bad_records import STAGED, BadRecordFiles
 from fanout.landing.segments.segments import run_of
 from fanout.landing.storage.local_storage import SCRATCH
 from fanout.landing.storage.object_location import is_object_location
-from fanout.landing.storage.opening import absolute_location, directories_of
+from fanout.landing.storage.opening import absolute_location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,6 @@ _NAME: Final = re.compile(r"location-[0-9]{6,}\.json")
 class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     location: Annotated[str, msgspec.Meta(max_length=10_000)]
-    landing: Annotated[str, msgspec.Meta(max_length=10_000)]  # where the landing itself was
 
 
 _FORMAT: Final = ledger_format(_Place)
@@ -68,30 +67,28 @@ class BadRecordPlaces:
     def open(self, location: str | None) -> BadRecordFiles | None:
         """Delete what earlier runs have left, and open the location of this one, if it has one.
 
-        A location of before that cannot be used is logged, and looked at again by the next run. So
-        is one of another landing, of which this one is a copy: nothing is deleted there.
+        A location of before that cannot be used is logged, and looked at again by the next run.
         """
-        former, foreign = self._former()
+        former = self._former()
         if location is None:
-            self._sweep_others(former, foreign)
+            self._sweep_others(former, None)
             return None
         with ExitStack() as opened:
             files = opened.enter_context(closing(self._files(location)))
             own = files.location
-            self._sweep_others(former, {own, *foreign})
-            if own not in foreign:
-                files.sweep(self._log.bad_file)
+            self._sweep_others(former, own)
+            files.sweep(self._log.bad_file)
             if own not in former.values():
                 name = f"{STAGED}/location-{self._ownership.run:06}.json"
-                data = msgspec.json.encode(_Place(VERSION, own, self._landing))
+                data = msgspec.json.encode(_Place(VERSION, own))
                 create_owned(self._storage, self._ownership, name, data)
             opened.pop_all()
         return files
 
-    def _sweep_others(self, former: Mapping[str, str], left_alone: set[str]) -> None:
-        """Delete what earlier runs have left at other locations than those."""
+    def _sweep_others(self, former: Mapping[str, str], own: str | None) -> None:
+        """Delete what earlier runs have left at other locations than that of this one."""
         for name, place in former.items():
-            if place in left_alone:
+            if place == own:
                 continue
             try:
                 _check_there(place)
@@ -108,14 +105,13 @@ class BadRecordPlaces:
             else:
                 self._storage.delete(name)
 
-    def _former(self) -> tuple[dict[str, str], set[str]]:
-        """Return the locations of earlier runs by the files that have them, and those of others.
+    def _former(self) -> dict[str, str]:
+        """Return the locations of earlier runs by the files that have them.
 
-        Others are the runs of the landing of which this one is a copy. What landers of earlier runs
-        have staged is copied where an entry names it, and is deleted here.
+        What landers of earlier runs have staged is copied where an entry names it, and is deleted
+        here.
         """
-        found, foreign = {}, set()
-        here = directories_of("location", self._landing)
+        found = {}
         for file in self._storage.list(STAGED):
             name, run = f"{STAGED}/{file.name}", run_of(file.name)
             if run is not None and run < self._ownership.run:
@@ -125,22 +121,8 @@ class BadRecordPlaces:
                 if data is None:
                     continue
                 place = _FORMAT.read(data, f"{name} in {self._storage.location}")
-                if directories_of("location", place.landing) == here:
-                    found[name] = place.location
-                else:
-                    foreign.add(place.location)
-                    self._warn_of_copy(name, place)
-        return found, foreign
-
-    def _warn_of_copy(self, name: str, place: _Place) -> None:
-        _LOG.warning(
-            "nothing is deleted in %s, as %s was copied or moved from %s, whose bad records may be "
-            "there: give a copy other bad_records, and then delete its %s",
-            place.location,
-            self._landing,
-            place.landing,
-            name,
-        )
+                found[name] = place.location
+        return found
 
     def _files(self, location: str) -> BadRecordFiles:
         identity, run = read_identity(self._storage).id, self._ownership.run

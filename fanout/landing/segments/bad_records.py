@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 STAGED: Final = "bad"
 """The directory of a landing for bad records of landers, until an entry has them."""
 
+_WRITING: Final[Mapping[str, Any]] = {"compression": "zstd", "write_page_checksum": True}
 # The number of the entry that names it, and the run that wrote it.
 _NAME: Final = re.compile(r"entry-([0-9]{12})-run-([0-9]{6,})\.parquet")
 
@@ -82,7 +83,7 @@ def stage_bad_records(storage: Storage, segment: OpenSegment) -> StagedFile | No
     local = segment.path.with_name(f"bad-{segment.path.name}")
     staged = StagedFile(f"{STAGED}/{segment.path.name}", table.num_rows)
     with publish_errors(storage, segment):
-        pq.write_table(table, local, compression="zstd")
+        pq.write_table(table, local, **_WRITING)
         storage.publish(local, staged.name)
     return staged
 
@@ -105,11 +106,11 @@ class BadRecordFiles:
     ) -> None:
         in_store = is_object_location(location)
         self._storage = open_storage(location, options if in_store else None)
-        self._directory = f"landing={identity}"
+        # A copy of a landing has its identity too, and a directory of its own.
+        place = crc32("/".join(directories_of("location", landing)).encode())
+        self._directory = f"landing={identity}-{place:08x}"
         self._run = run
-        # A copy of a landing has its identity too.
-        copy = f"{crc32(landing.encode()):08x}"
-        self._scratch = self._storage.scratch() / f"bad-{identity}-{copy}.parquet"
+        self._scratch = self._storage.scratch() / f"bad-{identity}-{place:08x}.parquet"
         self._scratch.unlink(missing_ok=True)
 
     @property
@@ -144,7 +145,9 @@ class BadRecordFiles:
         def tables() -> Iterator[pa.Table]:
             for name in staged:
                 try:
-                    with pq.ParquetFile(landing.open(name)) as file:
+                    with pq.ParquetFile(
+                        landing.open(name), page_checksum_verification=True
+                    ) as file:
                         for group in range(file.num_row_groups):
                             yield file.read_row_group(group)
                 except (OSError, pa.ArrowException) as error:
@@ -158,7 +161,7 @@ class BadRecordFiles:
         name = f"{self._directory}/entry-{entry:012}-run-{self._run:06}.parquet"
         try:
             first = next(tables)
-            with pq.ParquetWriter(self._scratch, first.schema, compression="zstd") as writer:
+            with pq.ParquetWriter(self._scratch, first.schema, **_WRITING) as writer:
                 for table in chain([first], tables):
                     writer.write_table(table)
             self._storage.publish(self._scratch, name)
