@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from fanout.core.events import Split
 from fanout.core.membership import SharedSplits
@@ -21,7 +22,14 @@ from fanout.kinesis.leases.member import LeaseMember
 from fanout.kinesis.leases.sightings import Sightings
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import simulate
-from tests.kinesis.leases.model import FAILOVER, SHARD, ModelTable, reader, run_seed
+from tests.kinesis.leases.model import (
+    FAILOVER,
+    SHARD,
+    ModelTable,
+    ProcessItems,
+    reader,
+    run_seed,
+)
 from tests.support.members_model import ModelStream, Referee
 from tests.support.model_bugs import check_found, instead
 
@@ -208,3 +216,24 @@ def test_a_member_can_be_cancelled_at_each_step() -> None:
         assert table.referee.delivered.keys() == {*range(1, 13)}
 
     assert sweep(scenario) > 40
+
+
+def test_a_member_that_is_cancelled_leaves_although_a_call_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refused(_: ProcessItems) -> None:
+        raise EndpointConnectionError(endpoint_url="model")
+
+    async def scenario() -> None:
+        stream = ModelStream()
+        stream.add(SHARD)
+        table = ModelTable(Referee(stream))
+        task = asyncio.create_task(reader(table, 0.0, "first", Random(2)).live(most=100))
+        await asyncio.sleep(3 * FAILOVER)
+        assert "first" in table.items
+        monkeypatch.setattr(ProcessItems, "scan", refused)
+        task.cancel()
+        await asyncio.wait([task])
+        assert "first" not in table.items
+
+    simulate(scenario)
