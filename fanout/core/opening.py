@@ -165,9 +165,9 @@ async def open_stream(
     if stored is not None:
         try:
             source = with_stored_reader(source, stored.reader, _WITHOUT_READER)
-        except PositionError:
-            await _check_identity(source, stored)
-            raise
+        except PositionError as error:
+            what = f"the stored positions of {stored.source} cannot be resumed: "
+            raise PositionError(what, error) from error
     opening = open_stored(
         source,
         ResumePoint(stored, first=stored is None),
@@ -390,13 +390,6 @@ async def _adopted(
             f"resume them with the source that wrote them"
         )
     return adopted
-
-
-async def _check_identity(source: Source, checkpoint: Checkpoint) -> None:
-    """Raise a PositionError where stored positions are those of another source."""
-    async with source.connect() as connection:
-        jitter = FullJitter(connection.pacing.backoff, Random())  # noqa: S311 - jitter
-        await _adopted(connection, checkpoint, await _listed(connection, jitter))
 
 
 def _resumed(source: Source, connection: Connection, checkpoint: Checkpoint) -> Progress:

@@ -124,6 +124,13 @@ async def test_positions_without_a_schema_are_continued_with_that_of_the_source(
     assert json.loads(json.loads(positions)["reader"].removeprefix("avro ")) == [json.dumps(TWO)]
 
 
+def _reason(positions: str, error: PositionError) -> str:
+    """Return why stored positions cannot be resumed."""
+    begun, _, reason = str(error).partition(" cannot be resumed: ")
+    assert begun == f"the stored positions of {fanout.Checkpoint.from_json(positions).source}"
+    return reason
+
+
 async def test_a_schema_of_the_user_adds_columns_and_lacks_none(stream: Stream) -> None:
     put(stream, b'{"id": 1, "more": 1}')
     _, positions = await read(stream, Json("id BIGINT"), None, 1)
@@ -133,7 +140,7 @@ async def test_a_schema_of_the_user_adds_columns_and_lacks_none(stream: Stream) 
     for ddl, has in (("id BIGINT", "does not have it"), ("id BIGINT, more STRING", "has string")):
         with pytest.raises(PositionError) as caught:
             await read(stream, Json(ddl), positions, 1)
-        assert str(caught.value) == (
+        assert _reason(positions, caught.value) == (
             f"the records so far have the column more of type int32, and this source {has}; read "
             f"with a schema that has the columns of before, or resume without the stored schema, "
             f"by replace(Checkpoint.from_json(resume), reader='').to_json() of dataclasses"
@@ -151,7 +158,7 @@ async def test_what_is_no_schema_of_such_a_decoder_is_an_error(stream: Stream) -
     deep = replace(fanout.Checkpoint.from_json(positions), reader="avro " + "[" * 5_000).to_json()
     with pytest.raises(PositionError, match="the schema to read with that is stored there is d"):
         await read(stream, Avro(ONE, framing="single-object"), deep, 1)
-    another = "^the records so far were read with a schema of another format or message; decode as"
+    another = "resumed: the records so far were read with a schema of another format or message; decode as"
     for decode in (Avro(ONE), Avro(ONE, framing="single-object")):
         with pytest.raises(PositionError, match=another):
             await read(stream, decode, positions, 1)
@@ -162,7 +169,7 @@ async def test_a_stored_schema_needs_a_decoder(stream: Stream, decode: Any) -> N
     _, positions = await read(stream, Json("id BIGINT"), None, 0)
     with pytest.raises(PositionError) as caught:
         await read(stream, decode, positions, 1)
-    assert str(caught.value) == (
+    assert _reason(positions, caught.value) == (
         "the records so far were read with a schema that is stored, and decode has none by now; "
         "decode as before, or resume without the stored schema, by "
         "replace(Checkpoint.from_json(resume), reader='').to_json() of dataclasses"
@@ -174,11 +181,11 @@ async def test_a_stored_schema_needs_a_decoder(stream: Stream, decode: Any) -> N
     assert rows == [{"data": b'{"id": 1}'}]
 
 
-async def test_positions_of_another_stream_are_told_before_their_schema(stream: Stream) -> None:
+async def test_positions_whose_schema_is_refused_name_their_stream(stream: Stream) -> None:
     _, positions = await read(stream, Json("id BIGINT"), None, 0)
     other = replace(fanout.Checkpoint.from_json(positions), source="kinesis/other").to_json()
     for decode in (None, Json("id STRING")):
-        with pytest.raises(PositionError, match=r"^the stored positions belong to kinesis/other, "):
+        with pytest.raises(PositionError, match=r"^the stored positions of kinesis/other cannot"):
             await read(stream, decode, other, 1)
 
 
