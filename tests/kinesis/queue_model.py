@@ -124,7 +124,7 @@ class ModelClient:
                 failed[receipt] = client_error("InvalidArgumentException")
             elif self._happens():
                 failed[receipt] = client_error(self.queue.random.choice(REFUSED))
-            elif self._happens(0.3):  # it is confirmed, and delivered again all the same
+            elif self._happens():  # it is confirmed, and delivered again all the same
                 record.receipt, record.hidden_until, record.lost_locks = "", 0.0, 1
                 record.confirmed_to, record.confirmed_at = self, asyncio.get_running_loop().time()
             else:

@@ -19,7 +19,7 @@ from tests.support.model_bugs import check_found, instead
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SEEDS = 2_000
+SEEDS = 1_000
 _ENOUGH = 300  # seeds within which each bug is found
 
 

@@ -79,9 +79,10 @@ async def test_the_columns_are_those_of_the_record(work: EmbeddedWork) -> None:
 async def test_what_is_not_acknowledged_comes_back_when_the_stream_closes(
     work: EmbeddedWork,
 ) -> None:
-    work.put(range(30))
+    work.put(range(10))
     async with fanout.open(work.source(visibility_timeout=600)) as stream:
         batch = await first(stream)
+        work.put(range(10, 30))  # these are not in the batch, however fast they are received
         (queue,) = work.server._stream(STREAM).queues
         await eventually(lambda: len(queue._by_receipt) == 30)
         await asyncio.sleep(1)  # the answers arrive
@@ -90,6 +91,16 @@ async def test_what_is_not_acknowledged_comes_back_when_the_stream_closes(
     async with fanout.open(work.source()) as stream:
         rest = await take(stream, 30 - len(done))
         assert rest == Counter(set(range(30)) - set(done))
+
+
+async def test_giving_back_is_tried_again_when_the_stream_closes(work: EmbeddedWork) -> None:
+    work.put([1])
+    async with fanout.open(work.source(visibility_timeout=600)) as stream:
+        await first(stream)
+        action = "UpdateQueueRecordsVisibility"
+        work.server.inject(RefuseCall(action=action, code="ThrottlingException", times=2))
+    async with fanout.open(work.source()) as stream:
+        assert await take(stream, 1) == Counter([1])
 
 
 async def test_a_record_stays_hidden_while_its_batch_is_worked_on(work: EmbeddedWork) -> None:

@@ -313,7 +313,7 @@ class QueueMember:
                 error = failed.get(receipt)
                 if error is None:
                     self._count_dead(left[receipt], kind)
-                if error is None or self._left or late or not _may_pass(error):
+                if error is None or late or not _may_pass(error):
                     held = left.pop(receipt)
                     errors.pop(held.record.record_id, None)
                     if error is not None:
