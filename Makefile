@@ -24,13 +24,14 @@ PROVE ?=
 # The tests start hundreds of processes; none compiles again what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-oldest test-lowest prove clients prove-oldest prove-4.0 sim crash crash-oldest live check bench bench-check site docs release clean
+.PHONY: help demo test test-all test-oldest test-all-oldest test-lowest prove clients prove-oldest prove-4.0 sim crash crash-oldest live check bench bench-check site docs release clean
 
 help:
 	@echo "make demo         run the main job on embedded Kinesis: faults, resharding, proof"
 	@echo "make test         the quick tests of behaviour, in five minutes; Delta and Iceberg: make test-oldest"
 	@echo "make test-all     these and what takes long: kills, clusters, examples, matrices of codecs and versions"
-	@echo "make test-oldest  the Spark tests on $(SPARK_OLDEST)"
+	@echo "make test-oldest  the quick Spark tests on $(SPARK_OLDEST), with Delta and Iceberg"
+	@echo "make test-all-oldest  these and the long ones"
 	@echo "make test-lowest  all tests on the lowest versions that pyproject.toml allows"
 	@echo "make prove        the campaigns: simulated failures, planted bugs, kills at every step"
 	@echo "make clients      other clients than ours on the embedded Kinesis: the AWS SDK for Java, KCL 3, Flink"
@@ -57,8 +58,8 @@ test: $(VENV)/ready java kafka s3a h2 spark-classes
 test-all: $(VENV)/ready java kafka s3a h2 spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not prove'
 
-test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
-	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'
+test-oldest test-all-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove$(if $(findstring all,$@),, and not long)'
 
 test-lowest: $(LOWEST)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(LOWEST)/bin/python -m fanout.testing.kafka.jars
