@@ -152,7 +152,8 @@ class FanOut:
 
         Cancellation: nothing is taken; the next call returns what this one would have.
         """
-        with self._reading():
+        self._begin_reading()
+        try:
             while True:
                 while (event := self._take()) is not None:
                     if batches := self._progress.deliver([event]):
@@ -160,6 +161,8 @@ class FanOut:
                     await self._report_idle(event.split)
                 if not await self._more():
                     raise StopAsyncIteration
+        finally:
+            self._busy = False
 
     async def drain(
         self,
@@ -337,14 +340,17 @@ class FanOut:
             while not basket.full and self.failure is None and await self._more():
                 self._fill(basket)
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _begin_reading(self) -> None:
         self._subscribers.check_open()
         if self._busy:
             raise StreamStateError(
                 "another task is reading this stream; read it from one task, or open a second one"
             )
         self._busy = True
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        self._begin_reading()
         try:
             yield
         finally:

@@ -135,7 +135,8 @@ class SplitProgress:
         self.records_until = self.delivered
         self.records += batch.num_records
         self.bytes += batch.nbytes
-        self._measure_gap(arrival(batch.records, 0))
+        if self.gap_after is not None:
+            self._measure_gap(self.gap_after, arrival(batch.records, 0))
         self.newest = arrival(batch.records, batch.num_records - 1)
         gaps, self.unseen_gaps = self.unseen_gaps, ()
         self._rise(batch.watermark)
@@ -165,12 +166,11 @@ class SplitProgress:
         if reaches(position, self.delivered):
             self.delivered = position
 
-    def _measure_gap(self, next_arrival: int | None) -> None:
-        """Say how long the gap before the next record is, where both of its sides are known."""
-        if self.gap_after is None or next_arrival is None:
-            return
-        self.gap_seconds += (next_arrival - self.gap_after) / 1000
-        self.gap_after = None
+    def _measure_gap(self, gap_after: int, next_arrival: int | None) -> None:
+        """Say how long the gap before the next record is, where its arrival is known."""
+        if next_arrival is not None:
+            self.gap_seconds += (next_arrival - gap_after) / 1000
+            self.gap_after = None
 
     def acknowledge(self, position: Position) -> bool:
         """Move the acknowledged position forward, never back; return whether to report it."""
@@ -280,8 +280,7 @@ class Progress:
 
         It sees the batches with records, each with what was lost since the one before.
         """
-        seen = tuple(self._deliver(event) for event in events)
-        return tuple(batch for batch in seen if batch is not None)
+        return tuple([batch for event in events if (batch := self._deliver(event)) is not None])
 
     def _deliver(self, event: Batch | End) -> Batch | None:
         split = self._splits[event.split.id]

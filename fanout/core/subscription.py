@@ -41,7 +41,9 @@ class Subscription:
         self._connection = connection
         self._memory_limit = memory_limit
         self._subscribe_limit = subscribe_limit
-        self._watchdog = Watchdog(connection.pacing.subscribe_timeout)
+        self._pacing = connection.pacing
+        self._silence = Watchdog(self._pacing.silence_timeout, again=True)
+        self._watchdog = Watchdog(self._pacing.subscribe_timeout)
         self._events: AsyncIterator[Batch | End]
 
     @asynccontextmanager
@@ -58,6 +60,7 @@ class Subscription:
                 self._events = await self._subscribe(stack, position)
                 yield
         finally:
+            self._silence.close()
             self._memory_limit.release(self.reserved)
             self.reserved = 0
 
@@ -70,9 +73,8 @@ class Subscription:
 
         Cancellation: the subscription is of no use any more.
         """
-        silence = self._connection.pacing.silence_timeout
         try:
-            async with Watchdog(silence) as self._watchdog:
+            async with self._silence as self._watchdog:
                 return await anext(self._events)
         except StopAsyncIteration:
             raise SubscriptionEndedError(
@@ -82,7 +84,8 @@ class Subscription:
             if not self._watchdog.expired:
                 raise
             raise SubscriptionSilentError(
-                f"nothing came from {self._split} for {silence:g} s, not even a heartbeat"
+                f"nothing came from {self._split} for {self._pacing.silence_timeout:g} s, "
+                "not even a heartbeat"
             ) from error
 
     async def reserve_at_least(self, nbytes: int) -> None:
@@ -97,7 +100,7 @@ class Subscription:
     async def _subscribe(
         self, stack: AsyncExitStack, position: Position
     ) -> AsyncIterator[Batch | End]:
-        timeout = self._connection.pacing.subscribe_timeout
+        timeout = self._pacing.subscribe_timeout
         try:
             # The wait for a turn is outside the watchdog: it measures the server only.
             async with self._subscribe_limit.turn(), self._watchdog:
@@ -139,21 +142,28 @@ class Watchdog:
     After the latter the wait begins anew. Otherwise every subscription would count as silent after
     a minute of blocking code, while the service's data is in its socket. What arrives in the same
     turn of the loop in which the time ends has arrived in time. Infinity waits for ever.
+
+    With `again` it is entered for one block after the other, and its timer stays until `close`: to
+    set one for each event takes a seventh of the time in which a small event is delivered.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, again: bool = False) -> None:
+        self.expired = False  # whether a TimeoutError of the last block is this one's
         self._seconds = seconds
-        self._timeout = asyncio.timeout(None)
+        self._again = again
+        self._time = asyncio.get_running_loop().time
+        self._ends = math.inf  # when the time of the wait is over
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def expired(self) -> bool:
-        """Whether a TimeoutError of the block is this one's."""
-        return self._timeout.expired()
+        self._expiry: asyncio.Handle | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0
 
     async def __aenter__(self) -> Watchdog:
         """Begin to measure."""
-        await self._timeout.__aenter__()
+        task = self._task = asyncio.current_task()
+        assert task is not None, "a task waits"
+        self._cancelling = task.cancelling()
+        self.expired = False
         self._start(self._seconds)
         return self
 
@@ -164,37 +174,67 @@ class Watchdog:
         traceback: TracebackType | None,
     ) -> None:
         """Stop measuring; raise TimeoutError if the time was up."""
+        task, self._task = self._task, None
         self._stop()
-        await self._timeout.__aexit__(kind, error, traceback)
+        if not self._again:
+            self.close()
+        if self.expired:
+            assert task is not None, "a task waits"
+            self.expired = task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
+            if self.expired:
+                raise TimeoutError from error
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Let the time stand still during an inner block; what is left of it comes after."""
-        if self._timer is None:
-            yield
-            return
-        left = self._timer.when() - asyncio.get_running_loop().time()
-        self._stop()
-        self._timeout.reschedule(None)
-        yield
-        self._start(left)
-
-    def _start(self, seconds: float) -> None:
-        if seconds < math.inf:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._strike)
-
-    def _stop(self) -> None:
+    def close(self) -> None:
+        """Leave no timer behind, after the last block."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the time stand still during an inner block; what is left of it comes after."""
+        if self._ends == math.inf:
+            yield
+            return
+        left = self._ends - self._time()
+        self._stop()
+        yield
+        self._start(left)
+
+    def _start(self, seconds: float) -> None:
+        """Wait so long; a timer that fires earlier is for an earlier wait, and then goes on."""
+        self._expiry = None
+        self._ends = self._time() + seconds
+        if self._timer is None:
+            self._set(self._ends)
+        elif self._ends < self._timer.when():
+            self._timer.cancel()
+            self._set(self._ends)
+
+    def _stop(self) -> None:
+        self._ends = math.inf
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def _set(self, when: float) -> None:
+        if when < math.inf:
+            self._timer = asyncio.get_running_loop().call_at(when, self._strike)
+
     def _strike(self) -> None:
         assert self._timer is not None
-        now = asyncio.get_running_loop().time()
-        if now - self._timer.when() > _LATE * self._seconds:
+        now, when, self._timer = self._time(), self._timer.when(), None
+        if when < self._ends:  # infinity where nothing waits
+            self._set(self._ends)
+        elif now - when > _LATE * self._seconds:
             self._start(self._seconds)
         else:
-            self._timeout.reschedule(now)  # fires in the next turn, after the tasks that have data
+            # In the next turn, after the tasks that have data.
+            self._expiry = asyncio.get_running_loop().call_soon(self._expire)
+
+    def _expire(self) -> None:
+        assert self._task is not None
+        self.expired = True
+        self._task.cancel()
 
 
 @final

@@ -40,6 +40,8 @@ def test_the_latency_of_a_record_is_the_time_since_the_stamp_that_it_begins_with
         percentiles = measured([taken, taken[:1]], 2.0, 1.0).latency
         assert percentiles is not None
         assert round(percentiles[0] / 10) * 10 == 30  # between the second and the third of four
+    many = latencies(pa.array(stamps * 100))
+    assert [round(each / 10) * 10 for each in many] == [0, 60, 3600] * 100
 
 
 @pytest.mark.usefixtures("one_process")

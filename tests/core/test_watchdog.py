@@ -134,3 +134,57 @@ def test_a_cancelled_wait_is_cancelled_and_leaves_nothing_behind() -> None:
         await cancellation.run(wait())
 
     assert sweep(scenario) >= 9
+
+
+@in_virtual_time
+async def test_each_block_has_the_whole_time_and_one_timer_serves_all() -> None:
+    watchdog = Watchdog(35.0, again=True)
+    for _ in range(10):
+        async with watchdog:
+            await asyncio.sleep(30)
+        await asyncio.sleep(3)
+    with pytest.raises(TimeoutError):
+        async with watchdog:
+            await asyncio.get_running_loop().create_future()
+    assert watchdog.expired
+    assert now() == 330 + 35
+    async with watchdog:
+        await asyncio.sleep(34)
+    assert not watchdog.expired
+    watchdog.close()
+
+
+@in_virtual_time
+async def test_a_blocked_loop_is_no_silence_where_the_timer_is_of_an_earlier_block() -> None:
+    watchdog = Watchdog(35.0, again=True)
+    async with watchdog:
+        await asyncio.sleep(30)
+    async with watchdog:
+        asyncio.get_running_loop().call_soon(block, 3600.0)
+        await asyncio.sleep(5)
+        for _ in range(50):
+            await asyncio.sleep(0)
+    watchdog.close()
+
+
+@in_virtual_time
+async def test_nothing_is_measured_between_blocks() -> None:
+    watchdog = Watchdog(35.0, again=True)
+    async with watchdog:
+        pass
+    await asyncio.sleep(1000)
+    async with watchdog:
+        await asyncio.sleep(34)
+    watchdog.close()
+
+
+@in_virtual_time
+async def test_what_arrives_as_the_time_is_up_leaves_the_next_block_alone() -> None:
+    watchdog = Watchdog(35.0, again=True)
+    arrived = arrival_at(35.0)
+    async with watchdog:
+        await arrived
+    async with watchdog:
+        await asyncio.sleep(34)
+    assert not watchdog.expired
+    watchdog.close()

@@ -46,6 +46,8 @@ _LEAST: Final = 4  # every answer begins with the number of its request
 # A longer frame gets more memory when this much has come: the length that a broken peer announces
 # is not trusted.
 _AT_ONCE: Final = 16 * 1024 * 1024
+# So much is read ahead where a frame begins: the answers with few records come in one piece.
+_AHEAD: Final = 32 * 1024
 # Shorter pieces are copied: only record batches are long.
 _COPIED: Final = 32 * 1024
 # A block of 32 MiB would have no effect, see DEFAULT_MMAP_THRESHOLD_MAX in glibc's malloc.c.
@@ -272,34 +274,52 @@ class ResponseReceiver(asyncio.BufferedProtocol):
         self._replaced = replaced
         self._take = take
         self._fail = fail
-        self._length: int | None = None  # None while the length itself is received
-        self._buffer = _memory(_LENGTH_BYTES)
-        self._received = 0
+        self._ahead = _memory(_AHEAD)
+        self._frame: memoryview | None = None  # that of which the beginning has come
+        self._length = 0  # that of the frame
+        self._received = 0  # bytes, of the frame or ahead
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base's signature
-        """Return the memory for the rest of the frame, without room for the next frame."""
-        return self._buffer[self._received :]
+        """Return the memory for what comes next.
+
+        That is the rest of a frame whose beginning has come, without room for the next frame. Where
+        a frame begins it is read together with what follows it, so that a short one comes at once.
+        """
+        return (self._ahead if self._frame is None else self._frame)[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle received bytes."""
         self._received += nbytes
-        if self._received < len(self._buffer):
-            return
-        received, length = self._buffer, self._length
-        if length is None:
-            self._expect(int.from_bytes(received, signed=True))
-        elif len(received) < length:
-            self._buffer = _memory(min(length, 2 * len(received)))
-            self._buffer[: len(received)] = received
-        else:
-            self._length, self._buffer, self._received = None, _memory(_LENGTH_BYTES), 0
-            self._take(ResponseFrame(received))
+        if self._frame is None:
+            self._cut()
+        elif self._received == self._length:
+            whole, self._frame, self._received = self._frame, None, 0
+            self._take(ResponseFrame(whole))
+        elif self._received == len(self._frame):
+            self._grow(self._frame, 2 * self._received)
 
-    def _expect(self, length: int) -> None:
-        if length < _LEAST:
-            self._fail(f"an answer cannot have {length} bytes")
-        else:
-            self._length, self._buffer, self._received = length, _memory(min(length, _AT_ONCE)), 0
+    def _cut(self) -> None:
+        """Cut what was read ahead into frames; the last one may have to be received further."""
+        ahead, self._received = self._ahead[: self._received], 0
+        while len(ahead) >= _LENGTH_BYTES:
+            length = int.from_bytes(ahead[:_LENGTH_BYTES], signed=True)
+            if length < _LEAST:
+                self._fail(f"an answer cannot have {length} bytes")
+                return
+            ahead = ahead[_LENGTH_BYTES:]
+            if length > len(ahead):
+                self._length, self._received = length, len(ahead)
+                self._grow(ahead, _AT_ONCE)
+                return
+            self._take(ResponseFrame(bytearray(ahead[:length])))
+            ahead = ahead[length:]
+        self._received = len(ahead)
+        self._ahead[: len(ahead)] = ahead
+
+    def _grow(self, received: memoryview, nbytes: int) -> None:
+        """Get memory for a frame up to some bytes, of which these are received."""
+        self._frame = _memory(min(self._length, nbytes))
+        self._frame[: len(received)] = received
 
     def eof_received(self) -> bool | None:
         """Pass on the end of the stream."""

@@ -40,9 +40,10 @@ _SELDOM: Final = 0.05
 _FEW: Final = 16
 
 # While all readers have read to the end, requests to a broker begin at least this far apart, in
-# seconds, so that records gather there: one record takes 60 µs to decode, and ten take 130 to 210.
-# A consumer that collects records sets more.
-_POLL_SECONDS: Final = 0.005
+# seconds, so that records gather there: an answer takes several times as long as a record in it.
+# A request that has waited for longer has no pause behind it. A consumer that collects records sets
+# more.
+_POLL_SECONDS: Final = 0.002
 
 # While a broker throttles, readers whose patience ends are answered this often, in seconds.
 _THROTTLE_STEP: Final = 0.25
@@ -127,7 +128,7 @@ class Fetcher:
         self._subscribed.add(partition)
         leader = self._transport.leader(partition)
         if leader is not None:
-            self._broker(leader).hold(partition)
+            self._broker(leader).hold(partition, asyncio.get_running_loop().time())
         try:
             yield
         finally:
@@ -228,9 +229,9 @@ class _Broker:
         """Remove a fetch, if it has not been answered yet."""
         self._pending.pop(pending.partition, None)
 
-    def hold(self, partition: Partition) -> None:
-        """Note that the reader of a subscribed partition does not wait from now on."""
-        self._held[partition] = asyncio.get_running_loop().time()
+    def hold(self, partition: Partition, since: float) -> None:
+        """Note since when the reader of a subscribed partition does not wait."""
+        self._held[partition] = since
 
     def forget(self, partition: Partition) -> None:
         """Note that a partition is not subscribed any more."""
@@ -339,7 +340,7 @@ class _Broker:
                 answer = None
             self.withdraw(pending)
             if isinstance(answer, Fetched):
-                self.hold(pending.partition)
+                self.hold(pending.partition, now)
             pending.answer.set_result(answer)
             answered += 1
         return answered

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -54,86 +54,116 @@ class FewRecords(NamedTuple):
     by_broker: int
 
 
-class _DecodedRecord(NamedTuple):
-    key: bytes | None
-    value: bytes | None
-    offset: int
-    millis: int
-    by_broker: int
-    headers: list[dict[str, str | bytes | None]]
+_BINARY: Final = pa.binary()
+_OFFSET: Final = pa.int64()
+# What Arrow counts for a record: the ends of its key, value, topic and headers, and its numbers.
+_FIXED_BYTES: Final = 4 * 4 + 2 * 4 + 2 * 8
+
+
+# Its key, value, offset, timestamp in milliseconds, who set that, and headers.
+_DecodedRecord: TypeAlias = tuple[
+    bytes | None, bytes | None, int, int, int, list[dict[str, str | bytes | None]]
+]
 
 
 def decode_few(
     batches: Sequence[FewRecords], partition: Partition, first_offset: int, stop: int | None
-) -> pa.RecordBatch | None:
-    """Return the records from an offset on, up to a stop; None where one is not as it should be."""
+) -> tuple[pa.RecordBatch, int] | None:
+    """Return the records from an offset on, up to a stop; None where one is not as it should be.
+
+    The number is `nbytes` of the records, which Arrow would count for as long as all else takes.
+    """
     try:
         found = [_record(batch, begin) for batch in batches for begin in batch.begins]
     except (IndexError, ValueError):
         return None
-    behind = -1
+    records, behind = [], -1
     for record in found:
-        if record.offset <= behind:
+        offset = record[2]
+        if offset <= behind:
             return None
-        behind = record.offset
-    records = [
-        record
-        for record in found
-        if record.offset >= first_offset and (stop is None or record.offset < stop)
-    ]
-    topics, numbers, producer_times, no_headers = _same_of_all(partition)
+        behind = offset
+        if offset >= first_offset and (stop is None or offset < stop):
+            records.append(record)
     rows = len(records)
-    return pa.RecordBatch.from_arrays(
+    fields = zip(*records, strict=True) if records else ((),) * 6
+    keys, values, offsets, millis, by_broker, headers = fields
+    same = _same_of_all(partition)
+    key_column, key_bytes = _binary(keys)
+    value_column, value_bytes = _binary(values)
+    # A timestamp that is missing, or after 9999, is null.
+    times = [each * 1000 if 0 <= each <= LATEST else None for each in millis]
+    time_column, no_times = _numbers(times, TIMESTAMP)
+    decoded = pa.RecordBatch.from_arrays(
         [
-            _binary([record.key for record in records]),
-            _binary([record.value for record in records]),
-            topics.slice(0, rows),
-            numbers.slice(0, rows),
-            _numbers([record.offset for record in records], pa.int64()),
-            _numbers([_micros(record.millis) for record in records], TIMESTAMP),
-            pa.array([record.by_broker for record in records], pa.int32())
-            if any(record.by_broker for record in records)
-            else producer_times.slice(0, rows),
-            pa.array([record.headers for record in records], HEADERS)
-            if any(record.headers for record in records)
-            else no_headers.slice(0, rows),
+            key_column,
+            value_column,
+            same.topics.slice(0, rows),
+            same.numbers.slice(0, rows),
+            _numbers(offsets, _OFFSET)[0],
+            time_column,
+            pa.array(by_broker, pa.int32())
+            if any(by_broker)
+            else same.producer_times.slice(0, rows),
+            pa.array(headers, HEADERS) if any(headers) else same.no_headers.slice(0, rows),
         ],
         schema=SCHEMA,
     )
+    if any(headers):
+        return decoded, decoded.nbytes
+    return decoded, key_bytes + value_bytes + no_times + rows * same.row_bytes
+
+
+class _SameOfAll(NamedTuple):
+    """The columns that are the same for most records of a partition, for FEW of them.
+
+    `row_bytes` are what a record takes, but for its key, its value, and bitmaps of nulls.
+    """
+
+    topics: pa.Array
+    numbers: pa.Array
+    producer_times: pa.Array
+    no_headers: pa.Array
+    row_bytes: int
 
 
 @lru_cache(maxsize=1024)
-def _same_of_all(partition: Partition) -> tuple[pa.Array, ...]:
-    """Return the columns that are the same for most records of a partition, for FEW of them."""
-    return (
+def _same_of_all(partition: Partition) -> _SameOfAll:
+    return _SameOfAll(
         pa.repeat(partition.topic, FEW),
         pa.repeat(pa.scalar(partition.number, pa.int32()), FEW),
         pa.repeat(pa.scalar(0, pa.int32()), FEW),
         no_headers(FEW),
+        _FIXED_BYTES + len(partition.topic.encode()),
     )
 
 
 # An array from its buffers takes a tenth of the time that `pa.array` takes for few values.
 
 
-def _binary(values: Sequence[bytes | None]) -> pa.Array:
+def _binary(values: Sequence[bytes | None]) -> tuple[pa.Array, int]:
+    """Return values as a column, and the bytes of the values and of their bitmap."""
+    present, bitmap_bytes = _present(values)
     filled = [value or b"" for value in values]
+    data = b"".join(filled)
     ends = array("i", accumulate(map(len, filled), initial=0))
-    buffers = [_present(values), pa.py_buffer(ends), pa.py_buffer(b"".join(filled))]
-    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+    buffers = [present, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(_BINARY, len(values), buffers), len(data) + bitmap_bytes
 
 
-def _numbers(values: Sequence[int | None], type_: pa.DataType) -> pa.Array:
-    buffers = [_present(values), pa.py_buffer(array("q", [value or 0 for value in values]))]
-    return pa.Array.from_buffers(type_, len(values), buffers)
+def _numbers(values: Sequence[int | None], type_: pa.DataType) -> tuple[pa.Array, int]:
+    """Return numbers as a column, and the bytes of its bitmap."""
+    present, bitmap_bytes = _present(values)
+    buffers = [present, pa.py_buffer(array("q", [value or 0 for value in values]))]
+    return pa.Array.from_buffers(type_, len(values), buffers), bitmap_bytes
 
 
-def _present(values: Sequence[object]) -> pa.Buffer | None:
-    """Return the bitmap that says which values are not null; None where none is."""
+def _present(values: Sequence[object]) -> tuple[pa.Buffer | None, int]:
+    """Return the bitmap that says which values are not null, and its bytes; None for no null."""
     if None not in values:
-        return None
+        return None, 0
     bits = sum(1 << row for row, value in enumerate(values) if value is not None)
-    return pa.py_buffer(bits.to_bytes(FEW // 8, "little"))
+    return pa.py_buffer(bits.to_bytes(FEW // 8, "little")), -(-len(values) // 8)
 
 
 def _record(batch: FewRecords, begin: int) -> _DecodedRecord:
@@ -162,7 +192,7 @@ def _record(batch: FewRecords, begin: int) -> _DecodedRecord:
     if at != end or count < 0 or not batch.base_offset <= offset <= batch.last_offset:
         raise ValueError("a record has other lengths than its fields, or another batch's offset")
     millis = batch.timestamp if batch.by_broker else batch.timestamp + delta
-    return _DecodedRecord(key, value, offset, millis, batch.by_broker, headers)
+    return key, value, offset, millis, batch.by_broker, headers
 
 
 def _bytes(data: memoryview, at: int, end: int) -> tuple[bytes | None, int]:
@@ -173,8 +203,3 @@ def _bytes(data: memoryview, at: int, end: int) -> tuple[bytes | None, int]:
     if at + length > end:
         raise ValueError("a field ends after its record")
     return bytes(data[at : at + length]), at + length
-
-
-def _micros(millis: int) -> int | None:
-    """Return a timestamp in microseconds; None if it is missing or after 9999."""
-    return millis * 1000 if 0 <= millis <= LATEST else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, final
 
@@ -145,11 +146,11 @@ class KafkaConnection:
         opening = self._reader.subscribe(partition, position, stop=stop, reserve=reserve)
         async with opening as batches:
             self._worked.add(Phase.SUBSCRIBE)
-            yield Tap(batches, self._notice)
+            yield Tap(batches, partial(self._notice, partition))
 
-    def _notice(self, event: Batch | End) -> None:
+    def _notice(self, partition: Partition, _: Batch | End) -> None:
         self._worked.add(Phase.STREAM)
-        self._data_loss.forget(Partition.of(event.split.id))
+        self._data_loss.forget(partition)
 
     async def verdict(
         self,

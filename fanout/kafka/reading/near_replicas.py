@@ -34,7 +34,10 @@ class NearReplicas:
 
     def of(self, partition: Partition) -> int | None:
         """Return the replica to be read; None for the leader."""
-        replica, until = self._replicas.get(partition, (None, 0.0))
+        named = self._replicas.get(partition)
+        if named is None:
+            return None
+        replica, until = named
         return replica if _now() < until else None
 
     def use(self, partition: Partition, replica: int) -> None:

@@ -97,11 +97,12 @@ def _marker_type(batch: RawBatch, partition: Partition) -> int | None:
 class DecodedPart:
     """Decoded records in the order of their offsets, perhaps none, with the columns of the layout.
 
-    `next_offset` comes after everything that the part covers, delivered or left out, and
-    `leader_epoch` is that of its last batch, or -1.
+    `nbytes` are the records' bytes in memory. `next_offset` comes after everything that the part
+    covers, delivered or left out, and `leader_epoch` is that of its last batch, or -1.
     """
 
     records: pa.RecordBatch
+    nbytes: int
     next_offset: int
     leader_epoch: int = -1
 
@@ -235,18 +236,21 @@ class _Part:
         """Return the part up to the first damage, and the error of that damage."""
         damage = None
         few = 0 < len(self._begins) <= FEW and self.nbytes <= FEW_BYTES
-        records = self._decode_few() if few and layout is KAFKA_LAYOUT else None
-        if records is None:
+        decoded = self._decode_few() if few and layout is KAFKA_LAYOUT else None
+        if decoded is None:
             records, damage = self._decode(layout)
             records = self._trim(records)
+            nbytes = records.nbytes if records.num_rows else 0
+        else:
+            records, nbytes = decoded
         if damage is not None:
             base_offset, self.error = damage
             self.next_offset = max(self.first_offset, base_offset)
         if self.error is not None and records.num_rows:
             self.cover(records["offset"][-1].as_py() + 1)
-        return DecodedPart(records, self.next_offset, self.leader_epoch), self.error
+        return DecodedPart(records, nbytes, self.next_offset, self.leader_epoch), self.error
 
-    def _decode_few(self) -> pa.RecordBatch | None:
+    def _decode_few(self) -> tuple[pa.RecordBatch, int] | None:
         """Decode few records; None where they are not as they should be."""
         answer, batches, done = memoryview(self._answer), [], 0
         for number, (rows, base, last, time, by_broker, at, size) in enumerate(self._batches):

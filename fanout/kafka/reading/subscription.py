@@ -109,6 +109,7 @@ class _Subscription:
     ) -> None:
         self._reader = reader
         self._partition = partition
+        self._split = partition.split
         self._position = position
         self._offset = offset
         self._epoch = epoch_at(position)
@@ -185,12 +186,11 @@ class _Subscription:
         if part.leader_epoch >= 0:
             self._epoch = part.leader_epoch
         if records.num_rows:
-            nbytes = records.nbytes
-            self._growth = nbytes / size
-            await self._reserve_at_least(size + nbytes)
+            self._growth = part.nbytes / size
+            await self._reserve_at_least(size + part.nbytes)
         at_end = part.next_offset >= (end if self._stop is None else self._stop)
         lag, behind = 0.0 if at_end else None, max(0, end - part.next_offset)
-        return self._batch(records, part.next_offset, lag=lag, behind=behind)
+        return self._batch(records, part.next_offset, lag=lag, behind=behind, nbytes=part.nbytes)
 
     def _batch(
         self,
@@ -199,12 +199,13 @@ class _Subscription:
         *,
         lag: float | None = None,
         behind: int | None = None,
+        nbytes: int = 0,
     ) -> Batch:
         """Build the batch up to an offset, and move the position there."""
         after, until = self._position, cursor_before(next_offset, self._epoch)
         self._position, self._offset = until, next_offset
         self._reserved = 0  # the batch owns it from now on
-        return Batch(self._partition.split, records, Range(after, until), lag, behind=behind)
+        return Batch(self._split, records, Range(after, until), lag, behind=behind, nbytes=nbytes)
 
     async def _reserve_at_least(self, nbytes: int) -> None:
         """Reserve memory until at least this many bytes are reserved."""

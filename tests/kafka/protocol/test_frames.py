@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fanout.kafka.protocol.broker_connection import ResponseFrame, ResponseReceiver
 
@@ -42,6 +44,45 @@ def test_frames_come_whole_however_they_are_split(at_once: int) -> None:
     receiver.receive(framed(*bodies), at_once)
     assert receiver.bodies == bodies
     assert not receiver.failures
+
+
+def test_short_frames_come_at_once_and_long_ones_alone() -> None:
+    receiver = Receiver()
+    bodies = [b"four", bytes(1000), bytes(100_000), b"next"]
+    data = framed(*bodies)
+    sizes = []
+    while data:
+        buffer = receiver.frames.get_buffer(-1)
+        sizes.append(len(buffer))
+        receiver.receive(data[: len(buffer)], len(buffer))
+        data = data[len(buffer) :]
+    assert receiver.bodies == bodies
+    ahead, rest, *last = sizes
+    assert ahead + rest == len(framed(*bodies[:3]))
+    assert last == [ahead]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3, 4, 5])
+def test_the_beginning_of_a_frame_that_is_read_ahead_is_kept(ahead: int) -> None:
+    bodies = [b"four", bytes(range(256)) * 300]
+    data, first = framed(*bodies), len(framed(bodies[0])) + ahead
+    receiver = Receiver()
+    receiver.receive(data[:first], first)
+    receiver.receive(data[first:], len(data))
+    assert receiver.bodies == bodies
+
+
+@given(
+    st.lists(st.binary(min_size=4, max_size=40_000) | st.just(bytes(70_000)), max_size=6), st.data()
+)
+def test_frames_come_whole_whatever_comes_at_once(bodies: list[bytes], data: st.DataObject) -> None:
+    receiver = Receiver()
+    left = framed(*bodies)
+    while left:
+        size = data.draw(st.integers(1, len(left)))
+        receiver.receive(left[:size], size)
+        left = left[size:]
+    assert receiver.bodies == bodies
 
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 3])

@@ -147,6 +147,7 @@ def read(
     for part, first in zip(parts, [offset, *(part.next_offset for part in parts)], strict=False):
         offsets = part.records["offset"].to_pylist()
         assert part.records.schema == SCHEMA
+        assert part.nbytes == part.records.nbytes
         part.records.validate(full=True)
         assert offsets == sorted(set(offsets))
         assert all(first <= each < part.next_offset for each in offsets)
@@ -340,4 +341,4 @@ def test_a_record_that_is_not_as_it_should_be_is_left_to_columns(
 ) -> None:
     batches = [FewRecords(memoryview(record), [0], 5, 5, 0, 0)]
     found = decode_few(batches, PARTITION, 0, None)
-    assert (found is not None and found["offset"].to_pylist() == [5]) == is_good
+    assert (found is not None and found[0]["offset"].to_pylist() == [5]) == is_good

@@ -211,7 +211,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
         Edit(Slot.fail, on(node(ast.Assign), before(call(_evict, "self")))),
     ),
     "no watchdog looks for silence": (
-        Edit(Subscription.receive, on(called(Watchdog), arguments(1e9))),
+        Edit(Subscription.__init__, on(called(Watchdog, keywords=[ANY]), arguments(1e9))),
     ),
     "the watchdog wraps the hand-off": (
         Edit(
@@ -303,7 +303,7 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
     "memory of an interrupted event stays reserved": (
         Edit(Subscription.open, on(statement(MemoryLimit.release), drop)),
     ),
-    "a timer is left behind": (Edit(Watchdog.__aexit__, on(statement(Watchdog._stop), drop)),),
+    "a timer is left behind": (Edit(Watchdog.__aexit__, on(statement(Watchdog.close), drop)),),
     "the discovery ends at its first failure": (
         Edit(Lineage.discover, on(node(ast.Continue), lambda _: ast.Return())),
     ),

@@ -104,7 +104,7 @@ class SubscriberObservers:
                 KinesisSometimes.END_AFTER_RESUBSCRIPTION if again else KinesisSometimes.END_FIRST
             )
             self._moments[first] += 1
-        if subscription._watchdog._timeout.when() is not None:
+        if subscription._watchdog._expiry is not None:
             self._moments[KinesisSometimes.ARRIVED_IN_LAST_TURN] += 1
         if seen.slow:
             self._moments[KinesisSometimes.PERSON_NOT_NEEDED] += 1
@@ -155,9 +155,9 @@ class SubscriberObservers:
 
     @contextmanager
     def _strikes(self, watchdog: Watchdog) -> Iterator[None]:
-        timer = watchdog._timer
+        ends = watchdog._ends
         yield
-        anew = watchdog._seconds == _SILENCE and watchdog._timer is not timer
+        anew = watchdog._seconds == _SILENCE and watchdog._ends != ends
         self._moments[KinesisSometimes.STRUCK_BLOCKED] += anew
 
     def _reserves(self, seconds: float) -> None:
