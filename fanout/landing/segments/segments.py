@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fanout.core.error_text import disk_reason
@@ -61,6 +62,11 @@ _NAME_OF_SESSION = re.compile(r"run-([0-9]{6,})-([0-9]{6,7})-[0-9]{8,}\.parquet"
 _NAME = re.compile(r"run-([0-9]{6,})(?:-[0-9]{6,7})?-([0-9]{8,})\.parquet")
 # Two or more tasks can share a segment when it has a few row groups.
 _ROW_GROUPS = 4
+# So many parts of a payload column are compressed to see whether that shrinks it.
+_SAMPLES = 4
+_SAMPLE_BYTES = 1 << 18
+_SHRUNK = 0.95
+_FEW_BYTES = 1 << 12  # of a sample that says nothing
 
 
 @final
@@ -227,6 +233,8 @@ class OpenSegment:
     def _write(self, table: pa.Table, row_groups: int) -> None:
         if self._writer is None:
             options = write_options(self._schema, self._compression)
+            if self._compression is not None:
+                options["compression"] = _compressions(table, self._compression)
             self._writer = pq.ParquetWriter(self.path, _modern(self._schema), **options)
         self._writer.write_table(table, row_group_size=-(-table.num_rows // row_groups))
 
@@ -362,6 +370,33 @@ def write_options(schema: pa.Schema, compression: str | None) -> dict[str, Any]:
         # A replay must find the same records or an error: Parquet checks only with these.
         "write_page_checksum": True,
     }
+
+
+def _compressions(table: pa.Table, compression: str) -> dict[str, str]:
+    """Return the compression of each column; none for payloads that it does not make smaller.
+
+    Those are encrypted ones, or compressed already.
+    """
+    footer = pa.BufferOutputStream()
+    pq.write_metadata(table.schema, footer)
+    schema = pq.read_metadata(pa.BufferReader(footer.getvalue())).schema
+    found = dict.fromkeys((schema.column(each).path for each in range(len(schema))), compression)
+    if compression != "none":
+        payloads = (one.name for one in table.schema if pa.types.is_binary(one.type))
+        found |= {name: "none" for name in payloads if not _shrinks(table[name], compression)}
+    return found
+
+
+def _shrinks(column: pa.ChunkedArray, compression: str) -> bool:
+    before = after = 0
+    rows = max(_SAMPLE_BYTES * len(column) // max(column.nbytes, 1), 1)
+    for begin in range(0, len(column), max(len(column) // _SAMPLES, rows)):
+        values = column.slice(begin, rows).drop_null().combine_chunks()
+        joined = pc.binary_join(pa.ListArray.from_arrays([0, len(values)], values), b"")
+        sample = joined[0].as_buffer()
+        before += sample.size
+        after += pa.compress(sample, codec=compression).size
+    return before < _FEW_BYTES or after < _SHRUNK * before
 
 
 def _modern(schema: pa.Schema) -> pa.Schema:

@@ -177,7 +177,10 @@ class _Reading:
     def open(self, files: ReadableFiles) -> pq.ParquetFile:
         source = files.open(self._name)
         remote = not isinstance(source, Path)  # one request for neighbouring columns
-        self._file = pq.ParquetFile(source, pre_buffer=remote, page_checksum_verification=True)
+        # A landed file is never changed, so it can be mapped.
+        self._file = pq.ParquetFile(
+            source, memory_map=not remote, pre_buffer=remote, page_checksum_verification=True
+        )
         return self._file
 
     def __enter__(self) -> _Reading:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 from datetime import UTC, date, datetime
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -134,6 +135,20 @@ async def test_each_value_has_its_directory(tmp_path: Path, case: str) -> None:
     found = await directories(tmp_path, kind, values, by)
     assert found == expected
     assert [*found] == sorted(found)
+
+
+async def test_parts_are_compressed_beside_a_payload_that_is_not(tmp_path: Path) -> None:
+    schema = pa.schema([SCHEMA.field("data"), ("x", pa.int32())])
+    source, random = ShapedSource(schema, x=lambda data: data[0] % 2), Random(7)
+    async with land(
+        source, str(tmp_path / "landing"), partition_by="x", compression="lz4", max_wait=0.0
+    ) as landing:
+        source.put(*(random.randbytes(100) for _ in range(100)))
+        entry = await anext(landing)
+    assert len(entry.files) == 2
+    for file in entry.files:
+        group = (await asyncio.to_thread(pq.read_metadata, file)).row_group(0)
+        assert {group.column(each).compression for each in range(group.num_columns)} == {"LZ4"}
 
 
 async def test_levels_of_directories_and_row_groups(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import errno
 import pathlib
 import resource
 from concurrent.futures import ThreadPoolExecutor, wait
+from random import Random
 from threading import Event, Timer
 from threading import enumerate as enumerate_threads
 from typing import TYPE_CHECKING, Any
@@ -30,9 +31,12 @@ SPLIT = Split("a")
 
 def records(first: int, count: int, size: int = 10) -> Drained:
     """Drain `count` records of `size` bytes of data."""
-    numbers = range(first, first + count)
-    batch = pa.record_batch([list(numbers), [b"x" * size] * count], schema=SCHEMA)
-    until = Cursor(numbers[-1])
+    numbers = list(range(first, first + count))
+    return drained(pa.record_batch([numbers, [b"x" * size] * count], schema=SCHEMA))
+
+
+def drained(batch: pa.RecordBatch) -> Drained:
+    until = Cursor(batch["sequence"][-1].as_py())
     return Drained(
         (Batch(SPLIT, batch, Range(Horizon(), until)),),
         Checkpoint("test", {SPLIT.id: SplitPosition(SPLIT, until, ended=False)}),
@@ -173,6 +177,42 @@ def test_nothing_is_compressed_or_measured(segment: OpenSegment) -> None:
     assert column.compression == "UNCOMPRESSED"
     assert not column.has_dictionary_page
     assert not column.is_stats_set
+
+
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "lz4", "gzip", "none"])
+@pytest.mark.parametrize("shrinks", [True, False])
+def test_a_payload_that_does_not_shrink_is_not_compressed(
+    tmp_path: Path, compression: str, *, shrinks: bool
+) -> None:
+    nested = pa.list_(pa.struct([("name", pa.string())]))
+    schema = pa.schema([("data", pa.binary()), ("sequence", pa.int64()), ("headers", nested)])
+    segment = OpenSegment(
+        tmp_path / "a.parquet",
+        schema,
+        max_records=1000,
+        max_bytes=1 << 30,
+        compression=compression,
+    )
+    random = Random(7)
+    payloads = [b"text " * 20 if shrinks else random.randbytes(100) for _ in range(998)]
+    columns = [[None, b"", *payloads], [*range(1000)], [[{"name": "a"}]] * 1000]
+    batch = pa.record_batch(columns, schema=schema)
+    segment.add(drained(batch))
+    path = segment.seal().path
+    group = metadata(path).row_group(0)
+    found = [group.column(each).compression != "UNCOMPRESSED" for each in range(3)]
+    assert found == ([False] * 3 if compression == "none" else [shrinks, True, True])
+    assert read(path).equals(pa.Table.from_batches([batch]))
+
+
+def test_a_payload_is_compressed_if_a_part_of_it_shrinks(tmp_path: Path) -> None:
+    segment = OpenSegment(
+        tmp_path / "a.parquet", SCHEMA, max_records=100, max_bytes=1 << 30, compression="lz4"
+    )
+    random = Random(7)
+    payloads = [random.randbytes(100_000) if each < 50 else bytes(100_000) for each in range(100)]
+    segment.add(drained(pa.record_batch([[*range(100)], payloads], schema=SCHEMA)))
+    assert metadata(segment.seal().path).row_group(0).column(1).compression == "LZ4"
 
 
 def test_every_page_has_a_checksum(segment: OpenSegment) -> None:
