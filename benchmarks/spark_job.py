@@ -49,6 +49,8 @@ KAFKA_PACKAGE = f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{pyspark.__vers
 BATCH_RECORDS = 100_000
 SKIPPED_BATCHES = 3
 _FILES_AHEAD = 4
+# The same in bytes, of records of 1 KB: a run is charged for what it lands and does not count.
+_BYTES_AHEAD = _FILES_AHEAD * 100_000_000
 WARM_UP_BATCHES = 300
 WARM_UP_BATCH_RECORDS = 1000
 WARM_UP_LARGE_BATCHES = 12
@@ -125,7 +127,7 @@ def run_fanout(job: Job, meter: Meter, source: KinesisSource | KafkaSource) -> N
 def run_data_frame(job: Job, meter: Meter, source: KinesisSource | KafkaSource) -> None:
     """Run the job on a streaming DataFrame, whose query lands the source by itself."""
     with tempfile.TemporaryDirectory() as place:
-        options = {"maxRecordsPerTrigger": job.batch_records}
+        options = {"maxRecordsPerTrigger": job.batch_records, "maxBytesAhead": _BYTES_AHEAD}
         frame = read_stream(job.spark, source, landing=f"{place}/landing", options=options)
         run_query(frame, meter, f"{place}/checkpoint")
 
