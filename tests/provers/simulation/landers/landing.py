@@ -145,6 +145,8 @@ def stand_ins(bucket: Bucket, steps: Random) -> Iterator[tuple[Any, str, Any]]:
     def open_storage(location: str, _: object = None) -> BucketStorage:
         return BucketStorage(bucket, HOST.get(), location)
 
+    # An hour: no run is so long.
+    yield landing_module, "_IDLE_SECONDS", 20.0
     for module in (landing_module, bad_records_module):
         yield module, "open_storage", open_storage
     for module in (opening_module, processes_module):
