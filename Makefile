@@ -177,7 +177,7 @@ h2: $(VENV)/ready java
 s3mock: $(VENV)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch s3mock
 
-# And those of clients of Kinesis in Java, 12, 29 and 124 MB, and of Iceberg's REST catalog, 0 MB.
+# And those of clients of Kinesis in Java, 12, 29 and 124 MB, and of Iceberg's REST catalog, 18 MB.
 kinesis-sdk-java kcl flink iceberg-rest: $(VENV)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch $@
 
