@@ -66,7 +66,7 @@ test-lowest: $(LOWEST)/ready java
 	$(LOWEST)/bin/python -m fanout.testing.spark.class_archive
 	$(LOWEST)/bin/python -m pytest $(PARALLEL) -m 'not prove'
 
-prove: $(VENV)/ready java kafka s3a s3mock h2 kinesis-sdk-java kcl flink spark-classes
+prove: $(VENV)/ready java kafka s3a s3mock iceberg-rest h2 kinesis-sdk-java kcl flink spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m prove $(PROVE)
 	$(if $(PROVE),,$(MAKE) test-lowest)
 
@@ -137,7 +137,7 @@ clean:
 	rm -rf site dist .cache docs/cli.md $(VENV) $(OLDEST) $(LOWEST) $(FIRST_4) $(RELEASE) .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: stream python java kafka kafka-oldest lakehouse-oldest s3a h2 s3mock kinesis-sdk-java kcl flink spark-classes spark-classes-oldest
+.PHONY: stream python java kafka kafka-oldest lakehouse-oldest s3a h2 s3mock iceberg-rest kinesis-sdk-java kcl flink spark-classes spark-classes-oldest
 stream:
 	@[ -n '$(STREAM)' ] || { \
 	  echo "name a stream of yours: make live STREAM=name-or-arn [CONSUMER_PREFIX=...] [AUTOMATIC=name-or-arn], with your AWS credentials and region" >&2; \
@@ -178,8 +178,8 @@ h2: $(VENV)/ready java
 s3mock: $(VENV)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch s3mock
 
-# And those of clients of Kinesis in Java: 12, 29 and 124 MB.
-kinesis-sdk-java kcl flink: $(VENV)/ready java
+# And those of clients of Kinesis in Java, 12, 29 and 124 MB, and of Iceberg's REST catalog, 18 MB.
+kinesis-sdk-java kcl flink iceberg-rest: $(VENV)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)@$(BIN)/python -m tests.jars.fetch $@
 
 # Dozens of JVMs are started for Spark; with this each takes half of the work.

@@ -15,6 +15,8 @@ import subprocess
 import tempfile
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,8 +39,8 @@ IVY_MODULE = """\
 </ivy-module>
 """
 _DEPENDENCY = """\
-    <dependency org="{0.group}" name="{0.name}" rev="{0.version}" conf="default" transitive="false">
-      <artifact name="{0.name}" type="jar"{1}/>
+    <dependency org="{}" name="{}" rev="{}" conf="default" transitive="false">
+{}
     </dependency>"""
 
 
@@ -50,9 +52,9 @@ class _Jar(NamedTuple):
     sha256: str
 
     @property
-    def dependency(self) -> str:
+    def artifact(self) -> str:
         classified = f' m:classifier="{self.classifier}"' if self.classifier else ""
-        return _DEPENDENCY.format(self, classified)
+        return f'      <artifact name="{self.name}" type="jar"{classified}/>'
 
     @property
     def file_name(self) -> str:
@@ -86,7 +88,11 @@ def _parse(line: str) -> _Jar:
 
 
 def _fill(work: Path, name: str, pinned: list[_Jar]) -> Path:
-    dependencies = "\n".join(jar.dependency for jar in pinned)
+    modules = groupby(pinned, key=itemgetter(0, 1, 2))
+    dependencies = "\n".join(
+        _DEPENDENCY.format(*module, "\n".join(jar.artifact for jar in jars))
+        for module, jars in modules
+    )
     with progress(f"Downloading {len(pinned)} jars of {name} into {work.parent}, once"):
         retrieve(
             IVY_MODULE.format(dependencies),

@@ -11,6 +11,7 @@ Each set is a list of pinned jars beside this file or, if `fanout demo` needs it
 - `kcl`: the Kinesis Client Library 3, likewise, without the schema registry of Glue.
 - `flink`: Flink 1.19 and its connector to Kinesis, likewise.
 - `s3mock`: Adobe's S3Mock, a server of S3; one jar with all that it needs, not for Spark.
+- `iceberg-rest`: Iceberg's REST catalog, with the Jetty that serves it, not for Spark.
 
 In a test, take the fixture `jars`; elsewhere:
 

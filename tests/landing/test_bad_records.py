@@ -21,6 +21,7 @@ from fanout.decoding import Json
 from fanout.errors import CheckpointError, OptionError
 from fanout.kafka.reading.columns import NO_RECORDS, PLACES
 from fanout.landers.land import land
+from fanout.landing.log.bad_places import BadRecordPlaces
 from fanout.landing.log.entries import EntryLog, read_entry
 from fanout.landing.segments.bad_records import (
     BadRecordFiles,
@@ -66,6 +67,11 @@ class Job:
 
     def put(self, *data: bytes) -> None:
         self.server.put_records("orders", ((each.decode(), each) for each in data))
+
+    @property
+    def records(self) -> list[str]:
+        """The names of what the landing remembers of locations."""
+        return sorted(path.name for path in (self.at / "bad").iterdir())
 
     async def land(self, *, at_most: int = 1000, **options: Any) -> list[LandedEntry]:
         """Land what is there, or some entries of it; return the entries."""
@@ -218,7 +224,7 @@ async def test_a_run_with_another_location_deletes_what_a_killed_one_left(
         await job.land(bad_records=str(job.root / "others"))
     assert job.files == []
     assert len([*(job.root / "others").rglob("*.parquet")]) == 1
-    assert len([*(job.root / "landing" / "bad").iterdir()]) == 1
+    assert job.records == ["location-000002.json", "location-000003.json"]
 
 
 @pytest.mark.parametrize("bad_at", ["bad", "others", None])
@@ -259,6 +265,93 @@ async def test_a_landing_that_was_moved_keeps_its_files_of_before(job: Job) -> N
     await job.land()
     assert {*before} < {*job.files}
     assert job.bad() == [b"neither", b"no"]
+
+
+async def test_a_start_lists_no_files_of_bad_records(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.put(b"no")
+    await job.land()
+    listed: list[str] = []
+    real = LocalStorage.list
+
+    def counted(storage: LocalStorage, directory: str) -> Any:
+        listed.append(directory)
+        return real(storage, directory)
+
+    monkeypatch.setattr(LocalStorage, "list", counted)
+    for _ in range(8):
+        job.put(b"no")
+        await job.land()
+    assert "bad" in listed
+    assert not [directory for directory in listed if "landing=" in directory]
+    assert len(job.files) == 9
+    assert job.records == [f"location-{run:06}.json" for run in range(5, 10)]
+
+
+async def test_what_was_left_is_found_after_a_run_that_remembers_nothing(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await leave_one(job, monkeypatch)
+    (left,) = job.files
+    with monkeypatch.context() as patch:
+        patch.setattr(BadRecordPlaces, "open", killed)
+        with pytest.raises(KilledError):
+            await job.land()
+    await job.land()
+    assert left not in job.files
+    assert job.bad() == [b"no"]
+
+
+async def test_what_comes_late_of_a_run_that_was_overtaken_is_deleted_by_a_later_one(
+    job: Job,
+) -> None:
+    for _ in range(4):
+        job.put(b"no")
+        await job.land()
+    (directory,) = {path.parent for path in job.files}
+    second = json.loads((job.root / "landing/bad/location-000002.json").read_text())
+    late = directory / f"entry-{second['entry']:012}-run-000001.parquet"
+    late.write_bytes(b"late")
+    await job.land()
+    assert not late.exists()
+    assert len(job.files) == 4
+
+
+async def test_what_was_left_before_a_landing_was_moved_is_logged_once(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await leave_one(job, monkeypatch)
+    (left,) = job.files
+    job.at = (job.root / "landing").rename(job.root / "moved")
+    await job.land()
+    words = (
+        f"{left} is in no entry of this landing, which was moved from {job.root}/landing: delete "
+        f"the file unless a landing is still there"
+    )
+    assert caplog.text.count(words) == 1
+    caplog.clear()
+    await job.land()
+    assert "moved from" not in caplog.text
+    assert left in job.files
+    assert len(job.files) == 2
+
+
+async def test_a_location_that_is_not_there_after_a_landing_was_moved_is_logged_once(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    job.bad_at = str(job.root / "landing/kept")
+    job.put(b"no")
+    await job.land()
+    job.at = (job.root / "landing").rename(job.root / "moved")
+    job.bad_at = str(job.root / "moved/kept")
+    await job.land()
+    words = f"left in {job.root}/landing/kept is not known: {job.root}/landing/kept is not there"
+    assert caplog.text.count(words) == 1
+    caplog.clear()
+    await job.land()
+    assert "landing/kept" not in caplog.text
+    assert not (job.root / "landing").exists()
 
 
 async def test_another_spelling_of_a_landing_is_no_copy(

@@ -1,6 +1,6 @@
 """A REST catalog of Iceberg on this machine, whose answers can be lost, and whose commits be late.
 
-pyiceberg's client calls it; behind it is pyiceberg's catalog in SQLite.
+pyiceberg's client calls it; behind it is another catalog of pyiceberg, such as one in SQLite.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -46,7 +46,7 @@ class RestCatalog:
         late: Commits whose answer nobody waits for, and that are still to come.
     """
 
-    catalog: SqlCatalog
+    catalog: Catalog
     faults: list[Fault | Literal[""]] = field(default_factory=list)
     late: list[Callable[[], Any]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -116,8 +116,8 @@ class RestCatalog:
 
 @contextmanager
 def rest_catalog(properties: dict[str, str]) -> Iterator[RestCatalog]:
-    """Serve a catalog, with the properties of the one in SQLite."""
-    served = RestCatalog(SqlCatalog("served", **properties))
+    """Serve a catalog, with the properties of the one behind it."""
+    served = RestCatalog(load_catalog("served", **properties))
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:

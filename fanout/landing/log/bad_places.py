@@ -10,7 +10,7 @@ import logging
 import re
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, final
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, final
 
 import msgspec
 
@@ -20,10 +20,10 @@ from fanout.landing.claims import create_owned
 from fanout.landing.log.columns import read_identity
 from fanout.landing.log.entries import MAX_ENTRY_BYTES, VERSION, ledger_format
 from fanout.landing.segments.bad_records import STAGED, BadRecordFiles
-from fanout.landing.segments.segments import run_of
+from fanout.landing.segments.segments import Count, run_of
 from fanout.landing.storage.local_storage import SCRATCH
 from fanout.landing.storage.object_location import is_object_location
-from fanout.landing.storage.opening import absolute_location
+from fanout.landing.storage.opening import absolute_location, directories_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,22 +33,28 @@ if TYPE_CHECKING:
     from fanout.landing.storage.storage import Storage
 
 _LOG: Final = logging.getLogger(__name__)
-_NAME: Final = re.compile(r"location-[0-9]{6,}\.json")
+_NAME: Final = re.compile(r"location-([0-9]{6,})\.json")
+# An upload is given up after some minutes. So many later runs have hardly kept bad records by then.
+_RUNS: Final = 5
 
 
 class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
-    location: Annotated[str, msgspec.Meta(max_length=10_000)]
+    location: Annotated[str, msgspec.Meta(max_length=10_000)]  # of bad records
+    landing: Annotated[str, msgspec.Meta(max_length=10_000)]  # where the landing was
+    entry: Count  # the first one of the run
 
 
 _FORMAT: Final = ledger_format(_Place)
+_Places: TypeAlias = dict[int, _Place]  # by the numbers of the runs
 
 
 @final
 class BadRecordPlaces:
     """The locations of bad records of one landing. Every call blocks.
 
-    Use it when this run has written an entry: only then no earlier run can name a file any more.
+    Use it when this run has written its first entry: only then no earlier run can name a file any
+    more.
     """
 
     def __init__(
@@ -62,14 +68,22 @@ class BadRecordPlaces:
         self._landing = absolute_location(storage)
         self._ownership = ownership
         self._log = log
+        self._first = log.next_number - 1
         self._options = options
 
     def open(self, location: str | None) -> BadRecordFiles | None:
         """Delete what earlier runs have left, and open the location of this one, if it has one.
 
-        A location of before that cannot be used is logged, and looked at again by the next run.
+        A location of before that cannot be used is logged, and looked at again by the next run. So
+        is, once, what was left before the landing was moved: it may be another landing's, of which
+        this one is a copy.
         """
-        former = self._former()
+        former, here = self._former(), directories_of("location", self._landing)
+        for run, place in [*former.items()]:
+            if directories_of("location", place.landing) != here:
+                self._report(place)
+                self._forget(run)
+                del former[run]
         if location is None:
             self._sweep_others(former, None)
             return None
@@ -77,56 +91,101 @@ class BadRecordPlaces:
             files = opened.enter_context(closing(self._files(location)))
             own = files.location
             self._sweep_others(former, own)
-            files.sweep(self._log.bad_file)
-            if own not in former.values():
-                name = f"{STAGED}/location-{self._ownership.run:06}.json"
-                data = msgspec.json.encode(_Place(VERSION, own))
-                create_owned(self._storage, self._ownership, name, data)
+            kept = {run: place for run, place in former.items() if place.location == own}
+            self._sweep(files, kept)
+            place = _Place(VERSION, own, self._landing, self._first)
+            data = msgspec.json.encode(place)
+            create_owned(self._storage, self._ownership, _record(self._ownership.run), data)
+            for run in kept:
+                if run <= self._ownership.run - _RUNS:
+                    self._forget(run)
             opened.pop_all()
         return files
 
-    def _sweep_others(self, former: Mapping[str, str], own: str | None) -> None:
+    def _sweep(self, files: BadRecordFiles, kept: _Places) -> None:
+        """Delete what earlier runs have left at a location: without a list, where all are known."""
+        before = range(max(1, self._ownership.run - _RUNS + 1), self._ownership.run)
+        if all(run in kept for run in before):
+            first_entries = {run: kept[run].entry for run in before}
+            files.delete_last({**first_entries, self._ownership.run: self._first})
+            return
+        for name in files.left(self._log.bad_file):
+            files.discard(name)
+
+    def _sweep_others(self, former: _Places, own: str | None) -> None:
         """Delete what earlier runs have left at other locations than that of this one."""
-        for name, place in former.items():
-            if place == own:
-                continue
+        for location in {place.location for place in former.values()} - {own}:
+            kept = {run: place for run, place in former.items() if place.location == location}
+            names = ", ".join(map(_record, kept))
             try:
-                _check_there(place)
-                with closing(self._files(place)) as others:
-                    others.sweep(self._log.bad_file)
+                _check_there(location)
+                with closing(self._files(location)) as others:
+                    self._sweep(others, kept)
             except (FanOutError, OSError) as error:
                 _LOG.warning(
                     "what a run that was killed may have left in %s is not deleted before the "
                     "next run: %s; delete %s of the landing if that location is gone for good",
-                    place,
+                    location,
                     text_of(error),
-                    name,
+                    names,
                 )
             else:
-                self._storage.delete(name)
+                for run in kept:
+                    self._forget(run)
 
-    def _former(self) -> dict[str, str]:
-        """Return the locations of earlier runs by the files that have them.
+    def _report(self, place: _Place) -> None:
+        """Log what was left before the landing was moved."""
+        try:
+            _check_there(place.location)
+            with closing(self._files(place.location, place.landing)) as files:
+                names = files.left(self._log.bad_file)
+        except (FanOutError, OSError) as error:
+            _LOG.warning(
+                "this landing was moved from %s, and what a run that was killed there may have "
+                "left in %s is not known: %s; no later run looks for it",
+                place.landing,
+                place.location,
+                text_of(error),
+            )
+            return
+        for name in names:
+            _LOG.warning(
+                "%s/%s is in no entry of this landing, which was moved from %s: delete the file "
+                "unless a landing is still there, whose file it may be; no later run looks for it",
+                place.location,
+                name,
+                place.landing,
+            )
+
+    def _former(self) -> _Places:
+        """Return the locations of earlier runs.
 
         What landers of earlier runs have staged is copied where an entry names it, and is deleted
         here.
         """
-        found = {}
+        found: _Places = {}
         for file in self._storage.list(STAGED):
             name, run = f"{STAGED}/{file.name}", run_of(file.name)
             if run is not None and run < self._ownership.run:
                 self._storage.delete(name)
-            elif _NAME.fullmatch(file.name):
+            elif match := _NAME.fullmatch(file.name):
                 data = self._storage.read(name, limit=MAX_ENTRY_BYTES)
-                if data is None:
-                    continue
-                place = _FORMAT.read(data, f"{name} in {self._storage.location}")
-                found[name] = place.location
+                if data is not None:
+                    place = _FORMAT.read(data, f"{name} in {self._storage.location}")
+                    found[int(match[1])] = place
         return found
 
-    def _files(self, location: str) -> BadRecordFiles:
+    def _forget(self, run: int) -> None:
+        self._storage.delete(_record(run))
+
+    def _files(self, location: str, landing: str = "") -> BadRecordFiles:
         identity, run = read_identity(self._storage).id, self._ownership.run
-        return BadRecordFiles(location, self._options, identity, self._landing, run)
+        landing = landing or self._landing
+        return BadRecordFiles(location, self._options, identity, landing, run)
+
+
+def _record(run: int) -> str:
+    return f"{STAGED}/location-{run:06}.json"
 
 
 def _check_there(location: str) -> None:

@@ -108,7 +108,7 @@ class BadRecordFiles:
         self._storage = open_storage(location, options if in_store else None)
         # A copy of a landing has its identity too, and a directory of its own.
         place = crc32("/".join(directories_of("location", landing)).encode())
-        self._directory = f"landing={identity}-{place:08x}"
+        self.directory = f"landing={identity}-{place:08x}"
         self._run = run
         self._scratch = self._storage.scratch() / f"bad-{identity}-{place:08x}.parquet"
         self._scratch.unlink(missing_ok=True)
@@ -118,21 +118,32 @@ class BadRecordFiles:
         """Where they are, for a later run."""
         return absolute_location(self._storage)
 
-    def sweep(self, named_by: Callable[[int], str | None]) -> None:
-        """Delete the files of earlier runs that no entry names.
+    def left(self, named_by: Callable[[int], str | None]) -> list[str]:
+        """Return the files of earlier runs that no entry names, by a list of all files.
 
         Call it when this run has written an entry: only then no earlier run can name one any more.
         `named_by` returns the file that the entry of a number names, or None without that entry.
         """
-        for file in self._storage.list(self._directory):
-            name = f"{self._directory}/{file.name}"
+        found = []
+        for file in self._storage.list(self.directory):
+            name = f"{self.directory}/{file.name}"
             match = _NAME.fullmatch(file.name)
             if match is None or int(match[2]) >= self._run:
                 continue
             # An entry that retention has deleted had its file.
             named = named_by(int(match[1]))
             if named is not None and named != name:
-                self._storage.delete(name)
+                found.append(name)
+        return found
+
+    def delete_last(self, first_entries: Mapping[int, int]) -> None:
+        """Delete what the run before each of some runs may have left, by the runs' first entries.
+
+        An entry has one number, and the first of a run has no file: the run before it was killed,
+        or overtaken, with a file for that number.
+        """
+        for run, entry in first_entries.items():
+            self._storage.delete(self._name(entry, run - 1))
 
     def publish(self, segment: OpenSegment, entry: int) -> str:
         """Publish the bad records of a segment; return the name of their file, if they have one."""
@@ -158,7 +169,7 @@ class BadRecordFiles:
         return self._publish(tables(), entry) if staged else ""
 
     def _publish(self, tables: Iterator[pa.Table], entry: int) -> str:
-        name = f"{self._directory}/entry-{entry:012}-run-{self._run:06}.parquet"
+        name = self._name(entry, self._run)
         try:
             first = next(tables)
             with pq.ParquetWriter(self._scratch, first.schema, **_WRITING) as writer:
@@ -170,6 +181,9 @@ class BadRecordFiles:
                 f"bad records cannot be written to {self._storage.location}: {_reason(error)}"
             ) from error
         return name
+
+    def _name(self, entry: int, run: int) -> str:
+        return f"{self.directory}/entry-{entry:012}-run-{run:06}.parquet"
 
     def discard(self, name: str) -> None:
         """Delete a file that no entry names."""

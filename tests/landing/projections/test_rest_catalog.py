@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from tests.landing.projections.tables import Iceberg, Lab, iceberg_catalog
@@ -18,10 +19,24 @@ if TYPE_CHECKING:
     from tests.support.rest_catalog import Fault
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[RestCatalog]:
-    with rest_catalog(iceberg_catalog(tmp_path)) as served:
+@pytest.fixture(scope="module")
+def of_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from tests.support.java_rest_catalog import java_rest_catalog  # noqa: PLC0415 - as s3mock
+
+    with java_rest_catalog(tmp_path_factory.mktemp("warehouse").as_uri()) as uri:
+        yield uri
+
+
+@pytest.fixture(params=["sqlite", pytest.param("java", marks=pytest.mark.prove)])
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RestCatalog]:
+    if request.param == "sqlite":
+        behind = iceberg_catalog(tmp_path)
+    else:
+        behind = {"type": "rest", "uri": request.getfixturevalue("of_java")}
+    with rest_catalog(behind) as served:
         yield served
+    if request.param == "java":
+        load_catalog("java", **behind).drop_table("db.orders")
 
 
 @pytest.fixture
@@ -35,6 +50,16 @@ async def test_a_table_in_a_rest_catalog(lab: Lab) -> None:
         told = await lab.land(2)
         assert (told.entries_behind, told.failure) == (0, "")
         await lab.check()
+
+
+@pytest.mark.prove
+async def test_a_table_in_a_rest_catalog_of_java(of_java: str, tmp_path: Path) -> None:
+    lab = Lab(str(tmp_path / "landing"), Iceberg({"type": "rest", "uri": of_java}), None)
+    for _ in range(2):
+        told = await lab.land(2)
+        assert (told.entries_behind, told.failure) == (0, "")
+        await lab.check()
+    await asyncio.to_thread(lab.kind.drop)
 
 
 @pytest.mark.parametrize("fault", ["lost", "late", "refused"])

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, final
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
 from tests.provers.planted.kinesis_bugs import HARMLESS, KINESIS_BUGS
 from tests.provers.planted.lander_bugs import LANDER_BUGS
+from tests.provers.planted.landing_bugs import LANDING_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
 from tests.provers.simulation.errors import SimulationError
 from tests.provers.simulation.kafka.plan import KafkaPlan
@@ -51,7 +52,7 @@ __all__ = (
 SEEDS: Final = 500
 _WRITTEN_DOWN: Final = Path(__file__).with_name("shown.json")
 SHOWN: Final[dict[str, int]] = json.loads(_WRITTEN_DOWN.read_text())
-CHANGES: Final = KINESIS_BUGS | HARMLESS | KAFKA_BUGS | SHUFFLE_BUGS | LANDER_BUGS
+CHANGES: Final = KINESIS_BUGS | HARMLESS | KAFKA_BUGS | SHUFFLE_BUGS | LANDER_BUGS | LANDING_BUGS
 # Errors of Python for text that is no program: then the mistake is in these tests.
 _OF_THE_EDIT: Final = (AttributeError, NameError, TypeError)
 
@@ -97,7 +98,7 @@ def hunt(name: str, seeds: int = SEEDS) -> BugFound | None:
         name: A name of CHANGES.
         seeds: How many seeds to run, the cheapest ones first.
     """
-    cheapest = _cheapest_first(_draw_for(name), shuffles=name in SHUFFLE_BUGS)
+    cheapest = _cheapest_first(_draw_for(name), _WANTED.get(name, _any))
     for tried, seed in enumerate(cheapest[:seeds], 1):
         error = _shown(name, seed)
         if error is not None:
@@ -114,7 +115,7 @@ def _shown(name: str, seed: int) -> str | None:
 
 
 def _draw_for(name: str) -> Callable[[int], AnyPlan]:
-    if name in LANDER_BUGS:
+    if name in LANDER_BUGS | LANDING_BUGS:
         return draw_landers_plan
     return draw_kinesis_plan if name in KINESIS_BUGS | HARMLESS else draw_kafka_plan
 
@@ -135,15 +136,33 @@ def _silence_logs() -> None:
     logging.disable(logging.CRITICAL)
 
 
-@cache
-def _cheapest_first(draw: Callable[[int], AnyPlan], *, shuffles: bool) -> list[int]:
-    """Return the first seeds, those first whose plans run fastest.
+def _any(_: AnyPlan) -> bool:
+    return True
 
-    Args:
-        draw: Draws the plan of a seed.
-        shuffles: Whether only seeds count whose jobs read a shuffle.
-    """
-    seeds = (seed for seed in count() if not shuffles or draw_kafka_plan(seed).producers)
+
+def _shuffles(plan: AnyPlan) -> bool:
+    return isinstance(plan, KafkaPlan) and bool(plan.producers)
+
+
+def _lands(plan: AnyPlan) -> bool:
+    return isinstance(plan, LandersPlan) and plan.lands
+
+
+def _lands_nothing(plan: AnyPlan) -> bool:
+    return not _lands(plan)
+
+
+_WANTED: Final = {
+    **dict.fromkeys(SHUFFLE_BUGS, _shuffles),
+    **dict.fromkeys(LANDER_BUGS, _lands_nothing),
+    **dict.fromkeys(LANDING_BUGS, _lands),
+}
+
+
+@cache
+def _cheapest_first(draw: Callable[[int], AnyPlan], wanted: Callable[[AnyPlan], bool]) -> list[int]:
+    """Return the first seeds of plans that are wanted, those first whose plans run fastest."""
+    seeds = (seed for seed in count() if wanted(draw(seed)))
     return sorted(islice(seeds, SEEDS), key=lambda seed: _cost(draw(seed)))
 
 

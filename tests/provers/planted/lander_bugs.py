@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fanout.landing.segments.segments import OpenSegment
     from tests.provers.planted.edits import Change
 
-__all__ = ("LANDER_BUGS", "UNGUARDED")
+__all__ = ("LANDER_BUGS", "NO_COUNT", "UNGUARDED")
 
 
 def _all_of(*steps: Step) -> Step:
@@ -110,7 +110,7 @@ def _forget_what_landed(coordinator: Coordinator, session: object) -> None:
 
 
 _NO_SEQ: Final = on(_if_about("seq"), drop)
-_NO_COUNT: Final = on(_if_about("records"), drop)
+NO_COUNT: Final = on(_if_about("records"), drop)
 _NO_POSITION: Final = on(_if_about("after"), drop)
 _ANY_OWNER: Final = on(
     node(ast.If, test=node(ast.Compare, left=ast.Call, ops=[ast.IsNot])),
@@ -165,7 +165,7 @@ LANDER_BUGS: Final[dict[str, Change]] = {
     ),
     "a split is released before what was read of it has landed": (
         Edit(Lander._tell_released, on(node(ast.ListComp), _without_condition)),
-        Edit(Coordinator._take_landed, _NO_COUNT),
+        Edit(Coordinator._take_landed, NO_COUNT),
     ),
     "what a lander tells is taken in twice": (
         Edit(Lander._tell, on(statement(Lander._send), _twice)),

@@ -28,6 +28,7 @@ from fanout.kinesis.aws.error_hints import _hint_of_call
 from fanout.kinesis.chosen_shards import ShardChoice
 from fanout.kinesis.connection import KinesisConnection
 from fanout.landing.log import columns
+from fanout.landing.log.bad_places import BadRecordPlaces
 from fanout.landing.retention import Retention
 from fanout.landing.segments import partitions
 from fanout.landing.segments.bad_records import BadRecordFiles
@@ -388,14 +389,28 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
     "bad records of a killed run stay": TestedBug(
         (
             Edit(
-                BadRecordFiles.sweep,
+                BadRecordFiles.left,
                 on(
                     node(ast.If, test=has(node(ast.Name, id="named"))),
                     with_test(constant(value=False)),
                 ),
             ),
         ),
-        "tests/landing/test_bad_records.py::test_a_file_that_a_killed_run_left_is_deleted",
+        "tests/landing/test_bad_records.py"
+        "::test_what_was_left_is_found_after_a_run_that_remembers_nothing",
+    ),
+    "what comes late of a run is not deleted by a later one": TestedBug(
+        (
+            Edit(
+                BadRecordPlaces._sweep,
+                on(
+                    node(ast.Dict),
+                    lambda _: ast.parse("{self._ownership.run: self._first}", mode="eval").body,
+                ),
+            ),
+        ),
+        "tests/landing/test_bad_records.py"
+        "::test_what_comes_late_of_a_run_that_was_overtaken_is_deleted_by_a_later_one",
     ),
     "bad records are behind all others": TestedBug(
         (Edit(UserDecode.with_bad, on(node(ast.Return), with_value(_unsorted))),),

@@ -24,6 +24,7 @@ from tests.landing.test_killed_lander import STORAGES, Lander
 from tests.provers.tables.forked import run_forked
 from tests.support.commands import ENVIRONMENT
 from tests.support.doomed import Kill
+from tests.support.java_rest_catalog import java_rest_catalog
 from tests.support.rest_catalog import rest_catalog
 from tests.support.s3 import s3_options
 
@@ -147,8 +148,11 @@ class _Place:
             (directory / catalog).mkdir()
             more = {} if endpoint is None else {"warehouse": f"{location}-{catalog}"}
             catalogs[catalog] = iceberg_catalog(directory / catalog, **more)
-        served = stack.enter_context(rest_catalog(catalogs["far"] | io))
-        catalogs["far"] = {"type": "rest", "uri": served.uri}
+        if endpoint is None:
+            uri = stack.enter_context(java_rest_catalog((directory / "far").as_uri()))
+        else:
+            uri = stack.enter_context(rest_catalog(catalogs["far"] | io)).uri
+        catalogs["far"] = {"type": "rest", "uri": uri}
         self._kinds: Mapping[str, Kind] = {
             "delta": Delta(location, options),
             "iceberg, SQLite": Iceberg(catalogs["lab"], io),

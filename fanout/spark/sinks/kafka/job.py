@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from fanout.errors import BatchNotWrittenError, FanOutError, FencedError, UnwritableRecordError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.writing.producer_id import Transactional
-from fanout.spark.hadoop.jvm import JAVA_ERRORS, has_gone
+from fanout.spark.hadoop.jvm import JAVA_ERRORS, first_and_last_cause, has_gone
 from fanout.spark.sinks.kafka.owned_rows import SharedFiles, row_count
 from fanout.spark.sinks.kafka.partitioned_rows import partitioned
 from fanout.spark.sinks.kafka.shuffle_frames import announce
@@ -291,6 +291,5 @@ def _was_cancelled(error: BaseException) -> bool:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the error of a Python worker, or the last line of what Spark itself says."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return python_error(str(error)) or (lines[-1] if lines else type(error).__name__)
+    """Return the error of a Python worker, or what Java says first and last."""
+    return python_error(str(error)) or first_and_last_cause(error)

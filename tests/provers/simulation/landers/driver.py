@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.core.opening import ResumePoint, open_lineage
 from fanout.errors import CheckpointError, FanOutError
 from fanout.landers.assignment import Assignment
 from fanout.landers.coordinator import Coordinator
+from fanout.landers.task import LanderTask
+from fanout.landing.log.reading import BatchLimits
 from fanout.landing.segments.segment_filler import NoRecords, Stopped
 from fanout.landing.segments.segments import LandedBatch
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.landers.bucket import Host
 from tests.provers.simulation.landers.process import LanderProcess
 from tests.provers.simulation.randomness import happens, stream_of
 
@@ -33,8 +36,7 @@ FINISH: Final = 200.0
 _ORPHANED: Final = 30.0
 
 
-@final
-class Driver:
+class Driver(Host):
     """One run of the query, from its last entry on.
 
     Args:
@@ -43,8 +45,10 @@ class Driver:
     """
 
     def __init__(self, world: World, number: int) -> None:
+        super().__init__()
         self.number = number
         self.coordinator: Coordinator | None = None
+        self.filled_as = number  # the number of the run in the names of segments
         self.slow_until = 0.0
         self._world = world
         self._random = stream_of(world.plan.seed, f"driver {number}")
@@ -106,8 +110,14 @@ class Driver:
             return
         self._finishing_since = running_loop().time()
         filled = self._world.storage.filled
-        self._filled = {split: last for (run, split), last in filled.items() if run == self.number}
+        self._filled = {
+            split: last for (run, split), last in filled.items() if run == self.filled_as
+        }
         self._read = sum(lander.splits for lander in self.coordinator.statistics().landers)
+        self._read_no_more()
+
+    def _read_no_more(self) -> None:
+        assert self.coordinator is not None
         self.coordinator.finish()
 
     @property
@@ -140,10 +150,14 @@ class Driver:
                 else:
                     connection.break_off(self._random.uniform(0.0, 1.0), 0.0)
         self._world.network.listen_no_longer(self.number)
-        self.task.cancel()
-        await asyncio.wait([self.task])
+        self.end_threads()
+        await self._end_task()
         for process in self._processes:
             self._world.end_later(process, self._random.uniform(0.0, _ORPHANED))
+
+    async def _end_task(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
 
     # Batches.
 
@@ -154,10 +168,7 @@ class Driver:
             try:
                 taken = await coordinator.next(self._random.choice((0.5, 5.0, 20.0)))
             except FanOutError as error:
-                running_loop().note(f"run {self.number} fails: {error}")
-                if world.storage.refused <= world.excused or not isinstance(error, CheckpointError):
-                    raise OracleError(f"failed for nothing: {error!r}") from error
-                world.excused = world.storage.refused
+                self._excuse(error)
                 return
             match taken:
                 case Stopped():
@@ -174,6 +185,15 @@ class Driver:
                     if taken.finished:
                         self._check_finished(coordinator)
                         return
+
+    def _excuse(self, error: FanOutError) -> None:
+        """Check that a run fails as the storage has refused a file."""
+        world = self._world
+        # Its text may have the name of a temporary directory.
+        running_loop().note(f"run {self.number} fails: {type(error).__name__}")
+        if world.storage.refused <= world.excused or not isinstance(error, CheckpointError):
+            raise OracleError(f"failed for nothing: {error!r}") from error
+        world.excused = world.storage.refused
 
     def _check_finished(self, coordinator: Coordinator) -> None:
         """Check that all that was read has landed, unless a lander was lost with it."""
@@ -222,18 +242,25 @@ class Driver:
 
     def _start(self, lander: int) -> LanderProcess:
         world = self._world
-        process = LanderProcess(
-            world.plan,
-            world.source,
-            world.network,
-            run=self.number,
-            lander=lander,
-            attempt=world.next_attempt(),
-        )
+        attempt = world.next_attempt()
+        process = LanderProcess(self._work(), world.network, lander=lander, attempt=attempt)
         world.processes.append(process)
         self._processes.append(process)
         self._current[lander] = process
         return process
+
+    def _work(self) -> LanderTask:
+        plan = self._world.plan
+        return LanderTask(
+            source=cast("Any", self._world.source),
+            location="memory",
+            storage_options=None,
+            run=self.number,
+            limits=BatchLimits(plan.max_records, 1 << 20, plan.max_wait),
+            available_now=False,
+            address=("driver", self.number),
+            secret=b"",
+        )
 
     def current(self, lander: int) -> LanderProcess | None:
         """Return the newest attempt of a lander."""

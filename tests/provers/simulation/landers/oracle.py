@@ -73,8 +73,12 @@ class EntryOracle:
         segments: tuple[SegmentFile, ...],
         positions: Checkpoint,
         watermark: int | None = None,
+        bad: tuple[Row, ...] | None = None,
     ) -> None:
         """Check an entry that is written now.
+
+        `bad` are the bad records of an entry of a landing, which puts those of a split into several
+        files: each keeps their order. None is for a batch of a query.
 
         In these logs no record is older than one before it, and none is idle: none is late.
 
@@ -82,6 +86,7 @@ class EntryOracle:
             OracleError: If a promise is broken.
         """
         self._check_credit(segments)
+        found: list[Row] = []
         for segment in segments:
             rows = self._files.get(segment.name)
             if rows is None:
@@ -89,19 +94,22 @@ class EntryOracle:
             if len(rows) != segment.rows:
                 raise OracleError(f"altered: {segment.name} has {len(rows)} rows")
             self.named.add(segment.name)
-            for row in rows:
-                self._take(*row)
+            found += rows
+            _check_order(segment.name, rows)
+        for row in found if bad is None else sorted([*found, *bad], key=_place):
+            self._take(*row)
         self._check_positions(positions)
         self._watermark = max(self._watermark, -math.inf if watermark is None else watermark)
 
     def _check_credit(self, segments: tuple[SegmentFile, ...]) -> None:
         """Check that each lander has landed one segment that no batch had taken."""
-        sessions = Counter(segment.name.rpartition("-")[0] for segment in segments)
+        names = {segment.name.rpartition("/")[2] for segment in segments}
+        sessions = Counter(name.rpartition("-")[0] for name in names)
         for session, count in sessions.items():
             if count > 1:
                 raise OracleError(f"unbounded: {count} segments of {session} were not taken")
-        if len(segments) > self._landers:
-            raise OracleError(f"unbounded: {len(segments)} segments of {self._landers} landers")
+        if len(names) > self._landers:
+            raise OracleError(f"unbounded: {len(names)} segments of {self._landers} landers")
 
     def _take(self, split_id: str, sequence: int) -> None:
         expected = self._read[split_id] + 1
@@ -140,3 +148,17 @@ class EntryOracle:
         for split_id, read in self._read.items():
             if read and split_id not in positions.splits and split_id not in self._ended:
                 raise OracleError(f"lost: {split_id} has no position")
+
+
+def _check_order(name: str, rows: tuple[Row, ...]) -> None:
+    """Check that a file has the records of each split in their order."""
+    last: dict[str, int] = {}
+    for split_id, sequence in rows:
+        if sequence <= last.get(split_id, 0):
+            raise OracleError(f"out of order: record {sequence} of {split_id} in {name}")
+        last[split_id] = sequence
+
+
+def _place(row: Row) -> Row:
+    """Return a key by which children come after their parents, and records in their order."""
+    return f"{int(row[0].rpartition('-')[2]):06}", row[1]

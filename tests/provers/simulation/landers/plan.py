@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, final
 
@@ -84,6 +84,9 @@ class LandersPlan:
         handling: The longest time that a batch takes, in seconds.
         schedule: The order of task steps.
         faults: What goes wrong, by time.
+        lands: Whether a landing has the records, and no query.
+        bad: The share of records that `decode` fails for, of a landing.
+        partition_by: The columns whose values are the directories of a landing's files.
     """
 
     seed: int
@@ -100,6 +103,9 @@ class LandersPlan:
     handling: float
     schedule: Literal["fifo", "shuffled", "priorities"]
     faults: tuple[LanderFault, ...]
+    lands: bool = False
+    bad: float = 0.0
+    partition_by: tuple[str, ...] = ()
     source: Literal["landers"] = "landers"
 
     def task_order(self) -> Schedule:
@@ -116,7 +122,7 @@ def draw_landers_plan(seed: int) -> LandersPlan:
     random = stream_of(seed, "landers")
     landers = random.choice((1, 2, 2, 3, 4))
     seconds = random.choice((10.0, 30.0, 60.0, 120.0))
-    return LandersPlan(
+    plan = LandersPlan(
         seed=seed,
         landers=landers,
         splits=random.randint(1, 5),
@@ -131,6 +137,20 @@ def draw_landers_plan(seed: int) -> LandersPlan:
         handling=random.choice((0.0, 0.2, 2.0)),
         schedule=random.choice(("fifo", "shuffled", "priorities")),
         faults=_with_finish(_draw_faults(random, landers, seconds), seed, seconds),
+    )
+    return _with_landing(plan)
+
+
+def _with_landing(plan: LandersPlan) -> LandersPlan:
+    random = stream_of(plan.seed, "landing of landers")
+    if happens(random, 0.6):
+        return plan
+    return replace(
+        plan,
+        min_records=1,
+        lands=True,
+        bad=random.choice((0.0, 0.1, 0.5)),
+        partition_by=random.choice(((), ("split",), ("split",), ("sequence",))),
     )
 
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Final, final
 
 from fanout.errors import SetupError
 from fanout.landers.channel import ChannelClosedError
-from fanout.landers.task import LanderTask
-from fanout.landing.log.reading import BatchLimits
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.errors import OracleError
+from tests.provers.simulation.landers.bucket import HOST, Host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from fanout.landers.channel import Channel
+    from fanout.landers.task import LanderTask
     from tests.provers.simulation.landers.network import Network, SimConnection
-    from tests.provers.simulation.landers.plan import LandersPlan
-    from tests.provers.simulation.landers.splits import SimSource
 
 __all__ = ("LanderProcess", "connect_stand_in", "holding", "running_process")
 
@@ -31,45 +29,25 @@ _LEASE: Final = 6.0
 
 
 @final
-class LanderProcess:
+class LanderProcess(Host):
     """Run one attempt of a lander.
 
     Args:
-        plan: The limits of its segments.
-        source: What it reads.
+        work: What it does.
         network: Where it finds the coordinator.
-        run: The number of the run, which is also the port of its coordinator.
         lander: Its number.
         attempt: The number of the attempt.
     """
 
-    def __init__(
-        self,
-        plan: LandersPlan,
-        source: SimSource,
-        network: Network,
-        *,
-        run: int,
-        lander: int,
-        attempt: int,
-    ) -> None:
+    def __init__(self, work: LanderTask, network: Network, *, lander: int, attempt: int) -> None:
+        super().__init__()
         self.lander = lander
         self.attempt = attempt
         self.network = network
         self.connections: list[SimConnection] = []
         self.heard_at = running_loop().time()
         self.holds: dict[str, int] = {}
-        self.dead = False
-        self._work = LanderTask(
-            source=cast("Any", source),
-            location="memory",
-            storage_options=None,
-            run=run,
-            limits=BatchLimits(plan.max_records, 1 << 20, plan.max_wait),
-            available_now=False,
-            address=("driver", run),
-            secret=b"",
-        )
+        self._work = work
         self.task = asyncio.create_task(self._run())
 
     def __str__(self) -> str:
@@ -77,6 +55,7 @@ class LanderProcess:
 
     async def _run(self) -> None:
         running_process.set(self)
+        HOST.set(self)
         try:
             await self._work._run(self.lander, self.attempt)
         except (SetupError, ChannelClosedError) as error:
@@ -84,7 +63,7 @@ class LanderProcess:
 
     async def kill(self, *, silently: bool) -> None:
         """End it at once, as SIGKILL does; silently, if its machine goes too."""
-        self.dead = True
+        self.end_threads()
         for connection in self.connections:
             if silently:
                 connection.lose(up=True, down=True)

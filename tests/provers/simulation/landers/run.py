@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final, final
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, final
 from unittest import mock
 
 from fanout.landers import lander as lander_module
@@ -14,7 +16,17 @@ from fanout.landers import task as task_module
 from fanout.testing.virtual_time.loop import SimLoop, running_loop, simulate
 from fanout.testing.virtual_time.trace import Trace
 from tests.provers.simulation.errors import OracleError, SimulationError
+from tests.provers.simulation.landers.bucket import (
+    BAD,
+    HOST,
+    LANDING,
+    LATEST,
+    Bucket,
+    BucketStorage,
+)
 from tests.provers.simulation.landers.driver import FINISH, Driver
+from tests.provers.simulation.landers.landing import LandingDriver
+from tests.provers.simulation.landers.landing import stand_ins as landing_stand_ins
 from tests.provers.simulation.landers.plan import LanderFaultKind, draw_landers_plan
 from tests.provers.simulation.landers.process import connect_stand_in
 from tests.provers.simulation.landers.splits import FlakyError
@@ -24,6 +36,8 @@ from tests.provers.simulation.outcome import RunOutcome
 from tests.provers.simulation.randomness import happens, stream_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.provers.simulation.landers.plan import LanderFault, LandersPlan
 
 __all__ = ("run_landers_plan", "run_landers_seed")
@@ -32,6 +46,10 @@ __all__ = ("run_landers_plan", "run_landers_seed")
 # tries for a minute, and a subscription may be silent for 20 s.
 _RECOVERY: Final = 150.0
 _LOOK: Final = 0.25
+_KILLS: Final = {LanderFaultKind.KILLED, LanderFaultKind.DRIVER_KILLED}
+_UNTIL_PUT: Final = 3.0
+# How long the last run of a landing may take to delete what is left.
+_SWEEP: Final = 60.0
 
 
 def run_landers_seed(seed: int) -> RunOutcome:
@@ -50,30 +68,33 @@ def run_landers_plan(plan: LandersPlan, trace: Trace | None = None) -> RunOutcom
         SimulationError: If a promise was broken.
     """
     trace = trace or Trace()
-    steps = Random(plan.seed)
 
     def loop() -> SimLoop:
         return SimLoop(schedule=plan.task_order(), trace=trace)
 
     try:
-        with ExitStack() as stand_ins:
-            conduct = _Run(plan, trace)
-            for owner, name, stand_in in (
-                (task_module, "connect", connect_stand_in),
-                (task_module, "open_storage", lambda *_: conduct.world.storage),
-                (
-                    task_module,
-                    "SegmentLog",
-                    lambda _, run, __, **options: MemorySegmentLog(
-                        conduct.world.storage, run, **options
-                    ),
-                ),
-                (lander_module, "Random", lambda: Random(steps.random())),
-            ):
-                stand_ins.enter_context(mock.patch.object(owner, name, stand_in))
-            return simulate(conduct.conduct, loop_factory=loop)
+        with TemporaryDirectory() as root:
+            return simulate(_Run(plan, trace, Path(root)).conduct, loop_factory=loop)
     except Exception as error:  # noqa: BLE001 - it is the cause of what is raised
         raise SimulationError(f"{_text(error)}\n{plan.to_json()}") from _innermost(error)
+
+
+def _stand_ins(world: World) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what takes the place of what a lander opens."""
+    steps = Random(world.plan.seed)
+    yield task_module, "connect", connect_stand_in
+    yield lander_module, "Random", lambda: Random(steps.random())
+    storage = world.storage
+    if isinstance(storage, Bucket):
+        yield task_module, "open_storage", lambda *_: BucketStorage(storage, HOST.get(), LANDING)
+        yield from landing_stand_ins(storage, steps)
+        return
+    yield task_module, "open_storage", lambda *_: storage
+    yield (
+        task_module,
+        "SegmentLog",
+        lambda _, run, __, **options: MemorySegmentLog(storage, run, **options),
+    )
 
 
 def _innermost(error: Exception) -> Exception:
@@ -92,8 +113,9 @@ class _Run:
     world: World
     _driver: Driver
 
-    def __init__(self, plan: LandersPlan, trace: Trace) -> None:
+    def __init__(self, plan: LandersPlan, trace: Trace, root: Path) -> None:
         self._plan = plan
+        self._root = root
         self._trace = trace
         self._random = stream_of(plan.seed, "faults")
         self._runs = 0
@@ -107,19 +129,16 @@ class _Run:
             OracleError: If a promise is broken.
         """
         loop = running_loop()
-        self.world = World(self._plan)
-        loop.workers = self.world.storage.work
-        driving = asyncio.create_task(self._drive())
-        striking = asyncio.create_task(self._strike())
-        try:
-            recovered = await self._watch(driving, striking)
-        finally:
-            striking.cancel()
-            driving.cancel()
-            await asyncio.wait([driving, striking])
-            await self.world.end_all()
-        world = self.world
-        world.look_back()
+        world = self.world = World(self._plan, self._root)
+        loop.workers = world.storage.work
+        with ExitStack() as patches:
+            for owner, name, stand_in in _stand_ins(world):
+                patches.enter_context(mock.patch.object(owner, name, stand_in))
+            recovered = await self._run_to_the_end()
+            world.look_back()
+            restarts, attempts = self._runs - 1, world.next_attempt() - 1
+            if self._plan.lands:
+                await self._sweep()
         return RunOutcome(
             seed=self._plan.seed,
             digest=self._trace.digest,
@@ -127,13 +146,40 @@ class _Run:
             seconds=loop.time(),
             records=world.oracle.records,
             replayed=0,
-            restarts=self._runs - 1,
-            calls={"attempts of landers": world.next_attempt() - 1},
+            restarts=restarts,
+            calls={"attempts of landers": attempts},
             faults=dict(world.faults),
             moments=dict(world.moments),
             recovery=recovered,
             close=0.0,
         )
+
+    async def _run_to_the_end(self) -> float:
+        driving = asyncio.create_task(self._drive())
+        striking = asyncio.create_task(self._strike())
+        try:
+            return await self._watch(driving, striking)
+        finally:
+            striking.cancel()
+            driving.cancel()
+            await asyncio.wait([driving, striking])
+            await self.world.end_all()
+
+    async def _sweep(self) -> None:
+        """Let one more run of a landing delete what all before it have left."""
+        await asyncio.sleep(LATEST)
+        self._driver = self._new_driver()
+        await asyncio.sleep(_SWEEP)
+        self._driver.stop(at_once=False)
+        await self._driver.task
+        await self.world.end_all()
+        self.world.check_swept()
+
+    def _new_driver(self) -> Driver:
+        self._runs += 1
+        running_loop().note(f"run {self._runs} begins")
+        self.world.look_back()
+        return (LandingDriver if self._plan.lands else Driver)(self.world, self._runs)
 
     async def _watch(self, *tasks: asyncio.Task[None]) -> float:
         """Wait for the end, and check meanwhile; return how long the recovery took."""
@@ -153,9 +199,7 @@ class _Run:
         """Start a driver after the other."""
         try:
             while True:
-                self._runs += 1
-                running_loop().note(f"run {self._runs} begins")
-                self._driver = Driver(self.world, self._runs)
+                self._driver = self._new_driver()
                 await asyncio.wait([self._driver.task])
                 if not self._driver.task.cancelled():
                     with suppress(FlakyError):  # the service could not be listed at the start
@@ -177,6 +221,9 @@ class _Run:
             await asyncio.sleep(max(0.0, fault.at - loop.time()))
             loop.note(str(fault))
             self.world.faults[fault.kind] += 1
+            if fault.kind in _KILLS and self.world.bucket and happens(self._random, 0.7):
+                location = LANDING if fault.kind is LanderFaultKind.KILLED else BAD
+                await self._until_put(self.world.bucket.putting[location])
             await self._let(replace(fault, lander=fault.lander % self._plan.landers))
         await asyncio.sleep(max(0.0, self._plan.seconds - loop.time()))
         loop.note("repaired")
@@ -194,6 +241,14 @@ class _Run:
         self._deadline = loop.time() + _RECOVERY + batches * of_a_batch
         if any(fault.kind is LanderFaultKind.DRIVER_FINISHES for fault in plan.faults):
             self._deadline += FINISH
+
+    async def _until_put(self, putting: asyncio.Event) -> None:
+        """Wait until a file is being published, so that a kill leaves something."""
+        putting.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_UNTIL_PUT):
+                await putting.wait()
+        await asyncio.sleep(self._random.choice((0.0, 0.01, 0.1)))
 
     async def _let(self, fault: LanderFault) -> None:
         """Let a fault happen."""

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from fanout.core.events import Batch, End, Split
 from fanout.core.policy import Fatal, Pace, Retry
 from fanout.core.positions import Cursor, Horizon, Range
 from fanout.core.source import Capabilities
+from fanout.core.user_decode import BAD_RECORD
 from fanout.errors import FanOutError, SubscriptionEndedError, SubscriptionSilentError
 from fanout.testing.virtual_time.loop import running_loop
 from tests.provers.simulation.randomness import happens, stream_of
@@ -29,9 +31,10 @@ if TYPE_CHECKING:
     from fanout.core.source import Reserve
     from tests.provers.simulation.landers.plan import LandersPlan
 
-__all__ = ("FlakyError", "SimSource", "SplitLog", "draw_logs", "records_before")
+__all__ = ("FlakyError", "SimSource", "SplitLog", "draw_logs", "is_bad", "records_before")
 
 _SCHEMA: Final = pa.schema([("split", pa.string()), ("sequence", pa.int64())])
+_BAD: Final = pa.struct([*_SCHEMA, ("reason", pa.string())])
 _HEARTBEAT: Final = 1.0
 _PER_EVENT: Final = 4
 # Positions between two records, for heartbeats: they move a position, and there is no record.
@@ -126,6 +129,7 @@ class SimSource:
         logs: Mapping[str, SplitLog],
         holding: Callable[[str], AbstractContextManager[None]],
     ) -> None:
+        self.plan = plan
         self.flaky = plan.flaky
         self.logs = logs
         self.holding = holding
@@ -199,14 +203,14 @@ class _Connection:
             raise FlakyError("no subscription now")
         with source.holding(split.id):
             async with (
-                aclosing(_serve(source.logs[split.id], position, reserve)) as events,
+                aclosing(_serve(source, source.logs[split.id], position, reserve)) as events,
                 aclosing(_fail(events, source) if fails else events) as seen,
             ):
                 yield seen
 
 
 async def _serve(
-    log: SplitLog, position: Position, reserve: Reserve
+    source: SimSource, log: SplitLog, position: Position, reserve: Reserve
 ) -> AsyncGenerator[Batch | End]:
     """Send what is behind a position as it arrives, heartbeats between, and the end."""
     last = records_before(position)
@@ -215,7 +219,8 @@ async def _serve(
         here = sum(1 for arrival in log.arrivals if arrival <= now)
         if last < here:
             until = min(here, last + _PER_EVENT)
-            yield await _batch(log, Range(position, _after(until)), here - until, reserve)
+            covered = Range(position, _after(until))
+            yield await _batch(source.plan, log, covered, here - until, reserve)
             last, position = until, _after(until)
         elif log.ends_at is not None and log.ends_at <= now:
             yield End(log.split, log.children)
@@ -226,16 +231,31 @@ async def _serve(
             await asyncio.sleep(max(wait, 0.001))
             if wait == _HEARTBEAT:
                 moved = Cursor(position.sequence + 1 if isinstance(position, Cursor) else 1)
-                yield await _batch(log, Range(position, moved), 0, reserve)
+                yield await _batch(source.plan, log, Range(position, moved), 0, reserve)
                 position = moved
 
 
-async def _batch(log: SplitLog, covered: Range, behind: int, reserve: Reserve) -> Batch:
+async def _batch(
+    plan: LandersPlan, log: SplitLog, covered: Range, behind: int, reserve: Reserve
+) -> Batch:
     after, until = records_before(covered.after), records_before(covered.until)
     numbers = list(range(after + 1, until + 1))
     records = pa.record_batch([[log.split.id] * len(numbers), numbers], schema=_SCHEMA)
+    bad = [
+        {"split": log.split.id, "sequence": number, "reason": "it is drawn"}
+        if is_bad(plan, log.split.id, number)
+        else None
+        for number in numbers
+    ]
+    if any(bad):
+        records = records.append_column(BAD_RECORD, pa.array(bad, _BAD))
     await reserve(records.nbytes)
     return Batch(log.split, records, covered, lag=float(behind), behind=behind)
+
+
+def is_bad(plan: LandersPlan, split_id: str, sequence: int) -> bool:
+    """Return whether `decode` fails for a record."""
+    return crc32(f"{plan.seed}/{split_id}/{sequence}".encode()) % 100 < 100 * plan.bad
 
 
 def _after(sequence: int) -> Cursor:

@@ -8,6 +8,7 @@ from tests.provers.planted.hunt import SEEDS, SHOWN, BugFound, find, hunt, hunte
 from tests.provers.planted.kafka_bugs import KAFKA_BUGS
 from tests.provers.planted.kinesis_bugs import HARMLESS, KINESIS_BUGS
 from tests.provers.planted.lander_bugs import LANDER_BUGS
+from tests.provers.planted.landing_bugs import LANDING_BUGS
 from tests.provers.planted.shuffle_bugs import SHUFFLE_BUGS
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def hunts(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Future[BugFou
         }
 
 
-@pytest.mark.parametrize("name", [*KINESIS_BUGS, *KAFKA_BUGS, *SHUFFLE_BUGS, *LANDER_BUGS])
+@pytest.mark.parametrize(
+    "name", [*KINESIS_BUGS, *KAFKA_BUGS, *SHUFFLE_BUGS, *LANDER_BUGS, *LANDING_BUGS]
+)
 def test_a_planted_bug_is_found(name: str, hunts: Mapping[str, Future[BugFound | None]]) -> None:
     found = hunts[name].result()
 
