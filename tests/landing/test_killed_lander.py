@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, final
 
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fanout.landing.log.entries import BatchEntry, batch_ids, read_entry
+from fanout.landing.segments.bad_records import BadRecordFiles
 from fanout.landing.storage.opening import open_storage
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
@@ -198,12 +199,13 @@ class Lander:
 
     def _bad_files(self) -> dict[str, bytes]:
         """Return the files of bad records that are there, by their names."""
-        identity = open_storage(self._location, self._options).read("landing.json", limit=1 << 20)
-        if not self._bad or identity is None:
+        stored = open_storage(self._location, self._options).read("landing.json", limit=1 << 20)
+        if not self._bad or stored is None:
             return {}
         storage = open_storage(self._bad, self._options)
-        of_this = f"landing={json.loads(identity)['id']}"
-        names = [name for name in storage.walk("") if name.startswith(of_this)]
+        identity = json.loads(stored)["id"]
+        with closing(BadRecordFiles(self._bad, self._options, identity, self._location, 1)) as own:
+            names = storage.walk(own.directory)
         return {name: storage.read(name, limit=1 << 20) or b"" for name in names}
 
     def _bad_records(self) -> Counter[int]:
