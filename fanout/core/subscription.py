@@ -143,8 +143,8 @@ class Watchdog:
     a minute of blocking code, while the service's data is in its socket. What arrives in the same
     turn of the loop in which the time ends has arrived in time. Infinity waits for ever.
 
-    With `again` it is entered for one block after the other, and its timer stays until `close`: to
-    set one for each event takes a seventh of the time in which a small event is delivered.
+    With `again` it is entered for one block after the other, and its timer stays until `close`: a
+    timer for each block takes five times as long.
     """
 
     def __init__(self, seconds: float, *, again: bool = False) -> None:
