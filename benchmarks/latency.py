@@ -54,8 +54,8 @@ FANOUT, LOOP = "fanout", "aioboto3"
 FOREACH_BATCH, DATA_FRAME, SPARK = "foreach_batch", "DataFrame", "Spark's own source"
 RATES: Final = (10, 1000, 20_000)
 SECONDS: Final = 10
-# Up to so many records Python takes less time than Arrow, which would be as long as a loop needs to
-# deliver them: the time of the meter counts as that of its contender.
+# Python reads up to so many stamps in less time than Arrow. Arrow would take as long as a loop that
+# delivers them, and the meter runs in the process of its contender.
 _FEW: Final = 64
 # What is put while connections open and code is loaded.
 SKIPPED_SECONDS: Final = 3

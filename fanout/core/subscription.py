@@ -143,8 +143,8 @@ class Watchdog:
     a minute of blocking code, while the service's data is in its socket. What arrives in the same
     turn of the loop in which the time ends has arrived in time. Infinity waits for ever.
 
-    With `again` it is entered for one block after the other, and its timer stays until `close`: to
-    set one for each event takes a seventh of the time in which a small event is delivered.
+    With `again` it is entered for one block after the other, and its timer stays until `close`: a
+    timer for each block takes five times as long.
     """
 
     def __init__(self, seconds: float, *, again: bool = False) -> None:
@@ -153,7 +153,10 @@ class Watchdog:
         self._again = again
         self._time = asyncio.get_running_loop().time
         self._ends = math.inf  # when the time of the wait is over
-        self._timer: asyncio.TimerHandle | None = None
+        # When the timer fires. Its handle does not say it in every event loop: uvloop rounds the
+        # time to milliseconds, and a timer for now has no time.
+        self._fires = math.inf
+        self._timer: asyncio.Handle | None = None
         self._expiry: asyncio.Handle | None = None
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
@@ -186,9 +189,7 @@ class Watchdog:
 
     def close(self) -> None:
         """Leave no timer behind, after the last block."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._set(math.inf)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -205,10 +206,7 @@ class Watchdog:
         """Wait so long; a timer that fires earlier is for an earlier wait, and then goes on."""
         self._expiry = None
         self._ends = self._time() + seconds
-        if self._timer is None:
-            self._set(self._ends)
-        elif self._ends < self._timer.when():
-            self._timer.cancel()
+        if self._ends < self._fires:
             self._set(self._ends)
 
     def _stop(self) -> None:
@@ -217,15 +215,19 @@ class Watchdog:
             self._expiry.cancel()
 
     def _set(self, when: float) -> None:
+        """Fire at a time, in place of the one before; infinity is never."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fires, self._timer = when, None
         if when < math.inf:
             self._timer = asyncio.get_running_loop().call_at(when, self._strike)
 
     def _strike(self) -> None:
-        assert self._timer is not None
-        now, when, self._timer = self._time(), self._timer.when(), None
-        if when < self._ends:  # infinity where nothing waits
+        fired = self._fires
+        self._fires, self._timer = math.inf, None
+        if fired < self._ends:  # infinity where nothing waits
             self._set(self._ends)
-        elif now - when > _LATE * self._seconds:
+        elif self._time() - fired > _LATE * self._seconds:
             self._start(self._seconds)
         else:
             # In the next turn, after the tasks that have data.

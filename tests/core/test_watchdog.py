@@ -3,10 +3,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 
 from fanout.core.subscription import Watchdog
 from fanout.testing.virtual_time.cancellation import Cancellation, sweep
 from fanout.testing.virtual_time.loop import SimLoop
+from tests.support.patience import PATIENCE
 from tests.support.virtual_time import in_virtual_time
 
 
@@ -188,3 +190,20 @@ async def test_what_arrives_as_the_time_is_up_leaves_the_next_block_alone() -> N
         await asyncio.sleep(34)
     assert not watchdog.expired
     watchdog.close()
+
+
+@pytest.mark.parametrize("microseconds", range(0, 1000, 100))
+def test_the_time_ends_where_the_loop_rounds_it(microseconds: int) -> None:
+    """A timer of uvloop fires up to half a millisecond early, and then knows no time."""
+
+    async def wait() -> None:
+        watchdog = Watchdog(0.02 + microseconds / 1e6, again=True)
+        async with watchdog:
+            await asyncio.sleep(0.002)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(PATIENCE), watchdog:
+                await asyncio.get_running_loop().create_future()
+        assert watchdog.expired
+        watchdog.close()
+
+    uvloop.run(wait())

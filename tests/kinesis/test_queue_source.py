@@ -103,6 +103,25 @@ async def test_giving_back_is_tried_again_when_the_stream_closes(work: EmbeddedW
         assert await take(stream, 1) == Counter([1])
 
 
+@pytest.mark.long  # it waits for as long as a close may take
+async def test_giving_back_does_not_wait_for_what_the_service_refuses_at_a_close(
+    work: EmbeddedWork,
+) -> None:
+    work.put([1])
+    async with fanout.open(work.source(visibility_timeout=600)) as stream:
+        batch = await first(stream)
+        work.server.inject(
+            RefuseCall(action="AcknowledgeQueueRecords", code="ThrottlingException", times=9_999)
+        )
+        settling = asyncio.create_task(stream.acknowledge(batch))
+        work.put([2])
+        assert numbers_of(await first(stream)) == [2]
+    with pytest.raises(AcknowledgementError):
+        await settling
+    async with fanout.open(work.source()) as stream:
+        assert numbers_of(await first(stream)) == [2]
+
+
 async def test_a_record_stays_hidden_while_its_batch_is_worked_on(work: EmbeddedWork) -> None:
     work.put(range(10))
     async with fanout.open(work.source(visibility_timeout=4)) as stream:

@@ -187,7 +187,7 @@ class QueueMember:
                     tasks.create_task(self._extend(some))
 
     async def close(self, loops: Sequence[asyncio.Task[None]]) -> None:
-        """End the loops, settle what is under way, and make the rest visible again."""
+        """End the loops, make visible again what is held, and settle what is under way."""
         self._left = True
         calls = [each for each in loops if each in self._under_way]
         for each in loops:
@@ -205,9 +205,10 @@ class QueueMember:
         rest = self._take([*self._held])
         try:
             async with asyncio.timeout(_CLOSING):
+                # Before that is waited for which the service may refuse for as long as it likes.
+                await self._settle(rest, Settlement.RELEASE, self._loop.create_future())
                 if self._settling:
                     await asyncio.wait(self._settling)
-                await self._settle(rest, Settlement.RELEASE, self._loop.create_future())
         except TimeoutError:
             log.warning(
                 "%d records are not given back in time; they come again after %d s at most",

@@ -344,10 +344,12 @@ def _split(path: Path, directories: Sequence[str], of_row: pa.Array) -> Iterator
             for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
                 pieces[number].append(rows.slice(begin_of_run, end - begin_of_run))
                 begin_of_run = end
-    columns = (groups[0].column(each) for each in range(groups[0].num_columns))
-    # A payload that does not shrink has no compression.
-    used = (one.compression.lower() for one in columns if one.compression != "UNCOMPRESSED")
-    options = write_options(schema, next(used, "none"))
+    columns = [groups[0].column(each) for each in range(groups[0].num_columns)]
+    options = write_options(schema, "none")
+    options["compression"] = {
+        one.path_in_schema: "none" if one.compression == "UNCOMPRESSED" else one.compression
+        for one in columns
+    }
     for number, directory in enumerate(directories):
         part = path.with_name(f"{number}-{path.name}")
         with pq.ParquetWriter(part, schema, **options) as writer:

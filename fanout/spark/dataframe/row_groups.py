@@ -177,7 +177,8 @@ class _Reading:
     def open(self, files: ReadableFiles) -> pq.ParquetFile:
         source = files.open(self._name)
         remote = not isinstance(source, Path)  # one request for neighbouring columns
-        # A landed file is never changed, so it can be mapped.
+        # A landed file is never changed, so it can be mapped. A disk that fails meanwhile, or cuts
+        # the file off, ends the worker by a signal in place of an error.
         self._file = pq.ParquetFile(
             source, memory_map=not remote, pre_buffer=remote, page_checksum_verification=True
         )

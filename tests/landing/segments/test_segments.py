@@ -215,6 +215,26 @@ def test_a_payload_is_compressed_if_a_part_of_it_shrinks(tmp_path: Path) -> None
     assert metadata(segment.seal().path).row_group(0).column(1).compression == "LZ4"
 
 
+def test_little_of_a_giant_payload_is_compressed_to_see_whether_it_shrinks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    compress = pa.compress
+
+    def noted(sample: pa.Buffer, *, codec: str) -> Any:
+        sizes.append(sample.size)
+        return compress(sample, codec=codec)
+
+    monkeypatch.setattr(pa, "compress", noted)
+    segment = OpenSegment(
+        tmp_path / "a.parquet", SCHEMA, max_records=10_000, max_bytes=1 << 30, compression="lz4"
+    )
+    payloads = [bytes(20_000_000), *[b"x"] * 2000]
+    segment.add(drained(pa.record_batch([[*range(2001)], payloads], schema=SCHEMA)))
+    assert metadata(segment.seal().path).row_group(0).column(1).compression == "LZ4"
+    assert 0 < sum(sizes) < 2_000_000
+
+
 def test_every_page_has_a_checksum(segment: OpenSegment) -> None:
     segment.add(records(1, 10))
     path = segment.seal().path

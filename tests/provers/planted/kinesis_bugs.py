@@ -304,6 +304,9 @@ KINESIS_BUGS: Final[dict[str, Change]] = {
         Edit(Subscription.open, on(statement(MemoryLimit.release), drop)),
     ),
     "a timer is left behind": (Edit(Watchdog.__aexit__, on(statement(Watchdog.close), drop)),),
+    "the timer of silence is left behind": (
+        Edit(Subscription.open, on(statement(Watchdog.close), drop)),
+    ),
     "the discovery ends at its first failure": (
         Edit(Lineage.discover, on(node(ast.Continue), lambda _: ast.Return())),
     ),
