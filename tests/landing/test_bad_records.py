@@ -170,6 +170,15 @@ async def test_an_entry_may_have_bad_records_alone(job: Job) -> None:
     assert len(job.bad()) == 6
 
 
+async def test_an_entry_without_bad_records_has_no_file_of_them(job: Job) -> None:
+    """Also where one batch of the source is in several entries."""
+    job.put(*map(good, range(10)), b"no")
+    entries = await job.land(max_records=5)
+    assert len(entries) >= 3
+    (file,) = job.files
+    assert pq.read_metadata(file).num_rows == 1
+
+
 class KilledError(BaseException):
     """The process is killed."""
 
