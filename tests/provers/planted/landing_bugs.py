@@ -79,6 +79,9 @@ LANDING_BUGS: Final[dict[str, Change]] = {
     "a file of bad records stays that a killed run has left": (
         Edit(BadRecordPlaces._sweep, on(statement(BadRecordFiles.delete_last), drop)),
     ),
+    "what a killed run left is deleted by the run after the next": (
+        Edit(BadRecordPlaces._sweep, on(node(ast.Dict), _expression("first_entries"))),
+    ),
     "what landers of a killed run have staged stays": (
         Edit(
             BadRecordPlaces._former,
