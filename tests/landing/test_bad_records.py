@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from contextlib import closing
+from copy import copy
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -167,6 +168,15 @@ async def test_an_entry_may_have_bad_records_alone(job: Job) -> None:
     entries = await job.land(partition_by="id")
     assert await asyncio.to_thread(job.good, entries) == [1]
     assert len(job.bad()) == 6
+
+
+async def test_an_entry_without_bad_records_has_no_file_of_them(job: Job) -> None:
+    """Also where one batch of the source is in several entries."""
+    job.put(*map(good, range(10)), b"no")
+    entries = await job.land(max_records=5)
+    assert len(entries) >= 3
+    (file,) = job.files
+    assert pq.read_metadata(file).num_rows == 1
 
 
 class KilledError(BaseException):
@@ -335,6 +345,80 @@ async def test_what_was_left_before_a_landing_was_moved_is_logged_once(
     assert "moved from" not in caplog.text
     assert left in job.files
     assert len(job.files) == 2
+
+
+async def test_what_many_runs_left_before_a_landing_was_moved_is_logged_once(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        job.put(b"no")
+        await job.land()
+    job.put(b"no")
+    with monkeypatch.context() as patch:
+        patch.setattr(EntryLog, "write", fence_only)
+        with pytest.raises(KilledError):
+            await job.land()
+    job.at = (job.root / "landing").rename(job.root / "moved")
+    await job.land()
+    assert caplog.text.count("is in no entry of this landing, which was moved from") == 1
+
+
+async def test_a_copy_lets_the_original_write_its_bad_records(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.put(b"first")
+    await job.land()
+    shutil.copytree(job.root / "landing", job.root / "copy")
+    copied = copy(job)
+    copied.at = job.root / "copy"
+    real = LocalStorage.publish
+
+    def meanwhile(storage: LocalStorage, local_file: Path, name: str) -> None:
+        if local_file.name.startswith("bad-"):
+            monkeypatch.setattr(LocalStorage, "publish", real)
+            asyncio.run(copied.land())
+        real(storage, local_file, name)
+
+    monkeypatch.setattr(LocalStorage, "publish", meanwhile)
+    job.put(b"no")
+    await job.land()
+    assert job.bad() == [b"first", b"no", b"no"]
+
+
+async def test_what_a_run_left_is_found_that_stored_its_location_alone(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So did versions before the one that starts without a list."""
+    await leave_one(job, monkeypatch)
+    (left,) = job.files
+    record = job.root / "landing/bad/location-000001.json"
+    record.write_text(json.dumps({"version": 1, "location": job.bad_at}))
+    for _ in range(6):
+        job.put(b"no")
+        await job.land()
+    assert left not in job.files
+    assert job.records == [f"location-{run:06}.json" for run in range(3, 8)]
+
+
+async def test_a_list_of_all_files_reads_an_entry_for_each_run(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        job.put(*[b"no"] * 6)
+        await job.land(max_records=2)
+    assert len(job.files) == 6
+    read: list[int] = []
+    real = EntryLog.bad_file
+
+    def counted(log: EntryLog, number: int) -> str | None:
+        read.append(number)
+        return real(log, number)
+
+    monkeypatch.setattr(EntryLog, "bad_file", counted)
+    (job.root / "landing/bad/location-000002.json").unlink()
+    await job.land()
+    assert len(read) == 2
+    assert len(job.files) == 6
 
 
 async def test_a_location_that_is_not_there_after_a_landing_was_moved_is_logged_once(

@@ -41,8 +41,10 @@ _RUNS: Final = 5
 class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     location: Annotated[str, msgspec.Meta(max_length=10_000)]  # of bad records
-    landing: Annotated[str, msgspec.Meta(max_length=10_000)]  # where the landing was
-    entry: Count  # the first one of the run
+    # Where the landing was, and the first entry of the run. They are not known of runs of before
+    # these were stored.
+    landing: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
+    entry: Count | None = None
 
 
 _FORMAT: Final = ledger_format(_Place)
@@ -78,12 +80,8 @@ class BadRecordPlaces:
         is, once, what was left before the landing was moved: it may be another landing's, of which
         this one is a copy.
         """
-        former, here = self._former(), directories_of("location", self._landing)
-        for run, place in [*former.items()]:
-            if directories_of("location", place.landing) != here:
-                self._report(place)
-                self._forget(run)
-                del former[run]
+        former = self._former()
+        self._report_moved(former)
         if location is None:
             self._sweep_others(former, None)
             return None
@@ -105,8 +103,9 @@ class BadRecordPlaces:
     def _sweep(self, files: BadRecordFiles, kept: _Places) -> None:
         """Delete what earlier runs have left at a location: without a list, where all are known."""
         before = range(max(1, self._ownership.run - _RUNS + 1), self._ownership.run)
-        if all(run in kept for run in before):
-            first_entries = {run: kept[run].entry for run in before}
+        known = {run: place.entry for run, place in kept.items() if place.entry is not None}
+        if all(run in known for run in before):
+            first_entries = {run: known[run] for run in before}
             files.delete_last({**first_entries, self._ownership.run: self._first})
             return
         for name in files.left(self._log.bad_file):
@@ -133,12 +132,26 @@ class BadRecordPlaces:
                 for run in kept:
                     self._forget(run)
 
+    def _report_moved(self, former: _Places) -> None:
+        """Log what was left before the landing was moved, and forget it."""
+        here = directories_of("location", self._landing)
+        moved = {
+            run: place
+            for run, place in former.items()
+            if place.landing and directories_of("location", place.landing) != here
+        }
+        for place in {(each.location, each.landing): each for each in moved.values()}.values():
+            self._report(place)
+        for run in moved:
+            self._forget(run)
+            del former[run]
+
     def _report(self, place: _Place) -> None:
-        """Log what was left before the landing was moved."""
         try:
             _check_there(place.location)
-            with closing(self._files(place.location, place.landing)) as files:
-                names = files.left(self._log.bad_file)
+            # As this landing: the one of before may still be there, and write.
+            with closing(self._files(place.location)) as files:
+                names = files.left(self._log.bad_file, place.landing)
         except (FanOutError, OSError) as error:
             _LOG.warning(
                 "this landing was moved from %s, and what a run that was killed there may have "
@@ -178,10 +191,9 @@ class BadRecordPlaces:
     def _forget(self, run: int) -> None:
         self._storage.delete(_record(run))
 
-    def _files(self, location: str, landing: str = "") -> BadRecordFiles:
+    def _files(self, location: str) -> BadRecordFiles:
         identity, run = read_identity(self._storage).id, self._ownership.run
-        landing = landing or self._landing
-        return BadRecordFiles(location, self._options, identity, landing, run)
+        return BadRecordFiles(location, self._options, identity, self._landing, run)
 
 
 def _record(run: int) -> str:

@@ -106,32 +106,40 @@ class BadRecordFiles:
     ) -> None:
         in_store = is_object_location(location)
         self._storage = open_storage(location, options if in_store else None)
+        self._identity = identity
+        self.directory = self._directory_of(landing)
+        self._run = run
+        name = self.directory.replace("landing=", "bad-")
+        self._scratch = self._storage.scratch() / f"{name}.parquet"
+        self._scratch.unlink(missing_ok=True)
+
+    def _directory_of(self, landing: str) -> str:
         # A copy of a landing has its identity too, and a directory of its own.
         place = crc32("/".join(directories_of("location", landing)).encode())
-        self.directory = f"landing={identity}-{place:08x}"
-        self._run = run
-        self._scratch = self._storage.scratch() / f"bad-{identity}-{place:08x}.parquet"
-        self._scratch.unlink(missing_ok=True)
+        return f"landing={self._identity}-{place:08x}"
 
     @property
     def location(self) -> str:
         """Where they are, for a later run."""
         return absolute_location(self._storage)
 
-    def left(self, named_by: Callable[[int], str | None]) -> list[str]:
+    def left(self, named_by: Callable[[int], str | None], formerly: str | None = None) -> list[str]:
         """Return the files of earlier runs that no entry names, by a list of all files.
 
         Call it when this run has written an entry: only then no earlier run can name one any more.
         `named_by` returns the file that the entry of a number names, or None without that entry.
+        `formerly` is where the landing was when the files were written, if it was elsewhere.
         """
+        directory = self.directory if formerly is None else self._directory_of(formerly)
+        last: dict[int, int] = {}  # a run ends with a file that no entry names
+        for file in self._storage.list(directory):
+            if match := _NAME.fullmatch(file.name):
+                entry, run = int(match[1]), int(match[2])
+                last[run] = max(entry, last.get(run, 0))
         found = []
-        for file in self._storage.list(self.directory):
-            name = f"{self.directory}/{file.name}"
-            match = _NAME.fullmatch(file.name)
-            if match is None or int(match[2]) >= self._run:
-                continue
+        for run, entry in last.items():
+            name, named = _name(directory, entry, run), named_by(entry) if run < self._run else None
             # An entry that retention has deleted had its file.
-            named = named_by(int(match[1]))
             if named is not None and named != name:
                 found.append(name)
         return found
@@ -143,7 +151,7 @@ class BadRecordFiles:
         or overtaken, with a file for that number.
         """
         for run, entry in first_entries.items():
-            self._storage.delete(self._name(entry, run - 1))
+            self._storage.delete(_name(self.directory, entry, run - 1))
 
     def publish(self, segment: OpenSegment, entry: int) -> str:
         """Publish the bad records of a segment; return the name of their file, if they have one."""
@@ -169,7 +177,7 @@ class BadRecordFiles:
         return self._publish(tables(), entry) if staged else ""
 
     def _publish(self, tables: Iterator[pa.Table], entry: int) -> str:
-        name = self._name(entry, self._run)
+        name = _name(self.directory, entry, self._run)
         try:
             first = next(tables)
             with pq.ParquetWriter(self._scratch, first.schema, **_WRITING) as writer:
@@ -182,9 +190,6 @@ class BadRecordFiles:
             ) from error
         return name
 
-    def _name(self, entry: int, run: int) -> str:
-        return f"{self.directory}/entry-{entry:012}-run-{run:06}.parquet"
-
     def discard(self, name: str) -> None:
         """Delete a file that no entry names."""
         if name:
@@ -195,6 +200,10 @@ class BadRecordFiles:
         with suppress(OSError):
             self._scratch.unlink(missing_ok=True)
         self._storage.close()
+
+
+def _name(directory: str, entry: int, run: int) -> str:
+    return f"{directory}/entry-{entry:012}-run-{run:06}.parquet"
 
 
 def _reason(error: Exception) -> str:

@@ -163,7 +163,8 @@ class OpenSegment:
             good = batch.records
             if BAD_RECORD in good.schema.names:
                 good, bad = divided(good, self._schema)
-                self.bad.append(bad)
+                if bad.num_rows:  # they may be in another part of the batch
+                    self.bad.append(bad)
                 rows -= bad.num_rows
                 nbytes += good.nbytes - batch.nbytes
             if good.num_rows:

@@ -25,6 +25,9 @@ _MAX_CAUSES = 20
 _ANALYSIS = "org.apache.spark.sql.AnalysisException"
 _MAX_MESSAGE = 1_000
 _TRACE = ("at ", "SQLSTATE: ")
+_CONDITION = re.compile(r"\[[A-Z0-9_.]+\]")
+# The class of SQL's states for errors of values.
+_DATA_EXCEPTION = "22"
 
 
 def jvm(spark: SparkSession) -> Any:
@@ -103,18 +106,43 @@ def java_causes(error: BaseException) -> Iterator[Any]:
 
 
 def first_and_last_cause(error: BaseException) -> str:
-    """Return what an error of a user's own use of Spark says, without its traces, as one line."""
+    """Return what an error of a user's own use of Spark says, without its traces, as one line.
+
+    It has no password of a URI. Where Spark refuses a value, it has the name of the error alone:
+    the text quotes the value, which is a record's.
+    """
     if _origin(error) is None and isinstance(error, CapturedException):
-        return _telling_line(str(error)) or type(error).__name__
-    causes = [
-        f"{cause.getClass().getSimpleName()}: {line}"
-        for cause in java_causes(error)
-        if (line := _telling(cause))
-    ]
+        return _shown(_telling_line(str(error))) or type(error).__name__
+    causes, hidden = [], ""
+    for cause in java_causes(error):
+        hidden = _condition_of_value(cause)
+        if line := _telling(cause):
+            causes.append(f"{cause.getClass().getSimpleName()}: {line}")
+        if hidden:
+            break  # what is behind it quotes the value too
     if not causes:
-        return first_line(error)
-    first, last = causes[0], causes[-1]
+        return _shown(first_line(error))
+    first, last = (_shown(one, hidden) for one in (causes[0], causes[-1]))
     return first if last.partition(": ")[2] in first else f"{first}; caused by {last}"
+
+
+def _condition_of_value(cause: Any) -> str:
+    """Return the name of Spark's for an error of a value; empty where it is another one."""
+    condition = _CONDITION.match(cause.getMessage() or "")
+    if condition is None:
+        return ""
+    try:
+        state = cause.getSqlState() or ""
+    except Py4JError:  # it only looks like an error of Spark's
+        return ""
+    return condition[0] if state.startswith(_DATA_EXCEPTION) else ""
+
+
+def _shown(line: str, hidden: str = "") -> str:
+    if hidden:
+        before, found, _ = line.partition(hidden)
+        line = before + found
+    return redact(line)[:_MAX_MESSAGE]
 
 
 def _telling(cause: Any) -> str:

@@ -11,7 +11,7 @@ from fanout.landers.processes import _ByProcesses
 from fanout.landing.lander import Landing
 from fanout.landing.log.bad_places import BadRecordPlaces
 from fanout.landing.retention import sweep_files_of_landers
-from fanout.landing.segments.bad_records import BadRecordFiles
+from fanout.landing.segments.bad_records import BadRecordFiles, _name
 from fanout.landing.segments.partitions import publish_partitions
 from tests.provers.planted.edits import (
     Edit,
@@ -73,11 +73,14 @@ LANDING_BUGS: Final[dict[str, Change]] = {
     "files of bad records are deleted that entries name": (
         Edit(
             BadRecordFiles.delete_last,
-            on(called(BadRecordFiles._name), _expression("self._name(entry - 1, run - 1)")),
+            on(called(_name), _expression("_name(self.directory, entry - 1, run - 1)")),
         ),
     ),
     "a file of bad records stays that a killed run has left": (
         Edit(BadRecordPlaces._sweep, on(statement(BadRecordFiles.delete_last), drop)),
+    ),
+    "what a killed run left is deleted by the run after the next": (
+        Edit(BadRecordPlaces._sweep, on(node(ast.Dict), _expression("first_entries"))),
     ),
     "what landers of a killed run have staged stays": (
         Edit(
@@ -90,7 +93,7 @@ LANDING_BUGS: Final[dict[str, Change]] = {
     ),
     "a landing and its copy share a directory of bad records": (
         Edit(
-            BadRecordFiles.__init__,
+            BadRecordFiles._directory_of,
             on(
                 node(ast.Assign, value=has(called("".join))),
                 with_value(_expression("0")),

@@ -33,6 +33,7 @@ from fanout.landing.retention import Retention
 from fanout.landing.segments import partitions
 from fanout.landing.segments.bad_records import BadRecordFiles
 from fanout.landing.segments.segment_filler import SegmentFiller
+from fanout.landing.segments.segments import OpenSegment
 from fanout.landing.storage import object_errors
 from fanout.spark.dataframe.landing_thread import LandingThread
 from fanout.spark.hadoop.write_once import WriteOnce, _choose_creation
@@ -385,6 +386,36 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
     "records of a partition are in another order": TestedBug(
         (Edit(partitions._split, on(called(sort_indices), _reversed)),),
         "tests/landing/segments/test_partitions.py::test_levels_of_directories_and_row_groups",
+    ),
+    "an entry without bad records has a file of them": TestedBug(
+        (
+            Edit(
+                OpenSegment.add,
+                on(
+                    node(ast.If, test=node(ast.Attribute, value=node(ast.Name, id="bad"))),
+                    with_test(constant(value=True)),
+                ),
+            ),
+        ),
+        "tests/landing/test_bad_records.py::test_an_entry_without_bad_records_has_no_file_of_them",
+    ),
+    "a copy of a landing deletes what the original is writing": TestedBug(
+        (
+            Edit(
+                BadRecordPlaces._report,
+                on(
+                    called(BadRecordPlaces._files),
+                    lambda _: (
+                        ast.parse(
+                            "BadRecordFiles(place.location, None, read_identity(self._storage).id, "
+                            "place.landing, 1)",
+                            mode="eval",
+                        ).body
+                    ),
+                ),
+            ),
+        ),
+        "tests/landing/test_bad_records.py::test_a_copy_lets_the_original_write_its_bad_records",
     ),
     "bad records of a killed run stay": TestedBug(
         (

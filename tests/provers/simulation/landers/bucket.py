@@ -87,6 +87,7 @@ class Bucket:
         files: The rows of each segment's file by its name.
         bad: The rows of each file of bad records by its name.
         named: The addresses of the files of entries.
+        late: The names of files of bad records whose process was killed before they came.
         theirs: The addresses of the files of the other landing.
         swept: How many files of bad records were deleted.
         broken: The promises that were broken in threads.
@@ -108,6 +109,7 @@ class Bucket:
         self.files: dict[str, tuple[Row, ...]] = {}
         self.bad: dict[str, tuple[Row, ...]] = {}
         self.named: set[str] = set()
+        self.late: set[str] = set()
         self.theirs: set[str] = set()
         self.broken: list[OracleError] = []
         self.swept = 0
@@ -149,7 +151,7 @@ class Bucket:
         if address.startswith(f"{LANDING}/{SEGMENTS}/"):
             self.files[address.removeprefix(f"{LANDING}/")] = self._rows(address, data, bad=False)
         elif address.startswith(f"{BAD}/"):
-            self.bad[address.removeprefix(f"{BAD}/")] = self._rows(address, data, bad=True)
+            self._keep_bad(address, self._rows(address, data, bad=True))
         elif address.startswith(f"{LANDING}/{BATCHES}/"):
             self._enter(address, data)
         elif address == f"{LANDING}/{IDENTITY}":
@@ -167,6 +169,14 @@ class Bucket:
             if any(values[name] != value for name, value in directories.items()):
                 raise self.broke(f"altered: record {sequence} of {split_id} is in {address}")
         return rows
+
+    def _keep_bad(self, address: str, rows: tuple[Row, ...]) -> None:
+        """Know bad records, of which a reader of all files sees none twice, but for late puts."""
+        there = {row for name, kept in self.bad.items() if name not in self.late for row in kept}
+        name = address.removeprefix(f"{BAD}/")
+        if name not in self.late and not there.isdisjoint(rows):
+            raise self.broke(f"duplicated: records of {address} are in another file")
+        self.bad[name] = rows
 
     def _enter(self, address: str, data: bytes) -> None:
         number = int(address.rpartition("/")[2].partition(".")[0])
@@ -316,6 +326,7 @@ class BucketStorage:
 
 def _put_later(bucket: Bucket, address: str, data: bytes) -> None:
     if address not in bucket.objects:
+        bucket.late.add(address.removeprefix(f"{BAD}/"))
         bucket.put(address, data)
 
 

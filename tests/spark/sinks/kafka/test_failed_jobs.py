@@ -56,3 +56,14 @@ def test_what_an_expression_raises_is_said(spark: SparkSession) -> None:
 
     assert "the day is no day" in said
     assert "\n" not in said
+
+
+def test_a_value_that_spark_refuses_is_not_said(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.ansi.enabled", "true")
+    try:
+        said = failure(spark, spark.range(1).selectExpr("cast(concat('secret', id) as int)"))
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+    assert "[CAST_INVALID_INPUT]" in said
+    assert "secret" not in said
