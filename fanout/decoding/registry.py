@@ -26,6 +26,7 @@ from uuid import UUID
 from tenacity import Retrying, retry_if_exception, stop_before_delay
 
 from fanout.core.backoff import Backoff, FullJitter
+from fanout.core.error_text import text_of
 from fanout.core.option_checks import check_seconds, number, one_of
 from fanout.core.sentence import Option, Sentence
 from fanout.core.user_functions import check_function, is_interrupt
@@ -60,6 +61,12 @@ _BACKOFF: Final = Backoff()
 _CODES_OF_NONE: Final = 404
 # The schema does not go with others of its subject, or is none.
 _REFUSED: Final = frozenset({409, 422})
+_NOT_ALLOWED: Final = frozenset({401, 403})
+_ACCOUNT: Final = Sentence.of(
+    "give {registry_username:username} and {registry_password:password}, or "
+    "{registry_token:token}, that it accepts"
+)
+_NO_REGISTRY: Final = "check that its URL is that of a registry, and its path"
 _MOST_REFERENCES: Final = 256
 # An id may reach a copy of the registry a little later than the records that have it.
 _ASKED_AGAIN_AFTER: Final = 30.0
@@ -285,7 +292,9 @@ class SchemaRegistry(AnyRegistry):
         return partial(SchemaRegistry, **options), ()
 
     def __str__(self) -> str:
-        return self.url
+        """Return the URL without a query, which could have a secret."""
+        parts = urllib.parse.urlsplit(self.url)
+        return urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
 
     def _latest(self, subject: str) -> Schemas | None:
         path = f"/subjects/{_quoted(subject)}/versions"
@@ -329,7 +338,9 @@ class SchemaRegistry(AnyRegistry):
             try:
                 subject, version = place = str(each["subject"]), int(each["version"])
             except (KeyError, TypeError, ValueError) as error:
-                raise RetryLaterError("the schema registry answers with a bad reference") from error
+                raise RetryLaterError(
+                    f"the schema registry answers with a bad reference, at {self}: {_NO_REGISTRY}"
+                ) from error
             if place in found:
                 continue
             if len(found) >= _MOST_REFERENCES:
@@ -338,7 +349,10 @@ class SchemaRegistry(AnyRegistry):
             more = _SERIALIZED if is_protobuf else ""
             other = self._get(f"/subjects/{_quoted(subject)}/versions/{version}{more}")
             if other is None:
-                raise RetryLaterError(f"the registry has no version {version} of {subject}")
+                raise RetryLaterError(
+                    f"the registry has no version {version} of {subject}, to which a schema "
+                    f"refers: register it again at {self}"
+                )
             self._add_references(other, found)
             text = str(other["schema"])
             found[place] = _named(text, str(each.get("name"))) if is_protobuf else text
@@ -371,14 +385,24 @@ class SchemaRegistry(AnyRegistry):
                 if error.code == _NOT_FOUND and _says_that_there_is_none(error):
                     return None
             if body is not None and error.code in _REFUSED:
-                raise OptionError(f"the registry refuses the schema: {error.code}") from error
-            raise RetryLaterError(f"the schema registry answers {error.code}") from error
+                raise OptionError(
+                    f"the registry {self} refuses the schema ({error.code}): it is none, or does "
+                    "not go with others of the subject"
+                ) from error
+            raise RetryLaterError(
+                f"the schema registry answers {error.code} at {self}: ", _remedy(error.code)
+            ) from error
         except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             _opener.cache_clear()  # certificates may have been renewed
-            raise RetryLaterError("the schema registry does not answer") from error
+            raise RetryLaterError(
+                f"the schema registry does not answer at {self}: {_cause(error)}; start it, or "
+                "correct its URL or the network"
+            ) from error
         kind = str if wanted == "schema" else int
         if not isinstance(answer, dict) or not isinstance(answer.get(wanted), kind):
-            raise RetryLaterError(f"the schema registry answers without a {wanted}")
+            raise RetryLaterError(
+                f"the schema registry answers without a {wanted} at {self}: {_NO_REGISTRY}"
+            )
         return answer
 
 
@@ -411,6 +435,25 @@ def _check_token(token: str) -> str:
     if _TOKEN.fullmatch(token) is None:
         raise OptionError(Option("token"), " must be printable ASCII, without spaces")
     return token
+
+
+def _remedy(code: int) -> Sentence:
+    """Say what to do about an answer that is an error."""
+    if code in _NOT_ALLOWED:
+        return _ACCOUNT
+    if code in _PASSING - {_NOT_FOUND} or code >= _ERRORS_OF_SERVERS:
+        return Sentence("it may start or have too much to do; see its log")
+    return Sentence(_NO_REGISTRY)
+
+
+def _cause(error: Exception) -> str:
+    match error:
+        case urllib.error.URLError(reason=BaseException() as reason):
+            return text_of(reason)
+        case OSError() | http.client.HTTPException():
+            return text_of(error)
+        case _:
+            return "what it sends is not JSON"
 
 
 def _says_that_there_is_none(error: urllib.error.HTTPError) -> bool:
@@ -465,7 +508,7 @@ def _log_wait(state: RetryCallState) -> None:
     assert state.outcome is not None, "the call has failed"
     assert state.next_action is not None, "it is made again"
     error, delay = state.outcome.exception(), state.next_action.sleep
-    _LOG.warning("%s: it is asked again in %.1f s", error, delay)
+    _LOG.warning("the registry is asked again in %.1f s: %s", delay, error)
 
 
 def _on_event_loop() -> bool:
