@@ -27,12 +27,21 @@ from tenacity import Retrying, retry_if_exception, stop_before_delay
 
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.error_text import text_of
-from fanout.core.option_checks import check_seconds, number, one_of
+from fanout.core.option_checks import (
+    as_sequence,
+    check_files,
+    check_seconds,
+    check_text,
+    number,
+    one_of,
+    wrong_type,
+)
 from fanout.core.sentence import Option, Sentence
 from fanout.core.user_functions import check_function, is_interrupt
 from fanout.errors import FanOutError, OptionError, RetryLaterError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Sequence
 
     from tenacity import RetryCallState
@@ -155,6 +164,7 @@ class AnyRegistry(ABC):
             OptionError: If there is no such subject.
             RetryLaterError: If the registry does not answer.
         """
+        check_text("subject", subject, or_none=False)
         if not 0 <= number("wait", wait) < math.inf:
             raise OptionError(Option("wait", wait), " must be 0 seconds or more, and finite")
         attempts = Retrying(
@@ -196,6 +206,11 @@ class AnyRegistry(ABC):
             OptionError: If the subject does not have the schema, or does not take it.
             RetryLaterError: If the registry does not answer.
         """
+        check_text("subject", subject, or_none=False)
+        wanted = "a list of mappings with name, subject and version"
+        for each in as_sequence("references", references, wanted):
+            if not isinstance(each, Mapping):
+                raise wrong_type("references", each, wanted)
         one_of("kind", kind, "AVRO", "JSON", "PROTOBUF")
         *others, text = schema_texts(schema)
         if others and not references:
@@ -254,9 +269,9 @@ class SchemaRegistry(AnyRegistry):
     username: str | None = field(default=None, kw_only=True)
     password: str | Callable[[], str] | None = field(default=None, repr=False, kw_only=True)
     token: str | Callable[[], str] | None = field(default=None, repr=False, kw_only=True)
-    ca_file: str | None = field(default=None, kw_only=True)
-    certificate_file: str | None = field(default=None, kw_only=True)
-    key_file: str | None = field(default=None, kw_only=True)
+    ca_file: str | os.PathLike[str] | None = field(default=None, kw_only=True)
+    certificate_file: str | os.PathLike[str] | None = field(default=None, kw_only=True)
+    key_file: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     timeout: float = field(default=10.0, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -266,6 +281,7 @@ class SchemaRegistry(AnyRegistry):
         if parts.username is not None or parts.password is not None:
             sentence = "{url} has a password in it: pass {username} and {password}"
             raise OptionError(Sentence.of(sentence))
+        check_files(self, "ca_file", "certificate_file", "key_file")
         for name in _SECRETS:
             if not isinstance(value := getattr(self, name), str | None):
                 kind = "text, or a function that returns it"
@@ -306,7 +322,7 @@ class SchemaRegistry(AnyRegistry):
     def _find(
         self, subject: str, text: str, about: dict[str, Any], *, register: bool, guid: bool
     ) -> int | str | None:
-        path = f"/subjects/{_quoted(subject)}" + "/versions" * register
+        path = f"/subjects/{_quoted(subject)}" + ("/versions" if register else "")
         # Old registries know Avro alone, and no words about it.
         more = {} if about["schemaType"] == "AVRO" and not about["references"] else about
         answer = self._get(path, "id", {"schema": text} | more)
@@ -471,7 +487,10 @@ def schema_texts(given: object) -> Schemas:
         return given
     if not isinstance(given, str | Mapping | list):
         raise OptionError(Option("schema", given), " must be the text of a schema of Avro, or JSON")
-    return (given if isinstance(given, str) else json.dumps(given),)
+    try:
+        return (given if isinstance(given, str) else json.dumps(given),)
+    except (TypeError, ValueError) as error:
+        raise OptionError(Option("schema"), " must be JSON: ", error) from error
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -524,16 +524,18 @@ def test_the_newest_schema_is_asked_for_again_while_a_registry_starts(
     embedded.calls = calls
     for status in (401, 403, 302):
         embedded.status = status
-        with pytest.raises(RetryLaterError, match=f"^the schema registry answers {status} at http"):
+        with pytest.raises(
+            RetryLaterError, match=rf"^the schema registry answers {status} at http"
+        ):
             registry.latest("orders-value")
     assert len(embedded.calls) == 3
     embedded.status = 503
     with monkeypatch.context() as on_a_loop:
         on_a_loop.setattr(registry_module, "_on_event_loop", lambda: True)
-        with pytest.raises(RetryLaterError, match="^the schema registry answers 503 at http"):
+        with pytest.raises(RetryLaterError, match=r"^the schema registry answers 503 at http"):
             registry.latest("orders-value")
     assert len(embedded.calls) == 4
-    with pytest.raises(RetryLaterError, match="^the schema registry answers 503 at http"):
+    with pytest.raises(RetryLaterError, match=r"^the schema registry answers 503 at http"):
         registry.latest("orders-value", wait=0.05)
     assert len(embedded.calls) > 5
     with pytest.raises(OptionError, match="wait=-1 must"):
