@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from fanout.kinesis.writing.entries import make_entries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 VALUES = (5, -1, 1.5, "text", "", None, b"x", [1], [object()], {1: 2}, object(), True, (1,), int)
 
