@@ -152,7 +152,7 @@ __all__ = (
 )
 
 # Most programs use few of these names, and Spark's workers none.
-__getattr__, _ = lazy_exports(
+__getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "AcknowledgementError": "fanout.errors",
@@ -225,7 +225,3 @@ __getattr__, _ = lazy_exports(
         "resolve_start": "fanout.core.opening",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import accumulate
@@ -49,11 +49,13 @@ _EXTRAS: Final = {
 
 
 @contextmanager
-def naming_extras(user: str) -> Iterator[None]:
+def naming_extras(user: str, *, extra: str | None = None) -> Iterator[None]:
     """Name the extra where the block imports a library that is not installed.
 
     Args:
         user: What needs the library, for the message.
+        extra: The extra to name where that has all libraries of the user; None for the smallest
+            one that has the library.
 
     Raises:
         SetupError: If an optional library is missing.
@@ -66,7 +68,7 @@ def naming_extras(user: str) -> Iterator[None]:
             raise
         raise SetupError(
             f"{user} needs {library}, which is not installed: "
-            f"pip install 'fanout-streams[{_EXTRAS[library]}]'"
+            f"pip install 'fanout-streams[{extra or _EXTRAS[library]}]'"
         ) from error
 
 
@@ -94,6 +96,8 @@ def lazy_exports(
     """Build `__getattr__` and `__dir__` of a package, as PEP 562 describes them.
 
     A package that is imported for one of its names does not load the libraries of the others.
+    Its `__all__` is for readers of its text: it is removed, and found anew by those who ask for it,
+    as `from package import *` does. It has the names then whose libraries are installed.
 
     Args:
         package: The package's `__name__`.
@@ -106,12 +110,21 @@ def lazy_exports(
     """
 
     def load(name: str) -> Any:
-        if name not in modules:
+        if name == "__all__":
+            value: Any = tuple(each for each in modules if is_installed(each))
+        elif name in modules:
+            with naming_extras(f"{package}.{name}"):
+                module, _, own = modules[name].partition(":")
+                value = getattr(import_module(module), own or name)
+        else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        with naming_extras(f"{package}.{name}"):
-            module, _, own = modules[name].partition(":")
-            value = getattr(import_module(module), own or name)
         setattr(sys.modules[package], name, value)
         return value
 
+    def is_installed(name: str) -> bool:
+        with suppress(SetupError):
+            return load(name) is not None
+        return False
+
+    vars(sys.modules[package]).pop("__all__", None)
     return load, lambda: sorted(modules)

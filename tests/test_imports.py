@@ -312,6 +312,42 @@ def test_share_groups_without_their_client_name_the_extra() -> None:
     assert "pip install 'fanout-streams[kafka,share]'" in answer.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("package", "missing", "left_out"),
+    [
+        ("fanout.kafka", ["confluent_kafka"], {"KafkaShareSource"}),
+        ("fanout.testing", ["confluent_kafka"], {"KafkaBroker", "KafkaCluster"}),
+        ("fanout.decoding", ["google", "google.protobuf"], {"Protobuf"}),
+        ("fanout", ["deltalake", "pyiceberg"], {"DeltaTable", "IcebergTable"}),
+    ],
+)
+def test_a_star_import_leaves_out_what_needs_another_extra(
+    package: str, missing: list[str], left_out: set[str]
+) -> None:
+    code = (
+        f"import sys\nfor name in {missing}: sys.modules[name] = None\n"
+        f"from {package} import *\nprint(*globals())"
+    )
+    answer = subprocess.run(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert answer.returncode == 0, answer.stderr
+    names = set(importlib.import_module(package).__all__)
+    assert names & set(answer.stdout.split()) == names - left_out
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_names_that_an_editor_reads_are_all(name: str) -> None:
+    module = importlib.import_module(name)
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    (written,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    assert sorted(module.__all__) == sorted(written)
+
+
 def test_public_are_the_names_of_six_modules() -> None:
     declaring = {
         module_of(path)

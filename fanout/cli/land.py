@@ -56,6 +56,13 @@ def land(
             show_default=False,
         ),
     ] = None,
+    on_data_loss: Annotated[
+        str,
+        typer.Option(
+            help="What follows when records have expired, or were deleted, before they were read: "
+            "fail, or earliest, which goes on with the oldest record that is left."
+        ),
+    ] = "fail",
     available_now: Annotated[
         bool,
         typer.Option("--available-now", help="End when everything that is there has been landed."),
@@ -205,11 +212,16 @@ def land(
     stored = partial(_stored_reader, location, pairs)
     decoder = schemas.decoder(topics, columns or (), into, stored, key_into=key_into)
     one_of("on_bad_record", on_bad_record, "fail", "gap")
-    decoding = {"decode": decoder, "on_bad_record": on_bad_record}
+    one_of("on_data_loss", on_data_loss, "fail", "earliest")
+    handling = {
+        "decode": decoder,
+        "on_bad_record": on_bad_record,
+        "on_data_loss": on_data_loss,
+    }
     reading = (
-        _kinesis(name, consumer, start, aws, **decoding)
+        _kinesis(name, consumer, start, aws, **handling)
         if service == "kinesis"
-        else _kafka(name, kafka.cluster(travels=processes > 1), start, group, **decoding)
+        else _kafka(name, kafka.cluster(travels=processes > 1), start, group, **handling)
     )
     options = {
         "compression": compression,
@@ -353,14 +365,14 @@ def _end_at_once(number: signal.Signals) -> NoReturn:
 
 
 def _kinesis(
-    stream: str, consumer: str | None, start: str | None, aws: AwsOptions, **decoding: Any
+    stream: str, consumer: str | None, start: str | None, aws: AwsOptions, **handling: Any
 ) -> Source:
     begin = _start(start, "TRIM_HORIZON", "LATEST", "earliest", "latest")
-    return aws.source(stream, consumer, start=begin, **decoding)
+    return aws.source(stream, consumer, start=begin, **handling)
 
 
 def _kafka(
-    topics: str, cluster: Cluster, start: str | None, group: str | None, **decoding: Any
+    topics: str, cluster: Cluster, start: str | None, group: str | None, **handling: Any
 ) -> Source:
     from fanout.kafka.reading.kafka_source import KafkaSource  # noqa: PLC0415 - for help
 
@@ -369,7 +381,7 @@ def _kafka(
         topics=topics.split(","),
         start=_start(start, "earliest", "latest", "committed"),
         group_id=group,
-        **decoding,
+        **handling,
     )
 
 

@@ -41,6 +41,8 @@ def members(
     reads it, and 2 if there is no such table or group. For example:
 
     `fanout members dynamodb://orders-app --region eu-west-1`
+
+    `fanout members kafka://orders-app --bootstrap-servers broker:9092`
     """
     match _GROUP.fullmatch(group):
         case None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, final
 import msgspec
 
 from fanout.core.events import Split
+from fanout.core.option_checks import wrong_type
 from fanout.core.positions import WHOLE_RECORD, Cursor, Horizon, Timestamp
 from fanout.core.stored_json import StoredFormat
 from fanout.errors import PositionError
@@ -86,6 +87,8 @@ class Checkpoint:
             PositionError: If the text is too large, is not the JSON that `to_json` writes, or was
                 written by another version of the format.
         """
+        if not isinstance(text, str | bytes):
+            raise PositionError("the positions ", wrong_type("text", text, "what to_json returned"))
         wire = _FORMAT.read(text, "the stored positions")
         return cls(
             wire.source,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from fanout.core.events import UNCOUNTED, Batch, End
+from fanout.core.option_checks import whole
 from fanout.core.positions import Cursor, Range
 from fanout.errors import OptionError
 
@@ -57,7 +58,7 @@ class Basket:
         max_bytes: int,
         cursor: Callable[[Batch, int], Cursor],
     ) -> None:
-        if max_records < 1 or max_bytes < 1:
+        if whole("max_records", max_records) < 1 or whole("max_bytes", max_bytes) < 1:
             raise OptionError(
                 f"max_records={max_records} and max_bytes={max_bytes} must be at least 1"
             )

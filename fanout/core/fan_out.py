@@ -15,6 +15,7 @@ from fanout.core.event_time import EventTime
 from fanout.core.events import Batch
 from fanout.core.lending.stream_lending import StreamLending
 from fanout.core.membership import lost_splits
+from fanout.core.option_checks import number, wrong_type
 from fanout.core.statistics import (
     CommitStatistics,
     SplitState,
@@ -200,7 +201,7 @@ class FanOut:
         """
         if first_wait is None:
             first_wait = math.inf if self.capabilities.bounded else max_wait
-        if max_wait < 0 or first_wait < 0:
+        if number("max_wait", max_wait) < 0 or number("first_wait", first_wait) < 0:
             raise OptionError(f"{max_wait=} and {first_wait=} must not be negative")
         basket = Basket(max_records=max_records, max_bytes=max_bytes, cursor=self._source.cursor)
         shared = self._shared
@@ -239,6 +240,7 @@ class FanOut:
 
         Raises:
             StreamStateError: If it was not delivered by this stream.
+            OptionError: If it is anything else, such as a list of batches.
             AcknowledgementError: If the service locks its records, and some of them were
                 acknowledged too late.
             SplitLostError: If the group has given a split of `done` to another process before it
@@ -260,6 +262,8 @@ class FanOut:
                         f"{self._progress.source}; acknowledge what this stream has delivered"
                     )
                 positions = {id_: state.position for id_, state in snapshot.splits.items()}
+            case _:
+                raise wrong_type("done", done, "a batch, what was drained, or a Checkpoint")
         if self._shared is not None:
             if lost := self._shared.acknowledge(positions):
                 raise lost_splits(lost, self._shared.group)

@@ -16,6 +16,7 @@ from fanout.core.fan_out import FanOut
 from fanout.core.lifecycle_log import LifecycleLog
 from fanout.core.lineage import Lineage, delay_after_failure
 from fanout.core.membership import SharedSplits, check_on_revoked
+from fanout.core.option_checks import check_offers, check_source, wrong_type
 from fanout.core.positions import Cursor
 from fanout.core.progress import Progress
 from fanout.core.record_decoder import reader_of, with_stored_reader
@@ -152,8 +153,12 @@ async def open_stream(
     outlives it. With a group what is acknowledged is stored first, and the process leaves the
     group, within 5 seconds.
     """
+    check_source(source)
     check_on_revoked(on_revoked, group)
+    if resume is not None and not isinstance(resume, str):
+        raise wrong_type("resume", resume, "the text of stream.positions, or None")
     if group is not None:
+        check_offers("group", group, "join", "a group, such as ConsumerGroup(group_id='orders')")
         _check_alone(resume=resume, available_now=available_now)
         shared = open_shared(
             source, group, on_resubscribe=on_resubscribe, on_revoked=on_revoked, random=random
@@ -339,6 +344,7 @@ async def resolve_start(source: Source) -> str:
 
     Cancellation: the connection is closed, and nothing is stored.
     """
+    check_source(source)
     reader = reader_of(getattr(source, "decode", None))
     return replace(await resolved_start(source), reader=reader).to_json()
 

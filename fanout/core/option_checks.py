@@ -4,9 +4,66 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fanout.core.sentence import Option
-from fanout.errors import OptionError
+from fanout.errors import OptionError, UnwritableRecordError
+
+
+def wrong_type(name: str, value: object, wanted: str) -> OptionError:
+    """Build the error of a value of a wrong type, without the value, which may be a secret."""
+    shown = "None" if value is None else f"of the type {type(value).__name__}"
+    return OptionError(Option(name), f" must be {wanted}; it is {shown}")
+
+
+def check_offers(name: str, value: object, method: str, wanted: str) -> None:
+    """Check that an option is an object with a method, and so of a protocol."""
+    if isinstance(value, type) or not callable(getattr(value, method, None)):
+        raise wrong_type(name, value, wanted)
+
+
+def check_source(source: object) -> None:
+    """Check that an option is a source."""
+    check_offers("source", source, "connect", "a source, such as a KafkaSource or a KinesisSource")
+
+
+def check_mapping(name: str, value: object) -> None:
+    """Check that an option is a mapping of names, or None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise wrong_type(name, value, "a mapping of names to values")
+
+
+def as_sequence(name: str, value: object, wanted: str) -> Sequence[Any]:
+    """Return what an option lists; a text, which is a sequence too, is no list."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise wrong_type(name, value, wanted)
+    return value
+
+
+def as_rows(records: object) -> Sequence[Mapping[str, Any]]:
+    """Return records to write that are no record batch, where they are rows."""
+    rows = records if isinstance(records, Sequence) else ()
+    if rows is not records or not all(issubclass(kind, Mapping) for kind in {*map(type, rows)}):
+        wanted = "a pyarrow.RecordBatch, or a list of mappings"
+        raise UnwritableRecordError(wrong_type("records", records, wanted))
+    return rows
+
+
+def location_text(name: str, value: str | os.PathLike[str]) -> str:
+    """Return a path or a URI as text."""
+    found = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(found, str):
+        raise wrong_type(name, value, "a path or a URI, as text or a pathlib.Path")
+    return found
+
+
+def check_files(options: object, *names: str) -> None:
+    """Check that options are paths or None."""
+    for name in names:
+        if (value := getattr(options, name)) is not None:
+            location_text(name, value)
 
 
 def number(name: str, value: object) -> float:

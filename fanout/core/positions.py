@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias, final
 
+from fanout.core.option_checks import wrong_type
 from fanout.errors import OptionError
 
 # Larger than any sub-sequence number: the cursor stands after the whole record.
@@ -45,7 +46,7 @@ class Committed:
     reset: Literal["earliest", "latest"] | None = None
 
     def __post_init__(self) -> None:
-        if self.reset not in {None, "earliest", "latest"}:
+        if self.reset not in (None, "earliest", "latest"):
             raise OptionError(
                 f"reset={self.reset!r} is not understood; use 'earliest', 'latest' or None"
             )
@@ -66,6 +67,8 @@ class Timestamp:
     millis: int
 
     def __post_init__(self) -> None:
+        if not isinstance(self.millis, int):
+            raise wrong_type("millis", self.millis, "a whole number of milliseconds")
         if self.millis < 0:
             raise OptionError(f"the timestamp of {self.millis} ms lies before 1970")
 
@@ -76,6 +79,8 @@ class Timestamp:
         Raises:
             OptionError: If the datetime is naive: its zone would be a guess.
         """
+        if not isinstance(moment, datetime):
+            raise wrong_type("moment", moment, "an aware datetime")
         if moment.tzinfo is None:
             raise OptionError(
                 f"{moment.isoformat()} has no time zone; pass an aware datetime, for example "
@@ -106,6 +111,8 @@ class Cursor:
     state: str = field(default="", kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.sequence, int):
+            raise wrong_type("sequence", self.sequence, "a whole number")
         if self.sequence < -1:
             raise OptionError(
                 f"the sequence number {self.sequence} must not be negative, but for -1, which "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 import numpy as np
 import pyarrow as pa
 
-from fanout.core.option_checks import one_of
+from fanout.core.option_checks import as_sequence, one_of
 from fanout.core.sentence import Option
 from fanout.decoding.avro_columns import Column, read_columns
 from fanout.decoding.avro_encoding import avro_pieces
@@ -89,7 +89,8 @@ class Avro(Decoder):
             raise OptionError(Option("writers"), " are for ", Option("framing", "single-object"))
         frame_of(str(self.framing), self.schema_id)  # checks it
         object.__setattr__(self, "schema", schema_texts(self.schema))
-        object.__setattr__(self, "writers", tuple(schema_texts(each) for each in self.writers))
+        writers = as_sequence("writers", self.writers, "a list of schemas")
+        object.__setattr__(self, "writers", tuple(schema_texts(each) for each in writers))
         record = _as_record(parse_avro(*self.schema))
         plan(record, record)  # checks that it has columns
         check_defaults(record)

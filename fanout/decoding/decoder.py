@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fanout.core.option_checks import check_text, wrong_type
 from fanout.core.record_decoder import RecordDecoder
 from fanout.core.sentence import Option
 from fanout.core.user_decode import TooManyRowsError
@@ -110,6 +111,8 @@ class Decoder(RecordDecoder, ABC):
 
     def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns that stay, and those of the payload."""
+        if not isinstance(records, pa.RecordBatch):
+            raise wrong_type("records", records, "a pyarrow.RecordBatch")
         given = records.schema
         columns = {name: records.column(name) for name in self._kept(given)}
         errors: dict[int, Exception] = {}
@@ -135,6 +138,7 @@ class Decoder(RecordDecoder, ABC):
         """
         if not isinstance(records, pa.RecordBatch):
             raise OptionError("encode takes a pyarrow.RecordBatch")
+        check_text("column", column, or_none=False)
         columns: dict[str, pa.Array] = {}
         errors: dict[int, Exception] = {}
         heads: dict[str, tuple[bytes, pa.Array]] = {}

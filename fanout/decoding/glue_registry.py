@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Final, final
 from botocore.exceptions import BotoCoreError, ClientError
 
 from fanout.core.option_checks import check_text
-from fanout.core.sentence import Option
+from fanout.core.sentence import Option, Sentence
 from fanout.decoding.registry import AnyRegistry, Found, Id, Schemas
 from fanout.errors import OptionError, RetryLaterError
 from fanout.kinesis.aws.client_config import go_past_proxies, pinned_config
 from fanout.kinesis.aws.credentials import hide_secrets
 from fanout.kinesis.aws.endpoint import check_endpoint
-from fanout.kinesis.aws.error_hints import name_of
+from fanout.kinesis.aws.error_hints import explain, name_of
 from fanout.kinesis.aws.role import AssumedRole
 from fanout.kinesis.aws.session import open_session
 
@@ -121,5 +121,9 @@ class GlueSchemaRegistry(AnyRegistry):
             if name_of(error) == "EntityNotFoundException":
                 return None
             if name_of(error) == "InvalidInputException":
-                raise OptionError("the registry of AWS Glue refuses the schema") from error
-            raise RetryLaterError(f"the registry of AWS Glue answers {name_of(error)}") from error
+                raise OptionError("the registry of AWS Glue refuses the schema: ", error) from error
+            answers = f"the registry of AWS Glue answers {name_of(error)}"
+            # The hints about answers are those of Kinesis.
+            known = isinstance(error, BotoCoreError)
+            reason = explain(error, answers) if known else Sentence(f"{answers}: ", error)
+            raise RetryLaterError(reason) from error

@@ -96,7 +96,7 @@ class Protobuf(Decoder):
         frame_of(self.framing, self.schema_id)  # checks it
         name = self.message
         if name is None and isinstance(self.descriptor, type):
-            name = getattr(self.descriptor, "DESCRIPTOR", self.descriptor).full_name
+            name = getattr(getattr(self.descriptor, "DESCRIPTOR", None), "full_name", None)
         files = descriptor_set(self.descriptor)
         if isinstance(self.descriptor, Newest):
             files = _NewestFiles(files)

@@ -101,7 +101,7 @@ def descriptor_set(given: object) -> bytes:
             "the registry has the schema as text alone: pass a descriptor set, which protoc "
             "writes with --include_imports --descriptor_set_out=FILE"
         ) from error
-    except (AttributeError, OSError) as error:
+    except (AttributeError, OSError, TypeError) as error:
         raise OptionError(
             Option("descriptor", given),
             " must be a descriptor set as bytes, the path of its file, or the class of a message",

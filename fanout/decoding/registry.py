@@ -26,12 +26,22 @@ from uuid import UUID
 from tenacity import Retrying, retry_if_exception, stop_before_delay
 
 from fanout.core.backoff import Backoff, FullJitter
-from fanout.core.option_checks import check_seconds, number, one_of
+from fanout.core.error_text import text_of
+from fanout.core.option_checks import (
+    as_sequence,
+    check_files,
+    check_seconds,
+    check_text,
+    number,
+    one_of,
+    wrong_type,
+)
 from fanout.core.sentence import Option, Sentence
 from fanout.core.user_functions import check_function, is_interrupt
 from fanout.errors import FanOutError, OptionError, RetryLaterError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Sequence
 
     from tenacity import RetryCallState
@@ -60,6 +70,12 @@ _BACKOFF: Final = Backoff()
 _CODES_OF_NONE: Final = 404
 # The schema does not go with others of its subject, or is none.
 _REFUSED: Final = frozenset({409, 422})
+_NOT_ALLOWED: Final = frozenset({401, 403})
+_ACCOUNT: Final = Sentence.of(
+    "give {registry_username:username} and {registry_password:password}, or "
+    "{registry_token:token}, that it accepts"
+)
+_NO_REGISTRY: Final = "check that its URL is that of a registry, and its path"
 _MOST_REFERENCES: Final = 256
 # An id may reach a copy of the registry a little later than the records that have it.
 _ASKED_AGAIN_AFTER: Final = 30.0
@@ -148,6 +164,7 @@ class AnyRegistry(ABC):
             OptionError: If there is no such subject.
             RetryLaterError: If the registry does not answer.
         """
+        check_text("subject", subject, or_none=False)
         if not 0 <= number("wait", wait) < math.inf:
             raise OptionError(Option("wait", wait), " must be 0 seconds or more, and finite")
         attempts = Retrying(
@@ -189,6 +206,11 @@ class AnyRegistry(ABC):
             OptionError: If the subject does not have the schema, or does not take it.
             RetryLaterError: If the registry does not answer.
         """
+        check_text("subject", subject, or_none=False)
+        wanted = "a list of mappings with name, subject and version"
+        for each in as_sequence("references", references, wanted):
+            if not isinstance(each, Mapping):
+                raise wrong_type("references", each, wanted)
         one_of("kind", kind, "AVRO", "JSON", "PROTOBUF")
         *others, text = schema_texts(schema)
         if others and not references:
@@ -247,9 +269,9 @@ class SchemaRegistry(AnyRegistry):
     username: str | None = field(default=None, kw_only=True)
     password: str | Callable[[], str] | None = field(default=None, repr=False, kw_only=True)
     token: str | Callable[[], str] | None = field(default=None, repr=False, kw_only=True)
-    ca_file: str | None = field(default=None, kw_only=True)
-    certificate_file: str | None = field(default=None, kw_only=True)
-    key_file: str | None = field(default=None, kw_only=True)
+    ca_file: str | os.PathLike[str] | None = field(default=None, kw_only=True)
+    certificate_file: str | os.PathLike[str] | None = field(default=None, kw_only=True)
+    key_file: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     timeout: float = field(default=10.0, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -259,6 +281,7 @@ class SchemaRegistry(AnyRegistry):
         if parts.username is not None or parts.password is not None:
             sentence = "{url} has a password in it: pass {username} and {password}"
             raise OptionError(Sentence.of(sentence))
+        check_files(self, "ca_file", "certificate_file", "key_file")
         for name in _SECRETS:
             if not isinstance(value := getattr(self, name), str | None):
                 kind = "text, or a function that returns it"
@@ -285,7 +308,9 @@ class SchemaRegistry(AnyRegistry):
         return partial(SchemaRegistry, **options), ()
 
     def __str__(self) -> str:
-        return self.url
+        """Return the URL without a query, which could have a secret."""
+        parts = urllib.parse.urlsplit(self.url)
+        return urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
 
     def _latest(self, subject: str) -> Schemas | None:
         path = f"/subjects/{_quoted(subject)}/versions"
@@ -297,7 +322,7 @@ class SchemaRegistry(AnyRegistry):
     def _find(
         self, subject: str, text: str, about: dict[str, Any], *, register: bool, guid: bool
     ) -> int | str | None:
-        path = f"/subjects/{_quoted(subject)}" + "/versions" * register
+        path = f"/subjects/{_quoted(subject)}" + ("/versions" if register else "")
         # Old registries know Avro alone, and no words about it.
         more = {} if about["schemaType"] == "AVRO" and not about["references"] else about
         answer = self._get(path, "id", {"schema": text} | more)
@@ -329,7 +354,9 @@ class SchemaRegistry(AnyRegistry):
             try:
                 subject, version = place = str(each["subject"]), int(each["version"])
             except (KeyError, TypeError, ValueError) as error:
-                raise RetryLaterError("the schema registry answers with a bad reference") from error
+                raise RetryLaterError(
+                    f"the schema registry answers with a bad reference, at {self}: {_NO_REGISTRY}"
+                ) from error
             if place in found:
                 continue
             if len(found) >= _MOST_REFERENCES:
@@ -338,7 +365,10 @@ class SchemaRegistry(AnyRegistry):
             more = _SERIALIZED if is_protobuf else ""
             other = self._get(f"/subjects/{_quoted(subject)}/versions/{version}{more}")
             if other is None:
-                raise RetryLaterError(f"the registry has no version {version} of {subject}")
+                raise RetryLaterError(
+                    f"the registry has no version {version} of {subject}, to which a schema "
+                    f"refers: register it again at {self}"
+                )
             self._add_references(other, found)
             text = str(other["schema"])
             found[place] = _named(text, str(each.get("name"))) if is_protobuf else text
@@ -371,14 +401,24 @@ class SchemaRegistry(AnyRegistry):
                 if error.code == _NOT_FOUND and _says_that_there_is_none(error):
                     return None
             if body is not None and error.code in _REFUSED:
-                raise OptionError(f"the registry refuses the schema: {error.code}") from error
-            raise RetryLaterError(f"the schema registry answers {error.code}") from error
+                raise OptionError(
+                    f"the registry {self} refuses the schema ({error.code}): it is none, or does "
+                    "not go with others of the subject"
+                ) from error
+            raise RetryLaterError(
+                f"the schema registry answers {error.code} at {self}: ", _remedy(error.code)
+            ) from error
         except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             _opener.cache_clear()  # certificates may have been renewed
-            raise RetryLaterError("the schema registry does not answer") from error
+            raise RetryLaterError(
+                f"the schema registry does not answer at {self}: {_cause(error)}; start it, or "
+                "correct its URL or the network"
+            ) from error
         kind = str if wanted == "schema" else int
         if not isinstance(answer, dict) or not isinstance(answer.get(wanted), kind):
-            raise RetryLaterError(f"the schema registry answers without a {wanted}")
+            raise RetryLaterError(
+                f"the schema registry answers without a {wanted} at {self}: {_NO_REGISTRY}"
+            )
         return answer
 
 
@@ -413,6 +453,25 @@ def _check_token(token: str) -> str:
     return token
 
 
+def _remedy(code: int) -> Sentence:
+    """Say what to do about an answer that is an error."""
+    if code in _NOT_ALLOWED:
+        return _ACCOUNT
+    if code in _PASSING - {_NOT_FOUND} or code >= _ERRORS_OF_SERVERS:
+        return Sentence("it may start or have too much to do; see its log")
+    return Sentence(_NO_REGISTRY)
+
+
+def _cause(error: Exception) -> str:
+    match error:
+        case urllib.error.URLError(reason=BaseException() as reason):
+            return text_of(reason)
+        case OSError() | http.client.HTTPException():
+            return text_of(error)
+        case _:
+            return "what it sends is not JSON"
+
+
 def _says_that_there_is_none(error: urllib.error.HTTPError) -> bool:
     try:
         answer = json.loads(error.read(_LARGEST_ANSWER))
@@ -428,7 +487,10 @@ def schema_texts(given: object) -> Schemas:
         return given
     if not isinstance(given, str | Mapping | list):
         raise OptionError(Option("schema", given), " must be the text of a schema of Avro, or JSON")
-    return (given if isinstance(given, str) else json.dumps(given),)
+    try:
+        return (given if isinstance(given, str) else json.dumps(given),)
+    except (TypeError, ValueError) as error:
+        raise OptionError(Option("schema"), " must be JSON: ", error) from error
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -465,7 +527,7 @@ def _log_wait(state: RetryCallState) -> None:
     assert state.outcome is not None, "the call has failed"
     assert state.next_action is not None, "it is made again"
     error, delay = state.outcome.exception(), state.next_action.sleep
-    _LOG.warning("%s: it is asked again in %.1f s", error, delay)
+    _LOG.warning("the registry is asked again in %.1f s: %s", delay, error)
 
 
 def _on_event_loop() -> bool:

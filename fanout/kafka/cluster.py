@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from fanout.core.option_checks import check_seconds, check_text
+from fanout.core.option_checks import as_sequence, check_seconds, check_text
 from fanout.core.sentence import Option
 from fanout.core.user_functions import check_function, drop_unawaited
 from fanout.errors import OptionError
@@ -141,7 +141,8 @@ def check_cluster(cluster: object) -> None:
 
 def parse_servers(servers: str | Sequence[str]) -> tuple[Server, ...]:
     """Read the addresses of brokers, each `"host:port"`; the port is 9092 where it is left out."""
-    texts = servers.split(",") if isinstance(servers, str) else servers
+    several = servers.split(",") if isinstance(servers, str) else servers
+    texts = as_sequence("servers", several, "'host:port', or a list of them")
     if not texts:
         raise OptionError(Option("servers"), " must name at least one broker, as 'host:port'")
     return tuple(map(_parse, texts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Literal
 
+from fanout.core.option_checks import check_text
 from fanout.core.sentence import Option, all_of
 from fanout.errors import OptionError
 
@@ -53,6 +54,10 @@ def iam_policy(
             consumer are named, or `consumer_arn`, `deploy` or `queue_arn` is set although the role
             polls or writes.
     """
+    check_text("stream_arn", stream_arn, or_none=False)
+    _check_texts(
+        consumer_arn=consumer_arn, kms_key_arn=kms_key_arn, queue_arn=queue_arn, table_arn=table_arn
+    )
     stream = _STREAM.fullmatch(stream_arn)
     if stream is None:
         raise OptionError(
@@ -95,6 +100,11 @@ def iam_policy(
             _allow_key(kms_key_arn, stream["region"], stream_arn, writing=mode == "write")
         )
     return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _check_texts(**arns: object) -> None:
+    for name, arn in arns.items():
+        check_text(name, arn)
 
 
 def _through_a_consumer(

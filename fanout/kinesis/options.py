@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from fanout.core.backoff import Backoff, Pacing
 from fanout.core.event_time import parse_event_time
-from fanout.core.option_checks import check_memory, check_seconds, check_strings, one_of
+from fanout.core.option_checks import (
+    as_sequence,
+    check_memory,
+    check_seconds,
+    check_strings,
+    one_of,
+)
 from fanout.core.positions import Latest
 from fanout.core.sentence import Option, Suggestion
 from fanout.core.source_options import SourceOptions
@@ -292,7 +298,8 @@ class KinesisOptions(SourceOptions):
 
 def _check_shards(shards: str | Sequence[str], streams: Sequence[str]) -> tuple[str, ...]:
     """Return the ids of chosen shards, each once."""
-    several = (shards,) if isinstance(shards, str) else tuple(dict.fromkeys(shards))
+    names = [shards] if isinstance(shards, str) else shards
+    several = tuple(dict.fromkeys(as_sequence("shards", names, "the id of a shard, or several")))
     if not several:
         raise OptionError(Option("shards"), " is empty; name at least one, or leave it out for all")
     for shard in several:

@@ -11,7 +11,18 @@ from fanout._exports import naming_extras
 from fanout.core.cancellation import in_thread
 from fanout.core.membership import refuse_group
 from fanout.core.opening import open_stored
-from fanout.core.option_checks import at_least_one, number, one_of
+from fanout.core.option_checks import (
+    as_sequence,
+    at_least_one,
+    check_mapping,
+    check_offers,
+    check_source,
+    check_text,
+    location_text,
+    number,
+    one_of,
+    wrong_type,
+)
 from fanout.core.sentence import Option
 from fanout.errors import OptionError
 from fanout.landing.lander import KEEP_FOR_READERS, check_not_lent, open_landing
@@ -23,6 +34,7 @@ from fanout.landing.segments.segments import SegmentLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
+    from os import PathLike
 
     from fanout.core.source import Source
     from fanout.core.statistics import OnResubscribe
@@ -36,7 +48,7 @@ _COMPRESSIONS: Final = ("zstd", "snappy", "lz4", "gzip", "none")
 @asynccontextmanager
 async def land(
     source: Source,
-    location: str,
+    location: str | PathLike[str],
     *,
     max_records: int = 5_000_000,
     max_bytes: int = 128 * 1024 * 1024,
@@ -49,7 +61,7 @@ async def land(
     storage_options: Mapping[str, str] | None = None,
     spark_log: bool = True,
     tables: Sequence[TableOption] = (),
-    bad_records: str | None = None,
+    bad_records: str | PathLike[str] | None = None,
     new_columns: str = "add",
     available_now: bool = False,
     on_resubscribe: OnResubscribe | None = None,
@@ -120,6 +132,14 @@ async def land(
         "a landing has one writer, and the positions of all splits; leave it out, or land several "
         "sources, each at a place of its own",
     )
+    check_source(source)
+    place = location_text("location", location)
+    kept = None if bad_records is None else location_text("bad_records", bad_records)
+    check_mapping("storage_options", storage_options)
+    for table in as_sequence("tables", tables, "a list of DeltaTable() and IcebergTable(...)"):
+        check_offers("tables", table, "open", "a list of DeltaTable() and IcebergTable(...)")
+    if partition_by_date is not None:
+        check_text("partition_by_date", partition_by_date)
     one_of("compression", compression, *_COMPRESSIONS)
     one_of("new_columns", new_columns, "add", "ignore")
     at_least_one("processes", processes)
@@ -129,8 +149,8 @@ async def land(
     )
     if new_columns == "add":  # otherwise the columns are those of before
         partitions(source.schema)  # it may refuse
-    if bad_records is not None:
-        await in_thread(partial(check_bad_records, bad_records, location))
+    if kept is not None:
+        await in_thread(partial(check_bad_records, kept, place))
         keeping_bad_records(source)  # it may refuse
     limits = BatchLimits(max_records, max_bytes, max_wait)
     options = ReadingOptions(limits, compression, available_now, on_resubscribe)
@@ -147,7 +167,7 @@ async def land(
         )
     async with open_landing(
         source,
-        location,
+        place,
         reading,
         new_columns=new_columns,
         partitions_of=partitions,
@@ -156,7 +176,7 @@ async def land(
         storage_options=storage_options,
         spark_log=spark_log,
         tables=tables,
-        bad_records=bad_records,
+        bad_records=kept,
     ) as landing:
         yield landing
 
@@ -201,6 +221,10 @@ def _check_limits(
     if number("max_wait", max_wait) < 0:
         raise OptionError(Option("max_wait", max_wait), " must not be negative")
     for name, age in ages.items():
-        if age is not None and age <= timedelta():
+        if age is None and name == "keep":
+            continue
+        if not isinstance(age, timedelta):
+            raise wrong_type(name, age, "a timedelta, such as timedelta(days=7)")
+        if age <= timedelta():
             out = "leave it out to keep files" if name == "keep" else "7 days is the default"
             raise OptionError(Option(name), f"={age} must be longer than nothing; {out}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, final
 
 from opentelemetry.metrics import Observation, get_meter
 
-from fanout.core.option_checks import whole
+from fanout.core.option_checks import check_offers, check_text, whole
 from fanout.core.statistics import Statistics
 from fanout.errors import OptionError
 from fanout.metrics.instruments import (
@@ -240,6 +240,8 @@ class Metrics:
     ) -> None:
         if whole("worst_splits", worst_splits) < 0:
             raise OptionError(f"worst_splits={worst_splits} must not be negative; 0 is for none")
+        if meter_provider is not None:
+            check_offers("meter_provider", meter_provider, "get_meter", "a MeterProvider, or None")
         self._registry = Registry(worst_splits)
         meter = get_meter("fanout", meter_provider=meter_provider)
         for make, read, instruments in (
@@ -270,6 +272,8 @@ class Metrics:
         Raises:
             OptionError: If another stream with the same attributes is watched.
         """
+        check_offers("stream", stream, "statistics", "a stream, a landing, a query or a writer")
+        check_text("name", name)
         query: Any = stream if hasattr(stream, "on_batch") else None
         if name is None and query is not None:
             name = query.name

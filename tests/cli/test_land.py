@@ -525,6 +525,10 @@ def refused(command: list[str], sentence: str) -> None:
             "--start yesterday must be earliest, latest, committed, or a time with its zone",
         ),
         (["{stream}", "{here}", "--start", "2026-11-22T08"], "--start 2026-11-22T08 must be "),
+        (
+            ["{stream}", "{here}", "--on-data-loss", "never"],
+            "--on-data-loss never is not understood; use 'fail' or 'earliest'",
+        ),
         (["{stream}", "{here}", "--group", "etl"], "--group etl cannot be used with kinesis://"),
         (
             ["kafka://orders", "{here}", "--consumer", "etl"],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cli.test_land import landed
+from tests.cli.test_land import landed, refused
 from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.topics import Topic
 
@@ -33,6 +33,27 @@ def test_topics_of_kafka_by_two_processes(kafka_broker: KafkaBroker, tmp_path: P
     assert sorted(map(int, found)) == [*range(42)]
     files = tmp_path.rglob("run-000001*.parquet")
     assert len({path.name.rpartition("-")[0] for path in files}) == 2
+
+
+@pytest.mark.long
+def test_expired_records_are_left_out_by_the_option_that_the_error_names(
+    kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    topic = Topic(kafka_broker)
+    topic.put(2)
+    servers = ["--bootstrap-servers", kafka_broker.bootstrap_servers]
+    command = [f"kafka://{topic.name}", str(tmp_path), *servers]
+    landed(*command)
+    topic.put(4)
+    kafka_broker.delete_records(topic.name, 0, 4)
+    refused(
+        command,
+        f"(the records of {topic.name}-0 from offset 2 to 3 have "
+        "expired, or were deleted, before they were read; --on-data-loss earliest goes on with ",
+    )
+    assert landed(*command, "--on-data-loss", "earliest")[-1]["rows"] == 2
+    found = pq.read_table(tmp_path / "segments").column("offset").to_pylist()
+    assert sorted(found) == [0, 1, 4, 5]
 
 
 def test_topics_of_kafka(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

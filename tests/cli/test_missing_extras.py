@@ -31,7 +31,7 @@ BROKER = ("--bootstrap-servers", "127.0.0.1:1", "--protocol", "PLAINTEXT")
         (("consumers", "list", "orders", "--region", "us-east-1"), "kinesis"),
         (("share", "describe", "group", *BROKER), "kafka"),
         (("kinesis-server", "--port", "0"), "testing"),
-        (("kafka-broker", "--port", "0"), "kafka,share"),
+        (("kafka-broker", "--port", "0"), "testing"),
         (("shuffle", "describe", "topic", *BROKER), "kafka"),
         (("transactions", "list", "--checkpoint", str(CHECKPOINT), *BROKER[:2]), "kafka"),
     ],

@@ -272,6 +272,32 @@ def test_schemas_of_each_format_are_registered_with_those_that_they_refer_to(
         registry.id_of("xml", "x", kind="XML")  # type: ignore[arg-type]
 
 
+def test_an_error_names_the_registry_the_cause_and_a_remedy(embedded: EmbeddedRegistry) -> None:
+    down = SchemaRegistry("http://127.0.0.1:1/of?key=canary")
+    with pytest.raises(RetryLaterError) as caught:
+        down.latest("orders-value", wait=0)
+    assert str(caught.value) == (
+        "the schema registry does not answer at http://127.0.0.1:1/of: [Errno 111] Connection "
+        "refused; start it, or correct its URL or the network"
+    )
+    registry = SchemaRegistry(embedded.url, username="me", password="canary")
+    for status, remedy in (
+        (401, "give username and password, or token, that it accepts"),
+        (302, "check that its URL is that of a registry, and its path"),
+        (503, "it may start or have too much to do; see its log"),
+    ):
+        embedded.status = status
+        with pytest.raises(RetryLaterError) as caught:
+            registry.latest("orders-value", wait=0)
+        assert str(caught.value) == (
+            f"the schema registry answers {status} at {embedded.url}: {remedy}"
+        )
+    embedded.register("orders-value", ORDER)
+    embedded.status, embedded.answer = 200, b"<html>"
+    with pytest.raises(RetryLaterError, match=f"at {embedded.url}: what it sends is not JSON"):
+        registry.latest("orders-value", wait=0)
+
+
 @pytest.mark.parametrize("status", [401, 429, 500, 302])
 def test_a_registry_that_does_not_answer_makes_no_record_bad(
     embedded: EmbeddedRegistry, status: int
@@ -492,21 +518,24 @@ def test_the_newest_schema_is_asked_for_again_while_a_registry_starts(
     assert len(embedded.calls) >= 3
     waits = [each.message for each in caplog.records if each.levelname == "WARNING"]
     assert len(waits) >= 2
-    assert re.fullmatch(r"the schema registry answers 503: it is asked again in 0\.0 s", waits[0])
+    says = r"the registry is asked again in 0\.0 s: the schema registry answers 503 at http.*log"
+    assert re.fullmatch(says, waits[0])
     # What does not pass, and what is asked on an event loop, is an error at once.
     embedded.calls = calls
     for status in (401, 403, 302):
         embedded.status = status
-        with pytest.raises(RetryLaterError, match=f"^the schema registry answers {status}$"):
+        with pytest.raises(
+            RetryLaterError, match=rf"^the schema registry answers {status} at http"
+        ):
             registry.latest("orders-value")
     assert len(embedded.calls) == 3
     embedded.status = 503
     with monkeypatch.context() as on_a_loop:
         on_a_loop.setattr(registry_module, "_on_event_loop", lambda: True)
-        with pytest.raises(RetryLaterError, match=r"^the schema registry answers 503$"):
+        with pytest.raises(RetryLaterError, match=r"^the schema registry answers 503 at http"):
             registry.latest("orders-value")
     assert len(embedded.calls) == 4
-    with pytest.raises(RetryLaterError, match=r"^the schema registry answers 503$"):
+    with pytest.raises(RetryLaterError, match=r"^the schema registry answers 503 at http"):
         registry.latest("orders-value", wait=0.05)
     assert len(embedded.calls) > 5
     with pytest.raises(OptionError, match="wait=-1 must"):

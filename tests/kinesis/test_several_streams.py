@@ -235,6 +235,9 @@ async def test_positions_that_a_stream_resumed_from_are_acknowledged_by_their_ol
         # A job that repeats its last batch acknowledges what it has resumed from.
         await reader.stream.acknowledge(stored)
         assert reader.stream.positions == acknowledged
+        for wrong in (None, 7, "x", [stored]):
+            with pytest.raises(OptionError, match="done must be a batch, what was drained, or a"):
+                await reader.stream.acknowledge(wrong)  # type: ignore[arg-type]
         other = Checkpoint(stored.source, {})
         with pytest.raises(StreamStateError, match="these are positions of kinesis:arn"):
             await reader.stream.acknowledge(other)

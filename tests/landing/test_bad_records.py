@@ -607,7 +607,7 @@ def test_a_location_among_the_records_is_refused_however_it_is_spelled(
 @pytest.mark.parametrize(
     ("location", "words"),
     [
-        (5, "bad_records=5 must be a string, and not empty"),
+        (5, "bad_records must be a path or a URI, .*it is of the type int"),
         ("", "bad_records='' must be a string, and not empty"),
         ("http://lake/bad", "bad_records='http://lake/bad' must be a path, or a URI such as"),
     ],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from fanout.core.events import Batch
+from fanout.core.option_checks import as_sequence, check_text, whole, wrong_type
 from fanout.core.positions import reaches
 from fanout.errors import OptionError, StreamStateError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanout.core.events import Batch
     from fanout.core.progress import Progress
     from fanout.core.source import RecordLocks
     from fanout.core.statistics import LendingStatistics
@@ -69,12 +70,16 @@ class StreamLending:
 
         Cancellation: the records may or may not be refused.
         """
-        if wrong := [row for row in rows if not 0 <= row < batch.num_records]:
-            raise OptionError(f"the batch has {batch.num_records} rows, so none is {wrong[0]}")
         self._check_delivered(batch)
+        rows = as_sequence("rows", rows, "the numbers of rows")
+        check_text("reason", reason, or_none=False)
+        if wrong := [row for row in rows if not 0 <= whole("rows", row) < batch.num_records]:
+            raise OptionError(f"the batch has {batch.num_records} rows, so none is {wrong[0]}")
         await self._locks.reject(batch.split.id, batch.range, rows, reason)
 
     def _check_delivered(self, batch: Batch) -> None:
+        if not isinstance(batch, Batch):
+            raise wrong_type("batch", batch, "a batch that the stream has delivered")
         id_ = batch.split.id
         if id_ not in self._progress or not reaches(
             self._progress[id_].delivered, batch.range.until

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from fanout.core.option_checks import at_least_one, check_text, one_of, whole
+from fanout.core.option_checks import at_least_one, check_mapping, check_text, one_of, whole
 from fanout.core.user_decode import UserDecode
 from fanout.errors import OptionError
 from fanout.kafka.intervals import KAFKA_INTERVALS
@@ -161,6 +161,7 @@ class ShareOptions(KafkaReadOptions):
             )
 
     def _check_settings(self) -> None:
+        check_mapping("group_settings", self.group_settings)
         for name in self.group_settings or {}:
             if name not in SETTINGS:
                 raise OptionError(

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, final
 import pyarrow as pa
 
 from fanout.core.cancellation import TaskScope
-from fanout.core.option_checks import whole
+from fanout.core.option_checks import whole, wrong_type
 from fanout.core.user_functions import drop_unawaited
 from fanout.errors import FanOutError, OptionError, StreamStateError
 from fanout.kafka.shuffle.announcements import Announcements, announcement_rows
 from fanout.kafka.shuffle.commit_mode import AtLeastOnceMode, ExactlyOnceMode
 from fanout.kafka.shuffle.frames import HelloFrame, keyed_rows, latest_millis
 from fanout.kafka.shuffle.topic import check_partition_count
+from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.transactions.transactions import open_transactions
 from fanout.kafka.writing.producer_id import Idempotent, Transactional
 from fanout.kafka.writing.writer import open_writer
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from fanout.kafka.shuffle.commit_mode import CommitMode
     from fanout.kafka.shuffle.frames import ControlFrame
-    from fanout.kafka.shuffle.writer_options import ColumnChoice, ShuffleWriterOptions
+    from fanout.kafka.shuffle.writer_options import ColumnChoice
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ async def _connect(
     options: ShuffleWriterOptions, stack: AsyncExitStack
 ) -> tuple[CommitMode, HelloFrame]:
     """Connect, and determine the generation."""
+    if not isinstance(options, ShuffleWriterOptions):
+        raise wrong_type("options", options, "ShuffleWriterOptions")
     cluster = options.cluster.named("shuffle")
     transactions = await stack.enter_async_context(open_transactions(cluster))
     count = await transactions.partitions(options.topic)
@@ -132,6 +135,8 @@ class ShuffleWriter:
         Cancellation: some of the records may be written.
         """
         options = self._options
+        if not isinstance(records, pa.RecordBatch):
+            raise wrong_type("records", records, "a pyarrow.RecordBatch")
         keys, values = (_column(records, choice) for choice in (options.key, options.value))
         times = None if options.timestamp is None else _column(records, options.timestamp)
         rows = keyed_rows(options.topic, len(self._partitions), keys, values, times)

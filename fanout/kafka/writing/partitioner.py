@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fanout.core.option_checks import as_rows
 from fanout.core.user_functions import drop_unawaited
 from fanout.errors import UnwritableRecordError
 from fanout.kafka.writing.row_batches import COLUMNS, column_of
@@ -111,8 +112,9 @@ def to_batch(records: pa.RecordBatch | Sequence[Mapping[str, Any]]) -> pa.Record
     """Return rows as a record batch, or raise UnwritableRecordError where Kafka cannot hold one."""
     if isinstance(records, pa.RecordBatch):
         return records
-    names = dict.fromkeys(name for row in records for name in row)
-    columns = {name: _column(name, [row.get(name) for row in records]) for name in names}
+    rows = as_rows(records)
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: _column(name, [row.get(name) for row in rows]) for name in names}
     return pa.RecordBatch.from_arrays([*columns.values()], names=[*columns])
 
 

@@ -87,7 +87,7 @@ async def open_writer(
     if partitioner is not None:
         kind = "a function of keys and a number"
         check_function("partitioner", partitioner, kind, arguments=2)
-    options = ProducerOptions.parse(producer_options or {})
+    options = ProducerOptions.parse_for_writer(producer_options or {})
     cluster = cluster.named("writer")
     async with AsyncExitStack() as stack:
         transactions = mode = None

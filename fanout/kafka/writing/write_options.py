@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 from fanout.core.option_checks import check_text, number, one_of
 from fanout.errors import OptionError
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _LARGEST: Final = 2**31 - 1  # Kafka's protocol has 32 bits for each of these
 
 _GUARANTEE: Final = "pass delivery_guarantee"
-_BYTES: Final = "a DataFrame's columns are bytes already"
+_ALL_REPLICAS: Final = "every record waits for all in-sync replicas"
+_BYTES: Final = "keys and values are bytes already"
 _AT_ONCE: Final = "records that wait for the batch before them are sent together, up to batch.size"
 _WAITS: Final = "waits between attempts grow from 0.1 to 1 second, for delivery.timeout.ms"
 _JAVA: Final = "a Java class cannot be used here"
@@ -46,7 +47,7 @@ _OPTIONS: Final = DottedOptions(
         "max.in.flight.requests.per.connection": "order is kept with concurrent requests",
         "metadata.max.age.ms": "leaders are refreshed when they move",
         "metric.reporters": _JAVA,
-        "partitioner.class": "pass partitioner",
+        "partitioner.class": "pass partitioner; a shuffle has its own",
         "receive.buffer.bytes": "the operating system sizes its buffers",
         "reconnect.backoff.max.ms": _WAITS,
         "reconnect.backoff.ms": _WAITS,
@@ -57,6 +58,17 @@ _OPTIONS: Final = DottedOptions(
         "transaction.timeout.ms": "pass transaction_timeout, in seconds",
         "transactional.id": "pass transactional_id_prefix",
         "value.serializer": _BYTES,
+    },
+)
+
+# `open_writer` takes other arguments than sinks and shuffles do.
+_OPTIONS_OF_WRITER: Final = replace(
+    _OPTIONS,
+    refused={
+        **_OPTIONS.refused,
+        "acks": _ALL_REPLICAS,
+        "enable.idempotence": "repeated requests write no record twice anyway",
+        "transactional.id": "pass transactional_id",
     },
 )
 
@@ -84,7 +96,16 @@ class ProducerOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str | int]) -> ProducerOptions:
         """Read options by their dotted names, numbers as such or as text."""
-        parsed = cls(**_OPTIONS.parse(options))
+        return cls._checked(_OPTIONS.parse(options))
+
+    @classmethod
+    def parse_for_writer(cls, options: Mapping[str, str | int]) -> ProducerOptions:
+        """Read those of `open_writer` in the same way."""
+        return cls._checked(_OPTIONS_OF_WRITER.parse(options))
+
+    @classmethod
+    def _checked(cls, options: Mapping[str, Any]) -> ProducerOptions:
+        parsed = cls(**options)
         if parsed.delivery_timeout < parsed.request_timeout:
             raise OptionError(
                 f"delivery.timeout.ms={parsed.delivery_timeout * 1000:.0f} must be at least "

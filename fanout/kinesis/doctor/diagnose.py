@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import ClientError
 
 from fanout.core.findings import Backlog, Finding, fine, problem, unknown
+from fanout.core.option_checks import wrong_type
 from fanout.errors import FanOutError, OptionError, ServiceError
 from fanout.kinesis.aws.client import open_kinesis_client, server_time
 from fanout.kinesis.aws.error_hints import ACCESS_DENIED, BAD_CREDENTIALS, explained
@@ -31,6 +32,7 @@ from fanout.kinesis.doctor.checks import (
 from fanout.kinesis.doctor.checks import landers as examine_landers
 from fanout.kinesis.doctor.probes import READING, Probe, probe, probe_consumer, probe_polling
 from fanout.kinesis.open_files import open_files_limit
+from fanout.kinesis.options import KinesisOptions
 from fanout.kinesis.stream_positions import StreamSplits, identity, of_one_stream, stored_streams
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.kinesis.aws.api import KinesisClient, StreamDescription
-    from fanout.kinesis.options import KinesisOptions
 
 _NOT_FOUND = "ResourceNotFoundException"
 
@@ -70,6 +71,8 @@ async def diagnose(
 
     Cancellation: every connection is closed.
     """
+    if not isinstance(options, KinesisOptions):
+        raise wrong_type("options", options, "a KinesisSource")
     if isinstance(options.stream, str):
         return await _diagnose_stream(options, checkpoint, subscribe=subscribe, landers=landers)
     stored = {} if checkpoint is None else stored_streams(checkpoint.source)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fanout.core.option_checks import as_rows
 from fanout.errors import MalformedEventError, UnwritableRecordError
 from fanout.kinesis.aws.api import hash_key_of, parse_hash_key
 from fanout.kinesis.deduplication import ID_BYTES, prefixed
@@ -83,7 +84,8 @@ def make_entries(records: pa.RecordBatch | Sequence[Mapping[str, Any]]) -> Entri
     )
 
 
-def _from_rows(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+def _from_rows(records: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    rows = as_rows(records)
     names = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys(_COLUMNS)
     _check_names([*names])
     arrays = []

@@ -8,12 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self, final
 
 from fanout.core.cancellation import in_thread
+from fanout.core.option_checks import check_mapping, check_seconds, location_text, whole
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.log.entries import BATCHES, MAX_ENTRY_BYTES, ORIGIN, batch_ids, read_entry
 from fanout.landing.storage.opening import open_files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
+    from os import PathLike
 
     from fanout.core.checkpoint import Checkpoint
     from fanout.landing.log.entries import BatchEntry
@@ -65,7 +67,7 @@ _EXPIRY_SECONDS: Final = 60.0
 
 
 async def followed(
-    location: str,
+    location: str | PathLike[str],
     *,
     after: int | None = None,
     poll: float = 1.0,
@@ -94,8 +96,13 @@ async def followed(
 
     Cancellation: nothing is lost; follow again after the last entry.
     """
+    place = location_text("location", location)
+    check_mapping("storage_options", storage_options)
+    if after is not None:
+        whole("after", after, or_none=True)
+    check_seconds("poll", poll)
     time = asyncio.get_running_loop().time
-    files = await in_thread(partial(open_files, location, storage_options))
+    files = await in_thread(partial(open_files, place, storage_options))
     number = await in_thread(partial(_first, files, after))
     looked = time()
     while True:

@@ -121,17 +121,18 @@ def partition_fields(
 
 
 def _check(schema: pa.Schema, fields: Sequence[PartitionField], name: str) -> None:
+    times = [one.name for one in schema if pa.types.is_timestamp(one.type)]
+    plain = [one.name for one in schema if any(is_one(one.type) for is_one in _IDENTITY)]
     seen: set[str] = set()
     for field in fields:
         option = Option(name, field.column if field.is_date else field.text)
         timed = field.transform != "identity"
-        known = (pa.types.is_timestamp,) if timed else _IDENTITY
-        may_be = [one.name for one in schema if any(is_one(one.type) for is_one in known)]
-        if field.column not in may_be:
-            what = "times" if timed else "texts, integers, booleans or dates"
-            raise OptionError(
-                option, f" must be a column with {what}: {' or '.join(may_be) or 'there is none'}"
-            )
+        if field.column not in (times if timed else plain):
+            timed_ones = f" must be a column with times: {_any_of(times)}"
+            others = f", or day() or hour() of one with times: {_any_of(times)}" if times else ""
+            kinds = "texts, integers, booleans or dates"
+            plain_ones = f" must be a column with {kinds}: {_any_of(plain)}{others}"
+            raise OptionError(option, timed_ones if timed else plain_ones)
         # Spark and Hive tell no names by their case, and put that of the directory in its place.
         same = (one for one in schema.names if one.lower() == field.name.lower())
         if taken := next((one for one in same if timed or one != field.column), None):
@@ -149,6 +150,10 @@ def _check(schema: pa.Schema, fields: Sequence[PartitionField], name: str) -> No
         if field.name.lower() in seen:
             raise OptionError(option, " is there twice")
         seen.add(field.name.lower())
+
+
+def _any_of(names: Sequence[str]) -> str:
+    return " or ".join(names) or "there is none"
 
 
 def partition_values(name: str) -> dict[str, str | None]:

@@ -125,14 +125,12 @@ def check_conditional_create(storage: Storage) -> None:
     created meanwhile. Probes that a killed run left are deleted. A store that replaced the probe,
     or did not show it, is a CheckpointError.
     """
-    probe = uuid.uuid4().hex
-    name = f"{_PROBES}/{probe}"
-    storage.delete(name)
-    storage.create(name, _FIRST)
-    refused = _is_refused(storage, name)
-    found = storage.read(name, limit=len(_FIRST))
-    _delete_abandoned(storage, probe)
-    storage.delete(name)
+    try:
+        refused, found = _probe(storage)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"cannot use {storage.location}, which is tried with a small object first: ", error
+        ) from error
     if not refused or found == _SECOND:
         raise CheckpointError(
             f"cannot use {storage.location}: the store ignores the condition of a put "
@@ -144,6 +142,19 @@ def check_conditional_create(storage: Storage) -> None:
             f"cannot use {storage.location}: the store does not show an object that was just "
             "created, so a run could miss the newest entry; use a store with strong consistency"
         )
+
+
+def _probe(storage: Storage) -> tuple[bool, bytes | None]:
+    """Return whether the second creation of a probe was refused, and what was read of it."""
+    probe = uuid.uuid4().hex
+    name = f"{_PROBES}/{probe}"
+    storage.delete(name)
+    storage.create(name, _FIRST)
+    refused = _is_refused(storage, name)
+    found = storage.read(name, limit=len(_FIRST))
+    _delete_abandoned(storage, probe)
+    storage.delete(name)
+    return refused, found
 
 
 def _is_refused(storage: Storage, name: str) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanout.core.error_text import text_of
 from fanout.core.membership import refuse_group
+from fanout.core.option_checks import check_source, location_text
 from fanout.errors import OptionError, SetupError
 from fanout.spark.dataframe.driver_landings import RemoteLanding, of_this_process
 from fanout.spark.dataframe.source_options import LandedSource
@@ -16,6 +17,7 @@ from fanout.spark.landers.stream import OnExecutors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from os import PathLike
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -26,7 +28,7 @@ def read_stream(
     spark: SparkSession,
     source: Source,
     *,
-    landing: str,
+    landing: str | PathLike[str],
     landers: int | None = None,
     control_port: int = 0,
     options: Mapping[str, str | int | float | bool] | None = None,
@@ -64,6 +66,8 @@ def read_stream(
         "a landing has the positions of all splits; leave it out, and share the work among landers "
         "on Spark's executors by landers=8",
     )
+    check_source(source)
+    landing = location_text("landing", landing)
     require_classic(spark)
     try:
         from fanout.spark.dataframe.data_source import LandingDataSource  # noqa: PLC0415 - needs pyspark 4

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from fanout.core.membership import refuse_group
 from fanout.core.opening import ResumePoint, resolved_start
-from fanout.core.option_checks import at_least_one, check_path
+from fanout.core.option_checks import (
+    at_least_one,
+    check_path,
+    check_source,
+    location_text,
+    number,
+    whole,
+)
 from fanout.core.user_functions import check_function, check_on_resubscribe
 from fanout.errors import CheckpointError, OptionError, PositionError
 from fanout.landing.claims import claim
@@ -32,6 +39,7 @@ from fanout.spark.workers.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from os import PathLike
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -50,7 +58,7 @@ def foreach_batch(
     source: Source,
     handler: Handler,
     *,
-    checkpoint_location: str,
+    checkpoint_location: str | PathLike[str],
     max_records: int = 100_000,
     max_bytes: int = 128 * 1024 * 1024,
     min_records: int = 1,
@@ -115,7 +123,9 @@ def foreach_batch(
             by a newer version, or cannot be written; or if it is unknown whether an earlier run has
             committed a batch to Kafka.
     """
+    check_source(source)
     check_handler(handler)
+    checkpoint_location = location_text("checkpoint_location", checkpoint_location)
     refuse_group(
         group,
         "the checkpoint of a query has the positions of all splits; leave it out, and share the "
@@ -127,10 +137,7 @@ def foreach_batch(
         check_function("on_failed_batch", on_failed_batch, kind, arguments=3)
     if available_now and processing_time is not None:
         raise OptionError("available_now and processing_time contradict each other; pass one")
-    if max_wait < 0:
-        raise OptionError(f"max_wait={max_wait} must not be negative")
-    if max_records < 1 or max_bytes < 1:
-        raise OptionError(f"max_records={max_records} and max_bytes={max_bytes} must be at least 1")
+    _check_limits(max_records, max_bytes, max_wait)
     _check_min_records(min_records, max_records, max_wait)
     check_path("checkpoint_location", checkpoint_location)
     require_classic(spark)
@@ -216,6 +223,13 @@ def foreach_batch(
         query.start(clock)
     stop_with_signals(query)
     return query
+
+
+def _check_limits(max_records: int, max_bytes: int, max_wait: float) -> None:
+    if number("max_wait", max_wait) < 0:
+        raise OptionError(f"max_wait={max_wait} must not be negative")
+    if whole("max_records", max_records) < 1 or whole("max_bytes", max_bytes) < 1:
+        raise OptionError(f"max_records={max_records} and max_bytes={max_bytes} must be at least 1")
 
 
 def _check_min_records(min_records: int, max_records: int, max_wait: float) -> None:

@@ -1,13 +1,29 @@
 from __future__ import annotations
 
+import inspect
+import re
 from typing import Any
 
 import pytest
 
 from fanout.errors import OptionError
-from fanout.kafka.writing.write_options import ProducerOptions
+from fanout.kafka import open_writer
+from fanout.kafka.writing.write_options import ProducerOptions, WriteOptions
 
 LARGEST = 2**31 - 1
+
+
+@pytest.mark.parametrize("name", ["acks", "enable.idempotence", "transactional.id"])
+def test_what_is_refused_names_no_argument_that_the_caller_lacks(name: str) -> None:
+    arguments = inspect.signature(open_writer).parameters
+    for parse, known in (
+        (ProducerOptions.parse, WriteOptions.__dataclass_fields__),
+        (ProducerOptions.parse_for_writer, arguments),
+    ):
+        with pytest.raises(OptionError, match=f"'{name}' is refused: ") as caught:
+            parse({name: "1"})
+        advised = re.findall(r"pass (\w+)", str(caught.value))
+        assert set(advised) <= set(known)
 
 
 def test_the_defaults_are_those_of_kafka_but_for_larger_batches() -> None:

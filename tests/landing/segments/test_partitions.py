@@ -266,6 +266,11 @@ def columns(*more: Any) -> pa.Schema:
         (columns(), {"partition_by": "data"}, "must be a column with texts, .*: .*sequence or x"),
         (columns(), {"partition_by": ["day(x)"]}, "must be a column with times: at"),
         (columns(), {"partition_by": ["month(at)"]}, "must be a column with texts"),
+        (
+            columns(),
+            {"partition_by": ["week(at)"]},
+            r", or day\(\) or hour\(\) of one .*: at$",
+        ),
         (columns(), {"partition_by": 5}, "partition_by=5 must be the name of a column, or a list"),
         (columns(), {"partition_by": ["x", None]}, r"partition_by=\['x', None\] must be the name"),
         (columns(), {"partition_by": b"x"}, "partition_by=b'x' must be the name of a column"),

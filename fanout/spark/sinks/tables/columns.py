@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import types
 
+from fanout.core.option_checks import as_sequence
 from fanout.errors import BatchNotWrittenError, OptionError
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ _AS_TEXT: Final = (*_WHOLE, types.DecimalType, types.BooleanType, types.DateType
 
 def column_names(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of columns in an option, one or several; raise OptionError for others."""
-    names = (value,) if isinstance(value, str) else tuple(value)
+    names = (value,) if isinstance(value, str) else value
+    names = tuple(as_sequence(option, names, "the name of a column, or several"))
     if not all(isinstance(name, str) and name for name in names) or len({*names}) < len(names):
         raise OptionError(f"{option}={value!r} must be the names of columns, each once")
     return names

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from pyspark.sql import DataFrame
 
+from fanout.core.option_checks import location_text
 from fanout.errors import OptionError, SetupError
 from fanout.spark.hadoop.jvm import is_caused_by, jvm, require_extension
 from fanout.spark.sinks.sink_batch import WrittenBatch
@@ -22,6 +23,7 @@ from fanout.spark.sinks.tables.table_sink import KeyedSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from os import PathLike
 
     from pyspark.sql import DataFrameWriter, Row, SparkSession
 
@@ -74,7 +76,7 @@ class DeltaSink(KeyedSink):
     """
 
     table: str | None = None
-    path: str | None = None
+    path: str | PathLike[str] | None = None
     sink_name: str = "delta"
 
     def _require(self, spark: SparkSession) -> None:
@@ -93,11 +95,15 @@ class DeltaSink(KeyedSink):
 
     @property
     def _destination(self) -> str:
-        return self.table or self.path or ""
+        return self.table or self._path or ""
+
+    @property
+    def _path(self) -> str | None:
+        return None if self.path is None else location_text("path", self.path)
 
     def _check(self) -> None:
         self._check_key()
-        given = [one for one in (self.table, self.path) if one is not None]
+        given = [one for one in (self.table, self._path) if one is not None]
         if len(given) != 1 or not isinstance(given[0], str) or not given[0]:
             raise OptionError("name the Delta table with either table= or path=")
 
@@ -111,7 +117,7 @@ class DeltaSink(KeyedSink):
 
     def _attempt(self, rows: DataFrame, batch: SinkBatch) -> None:
         spark = rows.sparkSession
-        table = delta_table(spark, self.table, self.path)
+        table = delta_table(spark, self.table, self._path)
         found = find_transaction(spark, table, batch)
         if batch.is_in(self._destination, found.newest):
             log.info("batch %d is in %s already", batch.batch_id, self._destination)
@@ -131,7 +137,7 @@ class DeltaSink(KeyedSink):
         target = self.table
         if target is None:
             # SQL finds no relative path.
-            directory = delta_table(spark, None, self.path).deltaLog().dataPath()
+            directory = delta_table(spark, None, self._path).deltaLog().dataPath()
             target = f"delta.{in_spark(str(directory.toString()))}"
         settings = {f"{_TRANSACTION}.{name}": value for name, value in transaction.items()}
         merge(rows, target, self._keys, self.latest_by, settings | {_METADATA: metadata})
@@ -140,7 +146,7 @@ class DeltaSink(KeyedSink):
         if self.table is not None:
             writer.format("delta").saveAsTable(self.table)
         else:
-            writer.format("delta").save(self.path)
+            writer.format("delta").save(self._path)
 
 
 def mark_of(batch: SinkBatch) -> str:

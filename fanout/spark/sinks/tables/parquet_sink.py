@@ -12,6 +12,7 @@ from uuid import uuid4
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql import types
 
+from fanout.core.option_checks import location_text
 from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.spark.hadoop.jvm import (
     JAVA_ERRORS,
@@ -29,6 +30,7 @@ from fanout.spark.sinks.tables.table_sink import TableSink
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
+    from os import PathLike
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructField, StructType
@@ -110,7 +112,7 @@ class ParquetSink(TableSink):
         OptionError: If an option is malformed.
     """
 
-    path: str
+    path: str | PathLike[str]
     partition_by: str | Sequence[str] = ()
     sink_name: str = "parquet"
     _looked: dict[str, Ownership] = field(
@@ -119,12 +121,14 @@ class ParquetSink(TableSink):
 
     def _require(self, spark: SparkSession) -> None:
         try:
-            _hadoop_path(spark, self.path, _MARKER).getFileSystem(hadoop_configuration(spark))
+            _hadoop_path(spark, self._destination, _MARKER).getFileSystem(
+                hadoop_configuration(spark)
+            )
         except JAVA_ERRORS as error:
             if has_gone(error):
                 raise
             raise SetupError(
-                f"Spark cannot write to path={self.path!r}: {first_line(error)}"
+                f"Spark cannot write to path={self._destination!r}: {first_line(error)}"
             ) from error
 
     def read(self, spark: SparkSession) -> DataFrame:
@@ -144,8 +148,8 @@ class ParquetSink(TableSink):
                 has types in several batches that no type is common to.
         """
         if not (batches := self._complete(spark)):
-            raise StreamStateError(f"no batch of the sink is in {self.path} yet")
-        reader = spark.read.options(basePath=self.path, **_READING)
+            raise StreamStateError(f"no batch of the sink is in {self._destination} yet")
+        reader = spark.read.options(basePath=self._destination, **_READING)
         try:
             found = reader.parquet(*batches).schema
         except JAVA_ERRORS as error:
@@ -153,8 +157,8 @@ class ParquetSink(TableSink):
             if "CANNOT_MERGE" not in said:
                 raise
             raise StreamStateError(
-                f"the batches in {self.path} have a column with types that do not fit together: "
-                f"{said}; read them one by one, or write the newer ones to another path"
+                f"the batches in {self._destination} have a column with types that do not fit "
+                f"together: {said}; read them one by one, or write the newer ones to another path"
             ) from error
         kinds = _directory_types(found)
         if not kinds and self._partitions:
@@ -165,7 +169,7 @@ class ParquetSink(TableSink):
 
     def _complete(self, spark: SparkSession) -> list[str]:
         """Return the directories of batches that have the marker; the path is no pattern."""
-        root = _hadoop_path(spark, self.path, ".")
+        root = _hadoop_path(spark, self._destination, ".")
         files = root.getFileSystem(hadoop_configuration(spark))
         return [
             str(batch)
@@ -177,11 +181,11 @@ class ParquetSink(TableSink):
 
     @property
     def _destination(self) -> str:
-        return self.path
+        return location_text("path", self.path)
 
     def _check(self) -> None:
-        if not isinstance(self.path, str) or not self.path:
-            raise OptionError(f"path={self.path!r} must be the URI of a directory")
+        if not self._destination:
+            raise OptionError("path='' must be the URI of a directory")
         _check_names(self._partitions)
 
     @property
@@ -192,8 +196,8 @@ class ParquetSink(TableSink):
         _check_names(rows.columns)
         spark = rows.sparkSession
         marker = self._marker(spark, batch, batch.batch_id)
-        if batch.is_in(self.path, self._newest(spark, batch, marker)):
-            log.info("batch %d is in %s already", batch.batch_id, self.path)
+        if batch.is_in(self._destination, self._newest(spark, batch, marker)):
+            log.info("batch %d is in %s already", batch.batch_id, self._destination)
             return
         batch.ownership.check()
         with _in_one_calendar(_with_types(rows, self._partitions)) as written:
@@ -234,7 +238,7 @@ class ParquetSink(TableSink):
 
     def _marker(self, spark: SparkSession, batch: SinkBatch, number: int) -> Any:
         below = f"query={batch.query_id}/sink={batch.sink_name}/batch={number}/{_MARKER}"
-        return _hadoop_path(spark, self.path, below)
+        return _hadoop_path(spark, self._destination, below)
 
 
 def _later(number: int) -> str:
