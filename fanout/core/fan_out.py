@@ -238,11 +238,13 @@ class FanOut:
                 that the stream has resumed from, which a repeated batch has.
 
         Raises:
-            StreamStateError: If it was not delivered by this stream.
+            StreamStateError: If it was not delivered by this stream, or a stream of a group is
+                closed.
             AcknowledgementError: If the service locks its records, and some of them were
                 acknowledged too late.
             SplitLostError: If the group has given a split of `done` to another process before it
-                was acknowledged; the rest of `done` is acknowledged.
+                was acknowledged, or may have; the rest of `done` is acknowledged.
+            FanOutError: The failure of the stream, if the time of its splits is over, too.
 
         Cancellation: the call may or may not have taken effect; it can be repeated.
         """
@@ -261,7 +263,7 @@ class FanOut:
                     )
                 positions = {id_: state.position for id_, state in snapshot.splits.items()}
         if self._shared is not None:
-            if lost := self._shared.acknowledge(positions):
+            if lost := await self._shared.acknowledge(positions):
                 raise lost_splits(lost, self._shared.group)
             return
         moved = self._progress.acknowledge(positions)
