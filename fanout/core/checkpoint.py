@@ -40,6 +40,8 @@ class SplitPosition:
     # When the last record before the position arrived at the service, in milliseconds since the
     # Unix epoch; None where that is not known.
     newest: int | None = None
+    # Whether this stream began anew with a split of the same name, at a lower position.
+    anew: bool = field(default=False, compare=False, repr=False)
 
 
 @final

@@ -239,12 +239,14 @@ class FanOut:
                 that the stream has resumed from, which a repeated batch has.
 
         Raises:
-            StreamStateError: If it was not delivered by this stream.
+            StreamStateError: If it was not delivered by this stream, or a stream of a group is
+                closed.
             OptionError: If it is anything else, such as a list of batches.
             AcknowledgementError: If the service locks its records, and some of them were
                 acknowledged too late.
             SplitLostError: If the group has given a split of `done` to another process before it
-                was acknowledged; the rest of `done` is acknowledged.
+                was acknowledged, or may have; the rest of `done` is acknowledged.
+            FanOutError: The failure of the stream, if the time of its splits is over, too.
 
         Cancellation: the call may or may not have taken effect; it can be repeated.
         """
@@ -265,7 +267,7 @@ class FanOut:
             case _:
                 raise wrong_type("done", done, "a batch, what was drained, or a Checkpoint")
         if self._shared is not None:
-            if lost := self._shared.acknowledge(positions):
+            if lost := await self._shared.acknowledge(positions):
                 raise lost_splits(lost, self._shared.group)
             return
         moved = self._progress.acknowledge(positions)

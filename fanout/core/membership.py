@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, final
 
 from fanout.core.cancellation import prefer_cancellation
 from fanout.core.positions import reaches
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from fanout.core.source import Connection, Source
     from fanout.core.statistics import CommitStatistics
     from fanout.core.subscribers import Subscribers
+
+# Seconds between two looks at whether splits are lost whose time has run out.
+_DECISION: Final = 1.0
 
 OnRevoked: TypeAlias = "Callable[[tuple[Split, ...]], Awaitable[None]]"
 """What a user wants to do with splits before another process gets them."""
@@ -201,8 +204,8 @@ class SharedSplits:
 
     @property
     def valid(self) -> bool:
-        """Whether records may be delivered at this moment; else the splits are going to be lost."""
-        return not self._owned or self._clock() < self._membership.valid_until
+        """Whether splits are this process's at this moment; else they are going to be lost."""
+        return self._clock() < self._membership.valid_until or not any(self._progress)
 
     @contextmanager
     def collecting(self, drop: Callable[[str], None]) -> Iterator[None]:
@@ -214,13 +217,27 @@ class SharedSplits:
             self._on_leaving = _ignore  # it holds what was collected
 
     async def decided(self) -> None:
-        """Wait until records may be delivered, as splits are lost whose time has run out."""
-        while not self.valid:
-            self._acknowledged.clear()
-            await self._acknowledged.wait()
+        """Wait until splits are lost whose time has run out, as in a process that stood still.
 
-    def acknowledge(self, positions: Mapping[str, Position]) -> tuple[str, ...]:
+        Raises:
+            FanOutError: The failure of the stream, if nobody decides any more.
+        """
+        while not self.valid:
+            self._subscribers.check_open()
+            if self._subscribers.failure is not None:
+                raise self._subscribers.failure
+            self._acknowledged.clear()
+            with suppress(TimeoutError):  # a renewal may be answered, or the stream fail
+                async with asyncio.timeout(_DECISION):
+                    await self._acknowledged.wait()
+
+    async def acknowledge(self, positions: Mapping[str, Position]) -> tuple[str, ...]:
         """Acknowledge what this process still has; return the splits that it has lost."""
+        self._subscribers.check_open()
+        await self.decided()
+        return self._acknowledge(positions)
+
+    def _acknowledge(self, positions: Mapping[str, Position]) -> tuple[str, ...]:
         mine = {id_: at for id_, at in positions.items() if self._may_acknowledge(id_, at)}
         if moved := self._progress.acknowledge(mine):
             self._membership.store(moved)
@@ -231,7 +248,7 @@ class SharedSplits:
     def report(self, split_id: str) -> None:
         """Acknowledge what was delivered of a split without records."""
         if not self._in_transactions:  # the next one stores it
-            self.acknowledge({split_id: self._progress[split_id].acknowledged})
+            self._acknowledge({split_id: self._progress[split_id].acknowledged})
 
     # What a transaction asks that stores positions in the group together with what it writes.
 

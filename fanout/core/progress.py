@@ -329,7 +329,14 @@ class Progress:
     def delivered(self) -> Checkpoint:
         """Return the positions after everything that was handed to the consumer."""
         return self._checkpoint(
-            SplitPosition(split.split, split.delivered, split.ended, split.newest) for split in self
+            SplitPosition(
+                split.split,
+                split.delivered,
+                split.ended,
+                split.newest,
+                anew=split.replaced is not None,
+            )
+            for split in self
         )
 
     def acknowledged(self) -> Checkpoint:

@@ -232,6 +232,44 @@ async def test_a_drain_whose_time_runs_out_waits_for_the_decision() -> None:
 
 
 @in_virtual_time
+async def test_an_acknowledgement_whose_time_has_run_out_waits_for_the_decision() -> None:
+    member = Member()
+    async with sharing(member) as stream:
+        await member.grant(A, B)
+        drained = await stream.drain(max_wait=30)
+        ownership = await member.ownership()
+        handing = asyncio.create_task(ownership.hand_over(["a"], math.inf))
+        await asyncio.sleep(1)
+        member.valid_until = asyncio.get_running_loop().time()
+        acknowledging = asyncio.create_task(stream.acknowledge(drained))
+        await asyncio.sleep(70)
+        assert not acknowledging.done()
+        await ownership.lose(["a"])
+        await asyncio.sleep(70)
+        assert not acknowledging.done()  # nothing is known of the other
+        member.valid_until = math.inf  # a renewal that was under way is answered
+        with pytest.raises(SplitLostError, match="given a to another process"):
+            await acknowledging
+        await handing
+        assert member.stored == [{"b": Cursor(4)}]
+
+
+@in_virtual_time
+async def test_an_acknowledgement_is_not_taken_when_nobody_can_decide_any_more() -> None:
+    member = Member()
+    async with sharing(member) as stream:
+        await member.grant(A)
+        drained = await stream.drain(max_wait=30)
+        member.valid_until = asyncio.get_running_loop().time()
+        acknowledging = asyncio.create_task(stream.acknowledge(drained))
+        await asyncio.sleep(1)
+        member.fail(ServiceError("refused"))
+        with pytest.raises(ServiceError, match="refused"):
+            await acknowledging
+    assert member.stored == []
+
+
+@in_virtual_time
 async def test_a_lost_split_is_named_and_the_others_are_acknowledged() -> None:
     member = Member()
     async with sharing(member) as stream:
@@ -427,7 +465,9 @@ async def test_a_closed_stream_has_left() -> None:
         batch = await anext(stream)
     with pytest.raises(StreamStateError):
         await anext(stream)
-    await stream.acknowledge(batch)  # nobody stores it any more
+    with pytest.raises(StreamStateError, match="is closed"):  # nobody stores it any more
+        await stream.acknowledge(batch)
+    assert member.stored == []
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 5, 8, 13, 29, 31])

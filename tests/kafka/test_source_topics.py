@@ -303,6 +303,23 @@ async def test_a_topic_that_came_back_empty_is_read_from_its_beginning_by_later_
     assert (await again.read(resume=second.stream.positions)).log == again.log
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_a_larger_topic_of_the_same_name_is_told_while_it_is_read(
+    topic: Topic, *, allowed: bool
+) -> None:
+    loss = {"on_data_loss": "earliest"} if allowed else {}
+    async with topic.reading(**loss) as reader:
+        await reader.has(10)
+        again = await asyncio.to_thread(_replace, topic, 20)
+        if allowed:
+            await reader.has(30)
+            assert reader.log[0][10:] == again.log[0]
+        else:
+            failure = await reader.failed()
+            assert "was deleted and created anew" in str(failure)
+            assert reader.count == 10
+
+
 @pytest.mark.fault("A topic is deleted and created again, and ends before the position")
 @pytest.mark.long
 async def test_a_topic_that_comes_back_is_read_from_its_beginning(topic: Topic) -> None:

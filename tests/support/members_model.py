@@ -88,6 +88,8 @@ class Referee:
     delivered: dict[int, int] = field(default_factory=dict)
     # Up to where the present owner of each split was delivered.
     reached: dict[str, int] = field(default_factory=dict)
+    # Behind which record of a split another process went on after one.
+    followed: dict[tuple[Process, str], int] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)
     stored: dict[str, int] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
@@ -100,6 +102,8 @@ class Referee:
         assert split.parents == self.stream.splits[split.id].split.parents
         for parent in split.parents:
             assert parent in self.ended, f"{split} is read before the end of {parent} is stored"
+        if (before := self.owners.get(split.id, process)) is not process:
+            self.followed[before, split.id] = reached
         self.owners[split.id], self.reached[split.id] = process, reached
         self.moves += 1
 
@@ -114,6 +118,13 @@ class Referee:
             self.reached[id_] = number
             self.repeated += number in self.delivered
             self.delivered[number] = self.delivered.get(number, 0) + 1
+
+    def took(self, process: Process, drained: Drained) -> None:
+        """Check that what a process has acknowledged well is its own, or comes to no other."""
+        for batch in drained.batches:
+            id_, last = batch.split.id, numbers_of(batch)[-1]
+            mine = self.owners.get(id_) is process or self.followed[process, id_] >= last
+            assert mine, f"{id_} was acknowledged after it was lost"
 
     def delivers_again(self, process: Process) -> None:
         """What a process has and has not stored comes again."""
@@ -213,6 +224,8 @@ class Process:
                 await self.stream.acknowledge(drained)
             except SplitLostError:
                 self.lost += 1
+            else:
+                self.referee.took(self, drained)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from aiokafka.errors import (
     LeaderNotAvailableError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka.protocol.metadata import MetadataRequest
 
 from fanout.errors import ServiceError
 from fanout.kafka.cluster import Server
 from fanout.kafka.protocol.error_codes import error_of
+from fanout.kafka.protocol.messages.cluster_state import MetadataRequest
+from fanout.kafka.protocol.messages.flexible import ANY_TOPIC_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
 
 _VERSION: Final = 4  # that of Kafka 0.11
+_WITH_IDS: Final = 10  # since Kafka 2.8 (KIP-516)
 _NO_LEADER: Final = -1
 
 
@@ -39,6 +41,7 @@ class ClusterMetadata:
         self._leaders: dict[str, dict[int, int]] = {}
         self._counts: dict[str, int] = {}
         self._errors: dict[str, KafkaError] = {}
+        self._ids: dict[str, bytes] = {}
 
     async def refresh(
         self, topics: Iterable[str] | None
@@ -50,7 +53,13 @@ class ClusterMetadata:
         if topics is None:
             self._leaders.clear()
             self._errors.clear()
-        for code, topic, _, partitions in response.topics:
+        for code, topic, *fields in response.topics:
+            if response.API_VERSION >= _WITH_IDS:
+                id_, _, partitions, *_ = fields
+                if id_ != ANY_TOPIC_ID:  # else it does not exist at the moment
+                    self._ids[topic] = id_
+            else:
+                _, partitions = fields
             self._leaders[topic] = {number: leader for _, number, leader, *_ in partitions}
             if partitions:
                 self._counts.setdefault(topic, len(partitions))
@@ -61,6 +70,10 @@ class ClusterMetadata:
             topic: self._errors.get(topic) or sorted(self._leaders[topic])
             for _, topic, *_ in response.topics
         }
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """Return the last id of a topic; None where brokers have none (before Kafka 2.8)."""
+        return self._ids.get(topic)
 
     def partition_count(self, topic: str) -> int:
         """Return how many partitions the cluster first reported of a topic, or raise KeyError.
@@ -97,14 +110,13 @@ class ClusterMetadata:
 async def fetch_metadata(
     connections: Connections, topics: list[str] | None, *, cluster_id: str = ""
 ) -> Any:
-    """Request metadata (version 4 or 5); the connections use the addresses of brokers in it.
+    """Request metadata (version 4, 5 or 10); the connections use the addresses of brokers in it.
 
     Raises:
         KafkaError: If no broker answers, or they are older than Kafka 0.11.
         ServiceError: If the cluster's id is not the expected one; an empty one fits any.
     """
-    request = MetadataRequest(topics, allow_auto_topic_creation=False)
-    response = await connections.send_to_any(request)
+    response = await connections.send_to_any(MetadataRequest(topics))
     if response.API_VERSION < _VERSION:
         raise IncompatibleBrokerVersion("the brokers are older than Kafka 0.11")
     if cluster_id and response.cluster_id not in {None, "", cluster_id}:
@@ -116,6 +128,6 @@ async def fetch_metadata(
         )
     if response.brokers:  # a broker that is just starting may list none
         connections.set_brokers(
-            {broker: Server(host, port) for broker, host, port, _ in response.brokers}
+            {broker: Server(host, port) for broker, host, port, *_ in response.brokers}
         )
     return response

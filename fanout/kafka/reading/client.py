@@ -39,6 +39,7 @@ from fanout.kafka.reading.transport import (
     FetchRefused,
     LogDivergedError,
     Throttled,
+    TopicReplacedError,
 )
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class _Client:
         self._isolation_level = isolation_level
         self._options = options
         self._metadata = ClusterMetadata(connections)
+        self._topic_ids: dict[Partition, bytes] = {}  # of the topics that are read
         self._groups = Coordinators(connections, CoordinatorType.GROUP)
 
     async def start(self) -> None:
@@ -124,6 +126,13 @@ class _Client:
     def leader(self, partition: Partition) -> int | None:
         replica = self._near.of(partition)
         return self._metadata.leader(partition) if replica is None else replica
+
+    def is_replaced(self, partition: Partition) -> bool:
+        now = self._metadata.topic_id(partition.topic)
+        return now is not None and self._topic_ids.setdefault(partition, now) != now
+
+    def accept(self, partition: Partition) -> None:
+        self._topic_ids.pop(partition, None)
 
     async def offsets(
         self, specs: Mapping[Partition, OffsetSpec | int]
@@ -184,6 +193,15 @@ class _Client:
     async def fetch(
         self, broker: int, fetches: Mapping[Partition, PartitionFetch], *, max_wait: float
     ) -> Mapping[Partition, FetchAnswer]:
+        refused = {
+            each: FetchRefused(TopicReplacedError(f"{each} is of another topic by the same name"))
+            for each in fetches
+            if self.is_replaced(each)
+        }
+        if refused:
+            fetches = {each: one for each, one in fetches.items() if each not in refused}
+            if not fetches:
+                return refused
         topics = by_topic(
             {each: (one.offset, one.max_bytes, one.epoch) for each, one in fetches.items()}
         )
@@ -197,7 +215,7 @@ class _Client:
         except KafkaError:
             self._near.leave(fetches)
             raise
-        answers: dict[Partition, FetchAnswer] = {}
+        answers: dict[Partition, FetchAnswer] = {**refused}
         if response.throttle_time_ms > 0:
             # An answer to a fetch beyond a quota has no topics (KIP-219).
             throttled = Throttled(response.throttle_time_ms / 1000)

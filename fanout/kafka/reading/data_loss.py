@@ -119,8 +119,10 @@ class DataLossCheck:
             return Retry(hint=f"tried again, as it may be a false alarm: {loss.reason}")
         if not self._may_lose:
             return Fatal(Sentence(loss.reason, "; ", _HELP))
+        replaced = self._transport.is_replaced(partition)
+        self._transport.accept(partition)
         if loss.to == position and epoch_at(loss.to) == epoch_at(position):
-            return Retry(Pace.SLOW, hint=loss.reason)
+            return Retry(Pace.JITTER if replaced else Pace.SLOW, hint=loss.reason)
         return Skip(loss.to, loss.reason)
 
     def _confirmed(self, remedy: Remedy, partition: Partition, position: Position) -> bool:
@@ -141,6 +143,7 @@ class DataLossCheck:
         if remedy is Remedy.FIND_TOPIC:
             return await self._check_topic(partition)
         if not isinstance(position, Cursor):
+            self._transport.accept(partition)
             return None  # it names no offset, so none can be lost
         return await self._check_offset(partition, position)
 
@@ -165,6 +168,12 @@ class DataLossCheck:
         offset = next_offset(position)
         start = await self._look_up(partition, OffsetSpec.EARLIEST)
         end = await self._look_up(partition, OffsetSpec.LATEST)
+        if self._transport.is_replaced(partition):
+            reason = (
+                f"the topic {partition.topic!r} was deleted and created anew: what it had from "
+                f"offset {offset} on is lost, and the records of {partition} are others"
+            )
+            return self._lost(reason, partition, start=start, end=end)
         cut = await self._check_epoch(partition, position, start=start, end=end)
         if cut is not None or start <= offset <= end:
             return cut

@@ -22,7 +22,7 @@ from fanout.errors import (
     SubscriptionSilentError,
 )
 from fanout.kafka.protocol.error_codes import BrokerError, code_of
-from fanout.kafka.reading.transport import LogDivergedError
+from fanout.kafka.reading.transport import LogDivergedError, TopicReplacedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,6 +115,7 @@ _KAFKA: Final[Mapping[type[Exception], ErrorKind]] = {
     kafka.UnknownTopicOrPartitionError: ErrorKind.UNKNOWN_TOPIC,
     kafka.OffsetOutOfRangeError: ErrorKind.OFFSET,
     LogDivergedError: ErrorKind.OFFSET,
+    TopicReplacedError: ErrorKind.OFFSET,
     kafka.CorruptRecordException: ErrorKind.DAMAGE,
     **dict.fromkeys(
         (

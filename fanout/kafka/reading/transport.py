@@ -98,6 +98,11 @@ class LogDivergedError(OffsetOutOfRangeError):  # type: ignore[misc]  # aiokafka
 
 
 @final
+class TopicReplacedError(OffsetOutOfRangeError):  # type: ignore[misc]  # aiokafka is untyped
+    """The topic of a partition was deleted, and another one has its name (KIP-516)."""
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class Throttled:
     """No records because of a quota, and the seconds in which no other fetch is accepted."""
@@ -134,6 +139,15 @@ class KafkaTransport(Protocol):
         That is the leader, or a replica near the client that the leader has named: an answer that
         names a replica has no records, and the next fetch goes to the replica.
         """
+
+    def is_replaced(self, partition: Partition) -> bool:
+        """Return whether a topic by the same name has replaced the one that was fetched.
+
+        Fetches of it are refused with `TopicReplacedError` until it is accepted.
+        """
+
+    def accept(self, partition: Partition) -> None:
+        """Fetch a partition of the topic that has the name now."""
 
     async def offsets(
         self, specs: Mapping[Partition, OffsetSpec | int]

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, final
 
 from fanout.core.error_text import text_of
+from fanout.core.positions import reaches
 from fanout.core.statistics import TransactionStatistics
 from fanout.errors import (
     BatchNotWrittenError,
@@ -18,12 +19,13 @@ from fanout.errors import (
 )
 from fanout.kafka.group.calls import GroupOffsets
 from fanout.kafka.reading.commits import STORED_AGAIN
+from fanout.kafka.reading.offsets import next_offset
 from fanout.kafka.transactions.calls import MemberRefusedError
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.writing.policy import FORGOTTEN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import pyarrow as pa
 
@@ -66,6 +68,8 @@ class OwnTransactions:
         # From here on a commit may be done, so that nothing may be added to the transaction.
         self._ending = False
         self._stored: dict[Partition, Cursor] = {}
+        # What was stored when the writer began; None while that is not known.
+        self._before: Mapping[Partition, Cursor] | None = None
         # What a commit that was cancelled was to store, and maybe has.
         self._wanted: dict[Partition, Cursor] = {}
         self._store_again_at = 0.0
@@ -92,7 +96,8 @@ class OwnTransactions:
             raise StreamStateError(
                 "a transaction is open, so that its records would be read again: commit or abort it"
             )
-        return await self._transactions.stored_positions(self._joined.transactional_id)
+        self._before = await self._transactions.stored_positions(self._joined.transactional_id)
+        return self._before
 
     async def write(self, rows: pa.RecordBatch, delivery: Delivery) -> None:
         """Write rows, in a transaction that begins with the first of them."""
@@ -109,15 +114,18 @@ class OwnTransactions:
             if self._writer.queued > before:
                 self._begin()
 
-    async def commit(self, positions: Mapping[Partition, Cursor]) -> None:
+    async def commit(
+        self, positions: Mapping[Partition, Cursor], *, anew: Collection[Partition] = ()
+    ) -> None:
         """Commit the rows since the last commit, and the offsets behind positions with them.
 
         Offsets that are stored already are stored again now and then: brokers forget each of them
         a time after its own last commit. Where it is cancelled, the rows may be committed; another
-        call finishes the commit.
+        call finishes the commit. Only partitions that have begun `anew` may go back.
 
         Raises:
-            StreamStateError: If a write was cancelled in the middle.
+            StreamStateError: If a write was cancelled in the middle, or positions are before what
+                is stored.
             FencedError: If a newer writer has taken over.
             BatchNotWrittenError: If brokers have aborted the transaction.
             FanOutError: As `KafkaWriter.flush` and `Transactions.end`.
@@ -125,6 +133,7 @@ class OwnTransactions:
         await self._check()
         if self._delivered is not None:
             await self.commit_delivered(self._delivered)
+        await self._check_order({p: at for p, at in positions.items() if p not in anew})
         again = asyncio.get_running_loop().time() >= self._store_again_at
         known = self._stored | self._wanted | dict(positions)
         new = {p: at for p, at in known.items() if again or self._stored.get(p) != at}
@@ -190,6 +199,23 @@ class OwnTransactions:
                 "a write was cancelled in the middle, so that a part of its records may be in the "
                 "transaction: abort it, or leave the block of the writer"
             )
+
+    async def _check_order(self, positions: Mapping[Partition, Cursor]) -> None:
+        """Refuse positions before those that are stored: their records would be read again."""
+        name = self._joined.transactional_id
+        if positions and self._before is None:
+            self._before = await self._transactions.stored_positions(name)
+        stored = {**(self._before or {}), **self._stored, **self._wanted}
+        for partition, position in sorted(positions.items()):
+            if partition in stored and not reaches(position, stored[partition]):
+                raise StreamStateError(
+                    f"{name} has committed {partition} up to offset "
+                    f"{next_offset(stored[partition])}, and these positions are at offset "
+                    f"{next_offset(position)}, so that its records would be written twice: commit "
+                    f"what is drained in its order, and open the stream with "
+                    f"resume=await writer.positions(source); to write all of it again, use another "
+                    f"transactional_id"
+                )
 
     async def abort(self) -> None:
         """Abort the open transaction, if there is one."""

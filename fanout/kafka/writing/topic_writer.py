@@ -199,7 +199,8 @@ class TopicWriter:
 
         Raises:
             StreamStateError: If the writer has no transactional id, the positions are of another
-                cluster, or a write was cancelled in the middle.
+                cluster, or before what it has committed, in this run or an earlier one, or a write
+                was cancelled in the middle. The transaction stays open.
             FencedError: If a newer writer has taken over.
             BatchNotWrittenError: If brokers have aborted the transaction after its timeout.
             SplitLostError: If a partition of the stream went to another member of its group before
@@ -217,7 +218,7 @@ class TopicWriter:
         member = None if checkpoint is None else _of_member(checkpoint)
         async with self._lock:
             if member is None:
-                await transactions.commit(cursors)
+                await transactions.commit(cursors, anew=_anew(checkpoint))
             else:
                 await transactions.commit_delivered(member)
 
@@ -310,6 +311,12 @@ class TopicWriter:
             for id_, state in checkpoint.splits.items()
             if isinstance(state.position, Cursor)
         }
+
+
+def _anew(checkpoint: Checkpoint | None) -> set[Partition]:
+    """Return the partitions that were lost, and are read from their beginning again."""
+    splits = {} if checkpoint is None else checkpoint.splits
+    return {Partition.of(id_) for id_, state in splits.items() if state.anew}
 
 
 def _of_member(checkpoint: Checkpoint) -> MemberPositions | None:

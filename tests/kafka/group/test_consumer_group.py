@@ -17,7 +17,7 @@ import fanout
 from fanout.errors import OptionError, ServiceError, SplitLostError
 from fanout.kafka import Cluster, ConsumerGroup, KafkaShareSource, KafkaSource, ShuffleSource
 from fanout.kinesis import KinesisSource
-from tests.kafka.group.processes import GUARD, Process, set_session, started, until
+from tests.kafka.group.processes import GUARD, SESSION, Process, set_session, started, until
 from tests.support.kafka.brokers import HERE
 from tests.support.kafka.topics import Topic, committed, new_topic, seeded
 
@@ -275,8 +275,24 @@ async def test_a_member_that_is_gone_loses_its_partitions(
     check_alone(first, second)
 
 
-def process(topic: Topic, group: ConsumerGroup) -> AbstractAsyncContextManager[Process]:
-    return started("reader", topic.broker.bootstrap_servers, topic.name, group.group_id)
+async def test_a_member_that_blocks_its_loop_hears_at_its_acknowledgement_what_it_has_lost(
+    topic: Topic, group: ConsumerGroup
+) -> None:
+    await asyncio.to_thread(set_session, topic.broker, group.group_id)
+    await asyncio.to_thread(put, topic, 5)
+    async with process(topic, group, blocks=3 * SESSION) as first:
+        await until(lambda: first.said)
+        held = first.said[0]
+        async with process(topic, group) as second:
+            await until(lambda: len(second.got) == 5 * PARTITIONS)
+            await until(lambda: held | {"lost": True} in first.said)
+
+
+def process(
+    topic: Topic, group: ConsumerGroup, *, blocks: float = 0.0
+) -> AbstractAsyncContextManager[Process]:
+    servers = topic.broker.bootstrap_servers
+    return started("reader", servers, topic.name, group.group_id, str(blocks))
 
 
 async def while_written(topic: Topic, fact: Callable[[], bool]) -> None:

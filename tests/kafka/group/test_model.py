@@ -166,6 +166,7 @@ BUGS: dict[str, Callable[[Any], object]] = {
     ),
     "nothing expires by itself": instead(ConsumerMember, "_set_validity", _valid_for_ever),
     "a zombie delivers": instead(SharedSplits, "valid", lambda _: property(lambda _: True)),
+    "a zombie acknowledges": instead(SharedSplits, "decided", lambda _: _nothing),
     "a member that lost all joins with the same id": instead(
         ConsumerMember, "_rejoin", _joins_with_the_same_id
     ),

@@ -6,6 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
+from fanout.errors import StreamStateError
 from fanout.kafka.group.calls import GroupOffsets
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.commits import STORED_AGAIN
@@ -18,6 +21,7 @@ from tests.support.virtual_time import in_virtual_time
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
+    from fanout.core.positions import Cursor
     from fanout.kafka.group.transactional import MemberPositions
 
 A, B = Partition("t", 0), Partition("t", 1)
@@ -29,6 +33,8 @@ class Cluster:
     def __init__(self) -> None:
         self.stored: list[Mapping[Partition, int]] = []
         self.epochs: Mapping[Partition, int] = {}
+        self.before: Mapping[Partition, Cursor] = {}
+        self.looks = 0
         self.queued = 0
         self.answers, self.flushed = asyncio.Event(), asyncio.Event()
         self.answers.set()
@@ -44,6 +50,11 @@ class Cluster:
         await self.answers.wait()
         self.stored.append(arguments[-1].offsets)
         self.epochs = arguments[-1].epochs
+
+    async def stored_positions(self, name: str) -> Mapping[Partition, Cursor]:
+        assert name == "x"
+        self.looks += 1
+        return self.before
 
     async def end(self, *_: object, patience: float) -> TransactionOutcome:
         assert patience == 60.0
@@ -97,6 +108,24 @@ async def cancelled(commit: Coroutine[Any, Any, None]) -> None:
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+@in_virtual_time
+async def test_positions_go_back_in_no_run_but_where_a_partition_begins_anew() -> None:
+    cluster = Cluster()
+    own = transactions(cluster)
+    cluster.before = {A: behind(7)}
+    with pytest.raises(StreamStateError, match=r"x has committed t-0 up to offset 7, and .* 5, so"):
+        await own.commit({A: behind(5)})  # the stream was opened without the positions
+    await own.commit({A: behind(9), B: behind(3)})
+    with pytest.raises(StreamStateError, match="t-1 up to offset 3, and these positions are at"):
+        await own.commit({A: behind(9), B: behind(2)})
+    assert cluster.stored == [{A: 9, B: 3}]
+    await own.commit({A: behind(9), B: behind(3)})  # once more is no harm
+    await own.commit({A: behind(1), B: behind(4)}, anew={A})
+    assert cluster.stored == [{A: 9, B: 3}, {A: 1, B: 4}]
+    await own.commit({A: behind(2)})
+    assert cluster.looks == 1
 
 
 @in_virtual_time

@@ -247,6 +247,28 @@ async def test_positions_are_committed_with_what_was_made_of_them(
         assert sorted(map(int, found)) == list(range(given))
 
 
+async def test_an_older_drain_is_not_committed_after_a_newer_one(
+    kafka_broker: KafkaBroker, topic: str
+) -> None:
+    source = await new_topic(kafka_broker)
+    await asyncio.to_thread(source.put, 20)
+    reading, id_ = source.source(start="earliest"), f"{topic}-order"
+    for resumes in (True, False):
+        async with writing(kafka_broker, topic, transactional_id=id_) as writer:
+            resume = await writer.positions(reading) if resumes else None
+            async with fanout.open(reading, resume=resume) as stream:
+                first = await stream.drain(max_records=10, first_wait=20.0)
+                second = await stream.drain(max_records=10, first_wait=20.0)
+                await writer.commit(second)  # without resume it is where the first run was
+                with pytest.raises(
+                    StreamStateError, match=r"up to offset 20, and .* offset 10, so"
+                ):
+                    await writer.commit(first)
+    async with writing(kafka_broker, topic, transactional_id=id_) as writer:
+        stored = fanout.Checkpoint.from_json(await writer.positions(reading))
+    assert [state.position for state in stored.splits.values()] == [fanout.Cursor(19)]
+
+
 async def test_the_positions_of_a_start_stay_however_often_the_first_run_fails(
     kafka_broker: KafkaBroker, topic: str
 ) -> None:

@@ -165,6 +165,13 @@ class ScriptedCluster:
     def leader(self, partition: Partition) -> int | None:
         return self.known.get(partition)
 
+    def is_replaced(self, partition: Partition) -> bool:
+        del partition
+        return False
+
+    def accept(self, partition: Partition) -> None:
+        pass
+
     async def offsets(
         self, wanted: Mapping[Partition, OffsetSpec | int]
     ) -> Mapping[Partition, int | None]:

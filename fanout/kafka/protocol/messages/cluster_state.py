@@ -11,6 +11,8 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
+from aiokafka.protocol.metadata import MetadataRequest as AiokafkaMetadataRequest
+from aiokafka.protocol.metadata import MetadataRequestStruct
 from aiokafka.protocol.types import (
     Boolean,
     CompactArray,
@@ -120,6 +122,25 @@ class TopicIdsRequest(Request[MetadataRequest_v10]):  # type: ignore[misc]
         """Return the request in the only version."""
         topics = [(ANY_TOPIC_ID, topic, NO_TAGS) for topic in self._topics]
         return request_struct_class(topics, False, False, self._operations, NO_TAGS)  # noqa: FBT003 - fields
+
+
+class MetadataRequest(Request[MetadataRequestStruct | MetadataRequest_v10]):  # type: ignore[misc]
+    """Ask for topics, or all for None, with their ids where brokers have any; create none."""
+
+    API_KEY = _METADATA
+
+    def __init__(self, topics: Sequence[str] | None) -> None:
+        self._topics = topics
+
+    def build(self, request_struct_class: Any) -> Any:
+        """Return the request in version 10, or in one of aiokafka's."""
+        if request_struct_class is not MetadataRequest_v10:
+            plain = AiokafkaMetadataRequest(self._topics, allow_auto_topic_creation=False)
+            return plain.build(request_struct_class)
+        topics = None
+        if self._topics is not None:
+            topics = [(ANY_TOPIC_ID, topic, NO_TAGS) for topic in self._topics]
+        return request_struct_class(topics, False, False, False, NO_TAGS)  # noqa: FBT003 - fields
 
 
 class DescribeGroupsResponse_v5(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's

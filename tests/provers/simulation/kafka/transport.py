@@ -105,6 +105,13 @@ class KafkaSimTransport:
         replica = self._near.of(partition)
         return self._leaders.get(partition) if replica is None else replica
 
+    def is_replaced(self, partition: Partition) -> bool:
+        del partition
+        return False
+
+    def accept(self, partition: Partition) -> None:
+        """Do nothing: no topic is replaced here."""
+
     async def offsets(
         self, wanted: Mapping[Partition, OffsetSpec | int]
     ) -> Mapping[Partition, int | None]:
