@@ -150,6 +150,20 @@ def test_a_reader_that_plans_batches_names_a_gap(tmp_path: Path) -> None:
     assert skipped == [(2, 3)]
 
 
+async def test_a_file_of_a_newer_state_than_the_restored_one_is_named(tmp_path: Path) -> None:
+    path, source = tmp_path / "landing", ManualSource()
+    await landed(path, source, 1)
+    kept = {name: set(path.glob(f"{name}/*")) for name in ("runs", "batches")}
+    await landed(path, source, 1)
+    for name, before in kept.items():
+        for newer in set(path.glob(f"{name}/*")) - before:
+            newer.unlink()
+    sentence = r"the file run-000002-00000001.parquet is already in .*an older state was restored"
+    with pytest.raises(CheckpointError, match=sentence):
+        await landed(path, source, 1)
+    await landed(path, source, 1)
+
+
 @pytest.fixture
 def storage(tmp_path: Path) -> LaggingLists:
     return LaggingLists(tmp_path)
