@@ -69,8 +69,9 @@ def status(
     `fanout status s3a://lake/_chk/orders orders --region eu-west-1`
 
     The exit code is 1 if the source was named and the lag could not be read, or unread records have
-    expired, or a table lacks entries or cannot be read. It is 2 if there is neither a checkpoint of
-    fanout nor a landing, or it is damaged, or a newer version wrote it.
+    expired, or a table lacks entries or cannot be read, or the landing has lost entries. It is 2 if
+    there is neither a checkpoint of fanout nor a landing, or it is damaged, or a newer version
+    wrote it.
     """
     from fanout.landing.log.checkpoint_status import read_status  # noqa: PLC0415 - for help
     from fanout.landing.projections.table_projection import read_table  # noqa: PLC0415 - the same
@@ -95,7 +96,7 @@ def status(
         for table in told:
             behind = f"{table.entries_behind:,} entries behind"
             typer.echo(f"{table.table}: {table.failure or behind}")
-    if failure or any(table.failure or table.entries_behind for table in told):
+    if failure or found.gap or any(table.failure or table.entries_behind for table in told):
         raise typer.Exit(ExitCode.FOUND)
 
 
@@ -164,6 +165,7 @@ def _plain(
         "location": found.location,
         "landing": found.landing,
         "entries": found.entries,
+        "lost_entries": found.gap and {"first": found.gap[0], "last": found.gap[-1]},
         "source": None if positions is None else positions.source,
         "batch": None,
         "owner": None,
@@ -221,6 +223,8 @@ def _print(
     lags: Mapping[str, Backlog],
     failure: str,
 ) -> None:
+    from fanout.landing.log.gaps import describe_gap  # noqa: PLC0415 - for help
+
     typer.echo(f"{found.location}: {'not begun' if positions is None else positions.source}")
     typer.echo(f"owner: {describe_owner(found.owner)}")
     noun = "entry" if found.landing else "batch"
@@ -232,6 +236,8 @@ def _print(
         count = f"; {found.entries:,} entries are kept" if found.landing else ""
         rows = f"{batch.rows:,} rows"
         typer.echo(f"{noun}: {batch.entry.batch_id} with {rows}, written {written}{count}")
+    if found.gap:
+        typer.echo(describe_gap(found.location, found.gap))
     if found.pending.segments:
         pending = f"{found.pending.segments} segments with {found.pending.rows:,} rows"
         typer.echo(f"pending: {pending} that no batch has taken yet")

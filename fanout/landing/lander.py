@@ -27,6 +27,7 @@ from fanout.landing.log.columns import (
 from fanout.landing.log.entries import BatchEntry, EntryLog
 from fanout.landing.log.evolution import without_new_columns
 from fanout.landing.log.followed import LandedEntry
+from fanout.landing.log.gaps import check_whole
 from fanout.landing.log.reading import LandingPlace
 from fanout.landing.projections.table_projection import NamedFiles, TableProjection
 from fanout.landing.retention import (
@@ -228,21 +229,27 @@ class Landing:
                 bad = self._bad.publish(segment, number)
             files = publish_segment(self._storage, segment, self._partitions)
         entry = BatchEntry(number, "", files, taken.positions, watermark, bad=bad)
+        entry, expired = self._enter(entry)
+        if isinstance(taken, LandedBatch):
+            for name in taken.bad:
+                with suppress(CheckpointError):  # the next run deletes it
+                    self._storage.delete(name)
+        self._after(entry, expired)
+        return entry
+
+    def _enter(self, entry: BatchEntry) -> tuple[BatchEntry, set[str]]:
+        """Write an entry, which says what may be deleted after it; return the files of that too."""
+        expired = self._retention.expire(entry.batch_id)
+        entry = replace(entry, first=self._log.first)
         try:
             self._log.write(entry)
         except CheckpointError:
             self._discard_unnamed(entry)
             raise
-        if isinstance(taken, LandedBatch):
-            for name in taken.bad:
-                with suppress(CheckpointError):  # the next run deletes it
-                    self._storage.delete(name)
-        self._after(entry)
-        return entry
+        return entry, expired
 
-    def _after(self, entry: BatchEntry) -> None:
+    def _after(self, entry: BatchEntry, expired: set[str]) -> None:
         """Show others an entry that was written, and delete what is too old."""
-        expired = self._retention.expire(entry.batch_id)
         gone, now = self._spark_log is not None or self._retention.is_due, Retention.now()
         for projection in self._projections:
             # What one of them keeps leaves the later ones with it, many files at once.
@@ -275,8 +282,7 @@ class Landing:
         assert newest is not None, "a run begins with an entry"
         if newest.positions != positions:
             entry = BatchEntry(self._log.next_number, "", (), positions, newest.watermark)
-            await in_thread(lambda: self._log.write(entry))
-            await in_thread(lambda: self._after(entry))
+            await in_thread(lambda: self._after(*self._enter(entry)))
             await self._stream.acknowledge(positions)
 
 
@@ -360,13 +366,14 @@ async def open_landing(
 
 
 def _open_log(storage: Storage, ownership: Ownership) -> EntryLog:
-    storage.sweep()
     log = EntryLog(storage, ownership)
     if log.newest is not None and log.newest.query_id:
         raise CheckpointError(
             f"{storage.location} is the checkpoint of the Spark query {log.newest.query_id}; land "
             f"to another location"
         )
+    check_whole(storage, log)
+    storage.sweep()
     return log
 
 
@@ -378,7 +385,7 @@ def _fence(storage: Storage, log: EntryLog, positions: Checkpoint) -> None:
     watermark = None if log.newest is None else log.newest.watermark
     if log.newest is None:
         check_no_files(storage)
-    log.write(BatchEntry(log.next_number, "", (), positions, watermark))
+    log.write(BatchEntry(log.next_number, "", (), positions, watermark, first=log.first))
 
 
 def check_not_lent(capabilities: Capabilities, source: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import time
@@ -17,6 +18,7 @@ from fanout.core.sentence import Option
 from fanout.core.stored_json import StoredFormat
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.log.entries import BATCHES, batch_ids, entry_name
+from fanout.landing.log.gaps import gap_error, whole
 from fanout.landing.segments.segments import (
     SEGMENTS,
     Count,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from fanout.landing.log.entries import EntryLog
     from fanout.landing.segments.segments import SegmentFile
     from fanout.landing.storage.storage import FileInfo, Storage, StoredFiles
+
+_LOG: Final = logging.getLogger(__name__)
 
 _READER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MARK: Final = re.compile(rf"({_READER.pattern})-([0-9]{{12}})\.json")
@@ -217,7 +221,11 @@ class Retention:
         return time.time_ns() // 1_000_000
 
     def expire(self, number: int) -> set[str]:
-        """Find what is too old, after an entry was written; return what `delete` will delete."""
+        """Find what is too old, before an entry is written; return what `delete` will delete.
+
+        The log knows then which entries stay, and the entry has that: a reader can tell from it
+        what was lost. So call `delete` only when the entry is there.
+        """
         if self._keep is None:
             return set()
         now = self.now()
@@ -230,6 +238,9 @@ class Retention:
             for old in range(self._oldest, last + 1):
                 entry = self._log.look_up(old)
                 self._expired[old] = () if entry is None else entry.segments
+                # A list may show what was deleted, and then the next one may be gone as well.
+                if entry is not None:
+                    self._log.first = max(self._log.first or 0, old + 1)
             self._oldest = max(self._oldest, last + 1)
         return {file.name for files in self._expired.values() for file in files}
 
@@ -331,7 +342,8 @@ def sweep_files_of_landers(
         of_run[_run(name)].add(name)
     runs = sorted(of_run)[-_RUNS:]
     unnamed = set[str]().union(*(of_run[run] for run in runs))
-    for entry in log.newest_first(range(log.oldest(), log.next_number) if runs else range(0)):
+    numbers = range(log.oldest(), log.next_number) if runs else range(0)
+    for entry in whole(log, numbers):
         if ending.is_set():
             return
         if any(_run(file.name) < runs[0] for file in entry.segments):
@@ -356,6 +368,8 @@ def _unnamed(places: list[_Place], log: EntryLog) -> list[_Place]:
     @cache
     def named(number: int) -> _Place | None:
         entry = log.look_up(number)
+        if entry is None and log.is_lost(number):
+            raise gap_error(log.location, range(number, number + 1))
         files = () if entry is None else entry.segments
         own = [file.name for file in files if not _is_of_lander(file.name)]
         return max((place for name in own if (place := _place(name))), default=None)
@@ -371,6 +385,16 @@ def _unnamed(places: list[_Place], log: EntryLog) -> list[_Place]:
     first = next((place for number in numbers if (place := named(number))), _NOWHERE)
     last = named_until(numbers[-1])
     found = [place for place in places if not first <= place <= last]
+    if log.first is None and (kept := [place for place in found if place < first]):
+        found = [place for place in found if place > last]
+        _LOG.warning(
+            "%s has %d files that are older than those of the oldest entry, and it is unknown "
+            "whether retention has deleted their entries; delete the files below segments up to "
+            "run-%06d-%08d.parquet if it has",
+            log.location,
+            len(kept),
+            *kept[-1],
+        )
     last_of_run = {place[0]: place for place in places if first <= place <= last}
     late = [*last_of_run.values()][-_RUNS:]
     return found + [place for place in late if not is_named(place)]

@@ -9,10 +9,12 @@ import pytest
 
 import fanout
 from fanout.core.checkpoint import Checkpoint
-from fanout.errors import PositionError, ServiceError, SplitFailedError
+from fanout.errors import CheckpointError, PositionError, ServiceError, SplitFailedError
 from tests.support.kafka.topics import Topic, eventually, new_topic
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = pytest.mark.usefixtures("fanout_fast")
@@ -182,6 +184,28 @@ async def test_a_topic_that_is_chosen_later_is_read_from_its_beginning(topic: To
     ) as reader:
         await reader.has(5)
     assert reader.topics == {other.name: other.log}
+
+
+@pytest.mark.fault("A topic is added to a stream with stored positions, or left out of it")
+async def test_positions_of_other_topics_alone_are_refused(topic: Topic, tmp_path: Path) -> None:
+    other = await new_topic(topic.broker)
+    other.put(5)
+    alone = await topic.read()
+    sentence = f"are of the topics {topic.name}, and of none that is read now: {other.name};"
+    for choice in ({"topics": other.name}, {"pattern": other.name}):
+        with pytest.raises(PositionError, match=sentence):
+            await topic.read(**choice, resume=alone.stream.positions)
+    await topic.read(partitions=[f"{topic.name}-0"], resume=alone.stream.positions)
+    location = str(tmp_path / "landing")
+    for topics in (topic.name, [topic.name, other.name], other.name):
+        async with fanout.land(topic.source(topics=topics), location, available_now=True) as landed:
+            async for _ in landed:
+                pass
+    async with fanout.land(topic.source(), str(tmp_path / "one"), available_now=True) as landed:
+        assert [entry.rows async for entry in landed] == [10]
+    renamed = fanout.land(topic.source(topics=other.name), str(tmp_path / "one"))
+    with pytest.raises(CheckpointError, match=f"cannot be continued: .*{sentence}"):
+        await renamed.__aenter__()
 
 
 @pytest.mark.fault("Stored positions meet another cluster")

@@ -213,6 +213,25 @@ async def leave_one(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     assert job.bad() == [b"no"]
 
 
+async def test_a_file_of_a_newer_state_than_the_restored_one_is_named(
+    job: Job, tmp_path: Path
+) -> None:
+    job.put(b"no", good(1))
+    await job.land()
+    backup = tmp_path / "backup"
+    await asyncio.to_thread(shutil.copytree, job.at, backup)
+    job.put(b"worse", good(2))
+    await job.land()
+    await asyncio.to_thread(shutil.rmtree, job.at)
+    await asyncio.to_thread(backup.rename, job.at)
+    newest = job.files[-1].name
+    with pytest.raises(CheckpointError, match=rf"{newest} is there already: .*older state") as told:
+        await job.land()
+    assert f"{job.bad_at}/landing=" in str(told.value)
+    await job.land()
+    assert await asyncio.to_thread(job.bad) == [b"no", b"worse"]
+
+
 async def test_a_run_that_keeps_no_bad_records_deletes_what_a_killed_one_left(
     job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -236,7 +236,7 @@ def test_files_of_an_entry_that_was_too_old_are_swept(storage: LaggingLists) -> 
     with claim(storage, PROCESS) as owner:
         log = EntryLog(storage, owner)
         for number in range(3):
-            log.write(with_file(storage, number, owner.run))
+            log.write(replace(with_file(storage, number, owner.run), first=number // 2))
         storage.delete(entry_name(0))  # a run is killed before it deletes the file
     with claim(storage, PROCESS) as owner:
         log = EntryLog(storage, owner)

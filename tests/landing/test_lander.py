@@ -379,18 +379,18 @@ async def test_a_follower_that_waits_is_told_that_its_next_entry_was_deleted(
 ) -> None:
     monkeypatch.setattr("fanout.landing.log.followed._EXPIRY_SECONDS", 0.01)
     source.put(b"one")
-    async with place.land(source) as landing:
+    async with place.land(source, keep=timedelta(hours=1)) as landing:
         first = await anext(landing)
         entries = followed(
             place.location, after=first.number - 1, poll=0.01, storage_options=place.options
         )
         assert await anext(entries) == first
-        for data in (b"two", b"three"):
-            source.put(data)
-            last = await anext(landing)
-    storage = await asyncio.to_thread(place.storage)
-    for number in range(last.number):
-        await asyncio.to_thread(storage.delete, entry_name(number))
+        source.put(b"two")
+        await anext(landing)
+        now = Retention.now()
+        monkeypatch.setattr(Retention, "now", staticmethod(lambda: now + 3_601_000))
+        source.put(b"three")
+        last = await anext(landing)
     sentence = rf"the entries 2 to 2 of .* were deleted, .*, with after={last.number - 1}"
     with pytest.raises(CheckpointError, match=sentence):
         await anext(entries)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, final
 from aiokafka.errors import KafkaError
 
 from fanout.core.backoff import FullJitter
+from fanout.core.findings import named
 from fanout.core.policy import Phase, Retry
 from fanout.core.positions import Cursor, Latest
 from fanout.core.source import Capabilities, Terms
 from fanout.core.statistics import Origin
 from fanout.core.subscription import Tap
-from fanout.errors import ServiceError
+from fanout.errors import PositionError, ServiceError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.protocol.retries import with_retries
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.backoff import Pacing
+    from fanout.core.checkpoint import Checkpoint
     from fanout.core.events import Batch, End, Split
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
@@ -90,6 +92,7 @@ class KafkaConnection:
             terms=Terms("partition", describe_position),
             origin=Origin("kafka", selection.text, options.group_id),
             polling=fetcher,
+            adopt=self._adopt,
             decode=options.decoder,
             throttled=lambda: transport.throttled,
         )
@@ -99,10 +102,26 @@ class KafkaConnection:
     def identity(self) -> str:
         """Name the cluster to which the offsets belong.
 
-        The chosen topics are no part of the name: a user may add or remove a topic and resume from
-        the same positions.
+        The chosen topics are no part of the name: a user may add or remove topics and resume from
+        the same positions, as long as one of them stays.
         """
         return f"kafka:{self._transport.cluster_id}"
+
+    async def _adopt(self, checkpoint: Checkpoint, splits: Sequence[Split]) -> Checkpoint | None:
+        """Continue stored positions, unless none of their topics is read any more."""
+        del splits
+        if checkpoint.source != self.identity:
+            return None
+        selection = self._options.selection
+        topics = {Partition.of(id_).topic for id_ in checkpoint.splits}
+        if topics and not any(map(selection.includes_some, topics)):
+            raise PositionError(
+                f"the stored positions are of the topics {named(sorted(topics))}, and of none that "
+                f"is read now: {selection.text}; a renamed topic is another one: read one of those "
+                f"topics as well, or start anew without these positions, a landing at another "
+                f"location"
+            )
+        return checkpoint
 
     @property
     def partition_counts(self) -> Mapping[str, int]:

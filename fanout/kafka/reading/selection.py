@@ -54,6 +54,12 @@ class Selection:
         topic = partition.topic
         if self.pattern is None:
             return topic in self.topics or partition in self.partitions
+        return self.includes_some(topic)
+
+    def includes_some(self, topic: str) -> bool:
+        """Return whether a topic is chosen, or a partition of it, existing or not."""
+        if self.pattern is None:
+            return topic in self.names
         return topic not in _INTERNAL and self.pattern.fullmatch(topic) is not None
 
 

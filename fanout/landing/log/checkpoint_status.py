@@ -24,6 +24,7 @@ from fanout.landing.log.entries import (
     decode_origin,
     entry_name,
 )
+from fanout.landing.log.gaps import find_gap
 from fanout.landing.log.pending import PENDING, decode_pending, pending_name
 from fanout.landing.log.set_aside import newest_set_aside
 from fanout.landing.storage.local_storage import LocalFiles
@@ -79,6 +80,7 @@ class CheckpointStatus:
     pending: PendingSummary  # which only a share group has
     owner: Owner | None  # the run that claimed it last
     set_aside: SetAsideBatch | None = None  # the newest batch that was set aside
+    gap: range | None = None  # the entries that a landing has lost; None where it is whole
 
 
 def read_status(files: StoredFiles) -> CheckpointStatus:
@@ -97,15 +99,19 @@ def read_status(files: StoredFiles) -> CheckpointStatus:
             f"checkpoint_location of a query that has begun, or the location of a landing"
             f"{'' if urlsplit(files.location).scheme else local}"
         )
+    landing = stored_identity(files) is not None
+    numbers = batch_ids(info.name for info in files.list(BATCHES))
+    newest = None if batch is None else batch.entry
     return CheckpointStatus(
         files.location,
-        stored_identity(files) is not None,
-        len(batch_ids(info.name for info in files.list(BATCHES))),
+        landing,
+        len(numbers),
         positions,
         batch,
         _pending(files, batch),
         owner,
         newest_set_aside(files),
+        find_gap(files, numbers, newest) if landing else None,
     )
 
 

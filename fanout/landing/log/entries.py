@@ -18,7 +18,7 @@ from fanout.landing.claims import create_owned
 from fanout.landing.segments.segments import Count, SegmentFile  # noqa: TC001 - msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from fanout.landing.claims import Ownership
     from fanout.landing.storage.storage import Storage, StoredFiles
@@ -74,6 +74,9 @@ class BatchEntry:
     content: str = ""
     # The file of its bad records, below the location of such files; empty where it has none.
     bad: str = ""
+    # The oldest entry of the landing that is never deleted before a later entry says so; None where
+    # it is unknown, as in entries of earlier versions and in those of a query.
+    first: int | None = None
 
     @property
     def rows(self) -> int:
@@ -125,6 +128,7 @@ class _EntryWire(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     taken: TakenSegments | None = None
     content: _Content = ""
     bad: _BadFile = ""
+    first: Count | None = None
 
 
 class _TakenWire1(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -191,6 +195,7 @@ def encode_entry(entry: BatchEntry, *, run: int) -> bytes:
         entry.taken,
         entry.content,
         entry.bad,
+        entry.first,
     )
     return msgspec.json.encode(wire)
 
@@ -214,6 +219,7 @@ def decode_entry(data: bytes, batch_id: int, *, location: str) -> BatchEntry:
         wire.taken,
         wire.content,
         wire.bad,
+        wire.first,
     )
 
 
@@ -258,6 +264,18 @@ class EntryLog:
         # There may be millions.
         self._listed = array("q", batch_ids(file.name for file in storage.list(BATCHES)))
         self._newest = self._find_newest()
+        self.first = self._find_first()
+        """The oldest entry that has to be there, for the next entry; None where it is unknown."""
+
+    @property
+    def location(self) -> str:
+        """Where it is, for messages."""
+        return self._storage.location
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The numbers of the entries that were there at the start, by a list that may lag."""
+        return self._listed
 
     @property
     def newest(self) -> BatchEntry | None:
@@ -275,6 +293,12 @@ class EntryLog:
         while number > 0 and self.look_up(number - 1) is not None:
             number -= 1
         return number
+
+    def is_lost(self, number: int) -> bool:
+        """Say whether an entry that is not there was lost: retention deletes the oldest alone."""
+        if self.first is not None:
+            return number >= self.first
+        return self.look_up(self.oldest()) is not None
 
     def origin(self) -> Checkpoint | None:
         """Return the positions that the first run resolved its start into; None before that."""
@@ -327,6 +351,12 @@ class EntryLog:
                 f"start again in a minute"
             )
         return entry
+
+    def _find_first(self) -> int | None:
+        if self._newest is not None and self._newest.first is not None:
+            return self._newest.first
+        # A version that did not store it may have deleted the oldest.
+        return None if self._listed and self._listed[0] > 0 else 0
 
     def newest_first(self, numbers: range) -> Iterator[BatchEntry]:
         """Yield the entries that are there, newest first, reading more and more at once."""

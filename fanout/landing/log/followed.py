@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, final
@@ -11,6 +12,7 @@ from fanout.core.cancellation import in_thread
 from fanout.core.option_checks import check_mapping, check_seconds, location_text, whole
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.log.entries import BATCHES, MAX_ENTRY_BYTES, ORIGIN, batch_ids, read_entry
+from fanout.landing.log.gaps import gap_error, is_lost
 from fanout.landing.storage.opening import open_files
 
 if TYPE_CHECKING:
@@ -90,9 +92,9 @@ async def followed(
 
     Raises:
         OptionError: There is no landing at the location, or an option is malformed.
-        CheckpointError: The next entry was deleted, because it is older than the landing keeps it;
-            or the landing has not come as far as `after`; or the location cannot be read, or an
-            entry is damaged or was written by a newer version.
+        CheckpointError: The next entry was deleted, because it is older than the landing keeps it,
+            or it is lost; or the landing has not come as far as `after`; or the location cannot be
+            read, or an entry is damaged or was written by a newer version.
 
     Cancellation: nothing is lost; follow again after the last entry.
     """
@@ -104,7 +106,7 @@ async def followed(
     time = asyncio.get_running_loop().time
     files = await in_thread(partial(open_files, place, storage_options))
     number = await in_thread(partial(_first, files, after))
-    looked = time()
+    looked = -math.inf  # what is lost already is told at once
     while True:
         entry = await in_thread(partial(read_entry, files, number))
         if entry is not None:
@@ -138,6 +140,8 @@ def _first(files: StoredFiles, after: int | None) -> int:
         )
     oldest = next((number for number in numbers if number > after), after + 1)
     if oldest > after + 1 and read_entry(files, after + 1) is None:
+        if is_lost(files, after + 1, numbers):
+            raise gap_error(files.location, range(after + 1, oldest))
         raise CheckpointError(
             f"the entries {after + 1} to {oldest - 1} of {files.location} were deleted, because "
             f"they are older than the landing keeps them; follow it from entry {oldest} on, with "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 from fanout.errors import CheckpointError
 from fanout.landing.log.columns import read_identity
 from fanout.landing.log.entries import BATCHES, batch_ids, read_entry
+from fanout.landing.log.gaps import gap_error, is_lost
 from fanout.landing.storage.local_storage import LocalFiles
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class LandedLog:
                 self._check_identity()
             while self._read(self._next) is not None:
                 self._next += 1
-            if due and self._may_be_behind():
+            if due and (before == 0 or self._may_be_behind()):
                 numbers = self._list()
                 self._next = max(self._next, numbers[-1] + 1 if numbers else 0)
                 while self._read(self._next) is not None:
@@ -192,6 +193,8 @@ class LandedLog:
         """Return the number of the entry to go on with after one that is not there."""
         oldest = self._oldest_from(lost + 1)
         if not self._skip_lost:
+            if is_lost(self._files, lost, self._list()):
+                raise gap_error(self.location, range(lost, oldest))
             raise CheckpointError(
                 f"the entries {lost} to {oldest - 1} of {self.location} were deleted before this "
                 f"query had read them: a landing keeps entries for `keep`, and longer for a named "
@@ -211,12 +214,14 @@ class LandedLog:
         return Place(rows.entry, row) if row < entry.rows else Place(rows.entry + 1)
 
     def _may_be_behind(self) -> bool:
-        """Say whether the next entry may have been deleted already, and later ones be there.
+        """Say whether the next entry may have been deleted or lost, and later ones be there.
 
-        The oldest go first. So while the one before it is there, the next one was not written yet;
-        to list all entries would be slow, and costs money in a bucket.
+        The oldest go first. So while the one before it is there, the next one was not written yet,
+        or it is lost; to list all entries would be slow, and costs money in a bucket.
         """
-        return self._next == 0 or read_entry(self._files, self._next - 1) is None
+        if self._next == 0 or read_entry(self._files, self._next - 1) is None:
+            return True
+        return read_entry(self._files, self._next + 1) is not None
 
     def _check_identity(self) -> None:
         """See that the landing is the one of before."""

@@ -18,7 +18,7 @@ from fanout.core.option_checks import check_text
 from fanout.core.sentence import Option, Sentence
 from fanout.core.user_decode import KEPT
 from fanout.errors import CheckpointError, OptionError
-from fanout.landing.segments.segments import SEGMENTS, Count, publish_errors
+from fanout.landing.segments.segments import OLDER_STATE, SEGMENTS, Count, publish_errors
 from fanout.landing.storage.object_location import is_object_location
 from fanout.landing.storage.opening import absolute_location, directories_of, open_storage
 
@@ -184,6 +184,11 @@ class BadRecordFiles:
                 for table in chain([first], tables):
                     writer.write_table(table)
             self._storage.publish(self._scratch, name)
+        except FileExistsError as error:
+            raise CheckpointError(
+                f"{self._storage.location}/{name} is there already: {OLDER_STATE}; start again: "
+                f"the next run deletes the file, which no entry has, and lands its records"
+            ) from error
         except (OSError, pa.ArrowException) as error:
             raise CheckpointError(
                 f"bad records cannot be written to {self._storage.location}: {_reason(error)}"

@@ -37,6 +37,11 @@ SEGMENTS: Final = "segments"
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
+OLDER_STATE: Final = (
+    "a run of the same number has written it, so an older state was restored, or runs were deleted"
+)
+"""Why the name of a file that a run publishes may be taken; each run has a number of its own."""
+
 MAX_NAME: Final = 800
 """The most characters of a file's name below the checkpoint, so that an entry can name many."""
 
@@ -344,8 +349,8 @@ def publish_errors(storage: Storage, segment: OpenSegment) -> Iterator[None]:
     except FileExistsError as error:
         segment.discard()
         raise CheckpointError(
-            f"a segment cannot be published in {storage.location}, as another run has given a "
-            f"file its name; this run stops, and its records come again in the next one"
+            f"the file {segment.path.name} is already in {storage.location}: {OLDER_STATE}; this "
+            f"run stops, and its records come again in the next one"
         ) from error
     except OSError as error:
         segment.discard()

@@ -280,8 +280,7 @@ class Run:
             world.pause(0.1, 90.0)
             segments = self._publish(ownership.run, number)
             entry = BatchEntry(log.next_number, "", segments, positions)
-            log.write(entry)
-            landing._after(entry)
+            landing._after(*landing._enter(entry))
             self._check(log, tables)
         self._complete(log, tables)
 
