@@ -264,6 +264,22 @@ async def test_a_table_that_is_taken_back_while_a_run_goes_on(lab: Lab) -> None:
     assert await asyncio.to_thread(numbers, lab.kind) == [0, 1]
 
 
+async def test_a_delta_table_that_is_taken_back_while_an_entry_is_added(
+    delta: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await delta.land(3)
+    add = delta.kind.commits.add
+
+    def taken_back(table: Any, *arguments: Any) -> None:
+        delta.kind.take_back(1)
+        add(table, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(delta.kind.commits, "add", taken_back)
+        await delta.land(1)
+    await check_stopped(delta, await delta.land(1), TAKEN_BACK)
+
+
 async def test_a_delta_table_that_was_taken_back_to_a_time(delta: Lab) -> None:
     await delta.land(2)
     kind: Any = delta.kind
