@@ -136,23 +136,20 @@ class _Delta:
         return NewestEntry(number, table.transaction_version(self._checksum))
 
     def _is_taken_back(self, table: Any, version: int) -> bool:
-        """Say whether a RESTORE has taken back the entry, or the version to which it was added.
+        """Say whether a RESTORE has taken a table back to before the entry, added after a version.
 
-        It takes the rows back, and no transactions.
+        It takes the rows back, and no transactions. None comes between a look and its commit: it
+        sets the columns, which is a conflict.
         """
         target = table.version()  # of which the table has the state
         later = table.history(target - version) if target > version else []
-        added = False
         for commit in later:  # the newest is the first, and the oldest ones may be deleted
-            if commit["version"] > target:
-                continue
-            added = added or self._app in commit
-            if commit["operation"] == "RESTORE":
+            if self._app in commit:
+                return bool(commit["version"] > target)
+            if commit["operation"] == "RESTORE" and commit["version"] <= target:
                 to = str(commit["operationParameters"].get("version"))
-                # What was at a time is not known.
-                target = int(to) if to.isdecimal() else version - 1
-        taken = target == version or any(self._app in commit for commit in later)
-        return bool(target < version or (taken and not added))
+                target = int(to) if to.isdecimal() else version  # there is none of one to a time
+        return bool(target <= version)
 
     def _check_no_files(self, table: Any) -> None:
         """Check that a table without an entry of this landing has no file of another one."""
