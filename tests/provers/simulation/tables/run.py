@@ -81,7 +81,7 @@ class World:
     down: bool = False
     made: int = 0
     late: int = 0
-    backup: tuple[dict[str, Any], ...] = ()
+    backup: tuple[dict[Any, Any], ...] = ()
     runs: list[Run] = field(default_factory=list)
     broken: list[BaseException] = field(default_factory=list)  # rules, and what no run may raise
 
