@@ -58,8 +58,11 @@ test: $(VENV)/ready java kafka s3a h2 spark-classes
 test-all: $(VENV)/ready java kafka s3a h2 spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not prove'
 
-test-oldest test-all-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
-	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove$(if $(findstring all,$@),, and not long)'
+test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove and not long'
+
+test-all-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'
 
 test-lowest: $(LOWEST)/ready java
 	$(if $(FANOUT_REQUIRE_KAFKA),,-)$(LOWEST)/bin/python -m fanout.testing.kafka.jars

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import uuid
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from fanout.landing.projections.table_projection import Projection, TableOption
     from fanout.landing.segments.bad_records import BadRecordFiles
     from fanout.landing.segments.partitions import PartitionField
+    from fanout.landing.segments.segments import SegmentFile
     from fanout.landing.storage.storage import LandingStorage, Storage
 
 _LOG: Final = logging.getLogger(__name__)
@@ -228,8 +230,7 @@ class Landing:
             if self._bad is not None:
                 bad = self._bad.publish(segment, number)
             files = publish_segment(self._storage, segment, self._partitions)
-        entry = BatchEntry(number, "", files, taken.positions, watermark, bad=bad)
-        entry, expired = self._enter(entry)
+        entry, expired = self._enter(_entry(number, files, taken.positions, watermark, bad))
         if isinstance(taken, LandedBatch):
             for name in taken.bad:
                 with suppress(CheckpointError):  # the next run deletes it
@@ -281,7 +282,7 @@ class Landing:
         newest = self._log.newest
         assert newest is not None, "a run begins with an entry"
         if newest.positions != positions:
-            entry = BatchEntry(self._log.next_number, "", (), positions, newest.watermark)
+            entry = _entry(self._log.next_number, (), positions, newest.watermark)
             await in_thread(lambda: self._after(*self._enter(entry)))
             await self._stream.acknowledge(positions)
 
@@ -385,7 +386,19 @@ def _fence(storage: Storage, log: EntryLog, positions: Checkpoint) -> None:
     watermark = None if log.newest is None else log.newest.watermark
     if log.newest is None:
         check_no_files(storage)
-    log.write(BatchEntry(log.next_number, "", (), positions, watermark, first=log.first))
+    log.write(replace(_entry(log.next_number, (), positions, watermark), first=log.first))
+
+
+def _entry(
+    number: int,
+    files: tuple[SegmentFile, ...],
+    positions: Checkpoint,
+    watermark: int | None,
+    bad: str = "",
+) -> BatchEntry:
+    """Return an entry that is like no other, also not like one that a restored backup has lost."""
+    content = uuid.uuid4().hex
+    return BatchEntry(number, "", files, positions, watermark, content=content, bad=bad)
 
 
 def check_not_lent(capabilities: Capabilities, source: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from array import array
 from concurrent.futures import ThreadPoolExecutor
@@ -69,8 +70,8 @@ class BatchEntry:
     watermark: int | None = None
     # The pending segments that it has taken; None where none was ever pending.
     taken: TakenSegments | None = None
-    # A random text that no other entry has, so that a sink knows the batch again; empty where there
-    # is none, as in the entries of a landing.
+    # A random text that no other entry has, so that a sink or a table knows the batch again; empty
+    # where there is none, as in what earlier versions wrote.
     content: str = ""
     # The file of its bad records, below the location of such files; empty where it has none.
     bad: str = ""
@@ -87,6 +88,17 @@ class BatchEntry:
     def size(self) -> int:
         """The bytes of its segments."""
         return sum(segment.size for segment in self.segments)
+
+    @property
+    def checksum(self) -> int:
+        """A number of 63 bits, by which a table knows the entry again.
+
+        Another entry of the same number has another one, as after a backup was restored.
+        """
+        files = "".join(f" {one.name} {one.rows} {one.size}" for one in self.segments)
+        text = f"{self.batch_id} {self.content}{files}"
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 1
 
 
 _Query = Annotated[str, msgspec.Meta(max_length=100)]

@@ -20,10 +20,15 @@ from deltalake.transaction import AddAction, RemoveAction
 from fanout.errors import CheckpointError, OptionError
 from fanout.landing.projections.delta_statistics import delta_statistics, has_statistics
 from fanout.landing.projections.table_columns import check_names, table_schema
-from fanout.landing.projections.table_projection import ConflictError
+from fanout.landing.projections.table_projection import (
+    FORMER,
+    TAKEN_BACK,
+    ConflictError,
+    NewestEntry,
+)
 from fanout.landing.retention import Retention
 from fanout.landing.segments.partitions import partition_values
-from fanout.landing.segments.segments import SEGMENTS
+from fanout.landing.segments.segments import SEGMENTS, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -76,7 +81,10 @@ class _Delta:
         if given.get("endpoint", "").startswith("http://"):
             self._options.setdefault("allow_http", "true")
         self._files = files
+        # Each is the name of a transaction, whose version says it.
         self._app = f"fanout-{files.identity()}"
+        self._checksum = f"{self._app}-checksum"  # of the entry
+        self._looked_at = f"{self._app}-version"  # of the table, after which the entry came
         self._partitions = [one.name for one in files.columns.partitions]
         self._table: Any = None
 
@@ -94,7 +102,7 @@ class _Delta:
         scheme = "s3" if scheme in {"s3a", "s3n"} else scheme
         return Path(path).as_uri() if on_disk else f"{scheme}://{path}"
 
-    def newest(self, *, make: bool = True) -> int:
+    def newest(self, *, make: bool = True) -> NewestEntry:
         """Look at the table; make it in the first call, and bring its columns up to date."""
         found = self._load()
         if found is None and self._table is not None:
@@ -110,11 +118,44 @@ class _Delta:
             )
         if self._table is not None and found.metadata().id != self._table.metadata().id:
             raise OptionError("it was replaced by another table")
+        newest = NewestEntry() if found is None else self._newest(found)
         if make:
             self._check(found)
         self._table = found
-        version = None if found is None else found.transaction_version(self._app)
-        return -1 if version is None else int(version)
+        return newest
+
+    def _newest(self, table: Any) -> NewestEntry:
+        """Return what a table has, unless its files are not those that it had with that."""
+        number = table.transaction_version(self._app)
+        if number is None:
+            self._check_no_files(table)
+            return NewestEntry()
+        looked_at = table.transaction_version(self._looked_at)
+        if looked_at is not None and self._is_taken_back(table, looked_at):
+            raise OptionError(TAKEN_BACK.format(number))
+        return NewestEntry(number, table.transaction_version(self._checksum))
+
+    def _is_taken_back(self, table: Any, version: int) -> bool:
+        """Say whether a RESTORE has taken a table back to before the entry, added after a version.
+
+        It takes the rows back, and no transactions. None comes between a look and its commit: it
+        sets the columns, which is a conflict.
+        """
+        target = table.version()  # of which the table has the state
+        later = table.history(target - version) if target > version else []
+        for commit in later:  # the newest is the first, and the oldest ones may be deleted
+            if self._app in commit:
+                return bool(commit["version"] > target)
+            if commit["operation"] == "RESTORE" and commit["version"] <= target:
+                to = str(commit["operationParameters"].get("version"))
+                target = int(to) if to.isdecimal() else version  # there is none of one to a time
+        return bool(target <= version)
+
+    def _check_no_files(self, table: Any) -> None:
+        """Check that a table without an entry of this landing has no file of another one."""
+        for path in pa.table(table.get_add_actions()).column("path").to_pylist():
+            if run_of(path.rpartition("/")[2]) is not None:
+                raise OptionError(FORMER.format(path))
 
     def _load(self) -> Any:
         try:
@@ -123,12 +164,16 @@ class _Delta:
         except TableNotFoundError:
             return None
 
-    def add(self, files: Sequence[SegmentFile], entry: int) -> None:
+    def add(self, files: Sequence[SegmentFile], newest: NewestEntry) -> None:
         """Add files by one commit; the number of the entry is that of its transaction."""
         now = Retention.now()
         with ThreadPoolExecutor(_READERS) as pool:
             actions = [*pool.map(lambda file: self._action(file, now), files)]
-        self._commit(actions, deltalake.Transaction(self._app, entry, now))
+        known = [(self._app, newest.number), (self._looked_at, self._table.version())]
+        if newest.checksum is not None:
+            known.append((self._checksum, newest.checksum))
+        transactions = [deltalake.Transaction(app, one, now) for app, one in known]
+        self._commit(actions, transactions, {self._app: str(newest.number)})
 
     def remove(self, names: Collection[str]) -> None:
         """Remove files by one commit, those that the table names."""
@@ -152,8 +197,13 @@ class _Delta:
         if removed:
             self._commit(removed)
 
-    def _commit(self, actions: Sequence[Any], *transactions: Any) -> None:
-        known = deltalake.CommitProperties(app_transactions=[*transactions])
+    def _commit(
+        self,
+        actions: Sequence[Any],
+        transactions: Sequence[Any] = (),
+        described: dict[str, str] | None = None,
+    ) -> None:
+        known = deltalake.CommitProperties(described, app_transactions=[*transactions])
         try:
             self._table.create_write_transaction(
                 [*actions],

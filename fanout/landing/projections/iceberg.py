@@ -23,8 +23,13 @@ from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
 from fanout.core.error_text import text_of
 from fanout.errors import OptionError
 from fanout.landing.projections.table_columns import check_names, table_schema
-from fanout.landing.projections.table_projection import ConflictError
-from fanout.landing.segments.segments import write_options
+from fanout.landing.projections.table_projection import (
+    FORMER,
+    TAKEN_BACK,
+    ConflictError,
+    NewestEntry,
+)
+from fanout.landing.segments.segments import SEGMENTS, write_options
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -45,6 +50,8 @@ _TRANSFORMS: Final[dict[str, Any]] = {
     "day": DayTransform(),
     "hour": HourTransform(),
 }
+# Where a landing is whose files a table has; see `_property`.
+_LOCATION: Final = re.compile(r"fanout\.([0-9a-f]{32})\.location")
 # In a commit that is made again, pyiceberg first looks at the table anew.
 _STOPPED: Final = {"commit.retry.num-retries": "1", "commit.retry.min-wait-ms": "0"}
 
@@ -81,8 +88,8 @@ class _Iceberg:
         self.name = f"the Iceberg table {option.table} of {option.catalog}"
         self._option = option
         self._files = files
-        self._described = {"fanout.landing": files.identity()}
-        self._key = f"fanout.{self._described['fanout.landing']}.entry"
+        self._identity = files.identity()
+        self._described = {"fanout.landing": self._identity}
         self._catalog: Any = None
         self._table: Any = None
 
@@ -90,13 +97,14 @@ class _Iceberg:
     def _columns(self) -> pa.Schema:
         return table_schema(self._files.columns.schema, "Iceberg", pa.types.is_time64)
 
-    def newest(self, *, make: bool = True) -> int:
+    def newest(self, *, make: bool = True) -> NewestEntry:
         """Look at the table; make it in the first call, and bring its columns up to date."""
         if re.search("[#?]", self._files.root):
             raise OptionError("the location has a # or a ?: take another")
         found = self._load()
         if found is None and self._table is not None:
             raise OptionError("it was dropped")
+        newest = NewestEntry() if found is None else self._newest(found)
         if self._table is None and make:
             found = self._with_columns(found or self._create())
         if make and found is not None:
@@ -105,29 +113,74 @@ class _Iceberg:
         if found is not None and found.metadata.table_uuid != before.metadata.table_uuid:
             raise OptionError("it was replaced by another table of its name")
         self._table = found
-        return -1 if found is None else int(found.properties.get(self._key, -1))
+        return newest
 
-    def add(self, files: Sequence[SegmentFile], entry: int) -> None:
+    def _newest(self, table: Any) -> NewestEntry:
+        """Return what a table has, unless its files are not those that it had with that."""
+        stored = table.properties
+        number = int(stored.get(_property(self._identity, "entry"), -1))
+        if number < 0:
+            self._check_no_files(table)
+            return NewestEntry()
+        if self._is_taken_back(table.metadata, number):
+            raise OptionError(TAKEN_BACK.format(number))
+        checksum = stored.get(_property(self._identity, "checksum"))
+        return NewestEntry(number, None if checksum is None else int(checksum))
+
+    def _check_no_files(self, table: Any) -> None:
+        """Check that a table without an entry of this landing has none of one that was here."""
+        for key, value in table.properties.items():
+            match = _LOCATION.fullmatch(key)
+            if match and value == self._files.root:
+                last = table.properties.get(_property(match[1], "entry"))
+                raise OptionError(FORMER.format(f"the entries up to {last} of {match[1]}"))
+        for file in _data_files(table):
+            if file.file_path.startswith(self._uri(f"{SEGMENTS}/")):
+                raise OptionError(FORMER.format(file.file_path))
+
+    def _is_taken_back(self, metadata: Any, number: int) -> bool:
+        """Say whether the rows of an entry have left a table by a change of its snapshot."""
+        others = {one.snapshot_id: one for one in metadata.snapshots}
+        at, oldest = metadata.current_snapshot_id, 0
+        while (one := others.pop(at, None)) is not None:
+            entry = self._entry_of(one)
+            if entry is not None:
+                return entry != number
+            at, oldest = one.parent_snapshot_id, one.sequence_number or 0
+        # The snapshot of the entry has expired, or is none that led to the current one.
+        later = (one for one in others.values() if (one.sequence_number or 0) > oldest)
+        return any(self._entry_of(one) is not None for one in later)
+
+    def _entry_of(self, snapshot: Any) -> int | None:
+        """Return up to which entry of this landing a snapshot has added files, if it has."""
+        summary = snapshot.summary
+        if summary is None or summary["fanout.landing"] != self._identity:
+            return None
+        entry = summary["fanout.entry"]
+        return None if entry is None else int(entry)
+
+    def add(self, files: Sequence[SegmentFile], newest: NewestEntry) -> None:
         """Add files by one snapshot; the number of the entry is in a property of the table."""
         # Snapshots expire, and properties do not.
+        stored = {"entry": newest.number, "checksum": newest.checksum, "location": self._files.root}
         with self._transaction() as transaction:
-            transaction.set_properties({self._key: str(entry)})
+            transaction.set_properties(
+                {
+                    _property(self._identity, name): str(value)
+                    for name, value in stored.items()
+                    if value is not None
+                }
+            )
             transaction.add_files(
                 [self._uri(file.name) for file in files],
-                snapshot_properties={**self._described, "fanout.entry": str(entry)},
+                snapshot_properties={**self._described, "fanout.entry": str(newest.number)},
                 check_duplicate_files=False,  # it reads all manifests
             )
 
     def remove(self, names: Collection[str]) -> None:
         """Remove files by one snapshot, those that the table names."""
-        snapshot, io = self._table.current_snapshot(), self._table.io
         gone = {self._uri(name) for name in names}
-        found = [
-            entry.data_file
-            for manifest in (() if snapshot is None else snapshot.manifests(io))
-            for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
-            if entry.data_file.file_path in gone
-        ]
+        found = [file for file in _data_files(self._table) if file.file_path in gone]
         if found:
             with self._transaction() as transaction:
                 update = transaction.update_snapshot(self._described)
@@ -264,3 +317,16 @@ class _Iceberg:
 
     def _uri(self, name: str) -> str:
         return f"{self._files.root}/{name}"
+
+
+def _property(identity: str, name: str) -> str:
+    """Return the property of a table that has something of a landing."""
+    return f"fanout.{identity}.{name}"
+
+
+def _data_files(table: Any) -> Iterator[Any]:
+    """Yield the files that a table names."""
+    snapshot, io = table.current_snapshot(), table.io
+    for manifest in () if snapshot is None else snapshot.manifests(io):
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
+            yield entry.data_file

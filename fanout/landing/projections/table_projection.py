@@ -45,6 +45,16 @@ _COMMIT_SECONDS: Final = 300.0
 _LOOK_SECONDS: Final = 30.0
 _MAX_REASON: Final = 300
 _CALL: Final = "fanout-table"  # the name of a thread
+# What tables say where they cannot go on.
+TAKEN_BACK: Final = (
+    "an engine has taken it back to before entry {}, which it had: take it forward again, and "
+    "delete rows that you do not want; or drop it, and the next run makes it anew with all entries"
+)
+FORMER: Final = (
+    "it has {}, of a landing that was at this location before: drop the table, and the next run "
+    "makes it anew, or give another one"
+)
+_RESTORED: Final = "; then drop the table, and the next run makes it anew, or give another one"
 
 
 _T = TypeVar("_T")
@@ -76,6 +86,33 @@ class NamedFiles:
         return f"file://{os.path.abspath(location)}"  # noqa: PTH100 - it keeps links
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class NewestEntry:
+    """The newest entry with files that a table has, as it stores it."""
+
+    number: int = -1
+    checksum: int | None = None  # its `BatchEntry.checksum`; None before the first, or of old
+
+    def fault(self, there: BatchEntry | None, following: int) -> str:
+        """Say why it is none of the landing, which has entries before `following`; empty if it is.
+
+        `there` is that of its number in the landing, which may be deleted by now.
+        """
+        if self.number >= following:
+            return (
+                f"it has the entries up to {self.number}, and the landing those before "
+                f"{following}: a newer run writes there, or an older state of the landing was "
+                f"restored{_RESTORED}"
+            )
+        if there is None or self.checksum in {None, there.checksum}:
+            return ""
+        return (
+            f"it is of another history: its entry {self.number} is not the one of the landing, of "
+            f"which an older state was restored, or a copy goes on{_RESTORED}"
+        )
+
+
 class Projection(Protocol):
     """A log by which others read a landing, derived from its entries. Every call blocks.
 
@@ -101,14 +138,16 @@ class Table(Protocol):
     def name(self) -> str:
         """What the table is called in messages: without secrets."""
 
-    def newest(self, *, make: bool = True) -> int:
-        """Look at the table as it is now; return the newest entry that it has, -1 before the first.
+    def newest(self, *, make: bool = True) -> NewestEntry:
+        """Look at the table as it is now; return the newest entry that it has.
 
-        The first call makes the table, or the columns that it lacks, unless not to `make` them.
+        The first call makes the table, or the columns that it lacks, unless not to `make` them. One
+        that names files of an earlier landing of this location, or that an engine has taken back,
+        is an OptionError.
         """
 
-    def add(self, files: Sequence[SegmentFile], entry: int, /) -> None:
-        """Commit files, and with them the number of the entry up to which it has all.
+    def add(self, files: Sequence[SegmentFile], newest: NewestEntry, /) -> None:
+        """Commit files, and with them the entry up to which it has all.
 
         Where another run has committed entries since `newest`, that is a ConflictError.
         """
@@ -137,7 +176,7 @@ class TableProjection:
         self._table = table
         self._log = log
         self._ownership = ownership
-        self._added = -1  # the newest entry with files that it has
+        self._added = NewestEntry()
         self._complete = -1  # up to which entry it has all
         self._failure = ""  # why it is behind, or keeps files
         self._warned = ""
@@ -233,11 +272,11 @@ class TableProjection:
         first = max(self._complete + 1, oldest)
         numbers = range(first, min(first + _ENTRIES, self._log.next_number))
         entries = sorted(self._log.newest_first(numbers), key=lambda entry: entry.batch_id)
-        last, files = numbers[-1] if numbers else -1, list[SegmentFile]()
+        last, files = NewestEntry(numbers[-1] if numbers else -1), list[SegmentFile]()
         for entry in entries:
             if files and len(files) + len(entry.segments) > _FILES:
-                last = entry.batch_id - 1
                 break
+            last = NewestEntry(entry.batch_id, entry.checksum)
             files += entry.segments
         if files:
             self._ownership.check()
@@ -246,7 +285,7 @@ class TableProjection:
             self._commit_seconds += time.monotonic() - begun
             self._commits += 1
             self._added = last
-        self._complete = max(last, self._complete)
+        self._complete = max(last.number, self._complete)
 
     def _remove(self, names: Collection[str]) -> None:
         self._newest()
@@ -254,20 +293,18 @@ class TableProjection:
         self._table.remove(names)
 
     def _newest(self) -> int:
-        """Look at the table; refuse one that has lost entries of ours."""
-        newest = self._table.newest()
-        if newest < self._added:
+        """Look at the table; refuse one that has lost entries of ours, or has those of others."""
+        newest, number = self._table.newest(), self._added.number
+        if newest.number < number:
             raise OptionError(
-                f"it had the entries up to {self._added}, and has those up to {newest} now"
+                f"it had the entries up to {number}, and has those up to {newest.number} now"
             )
-        if newest >= self._log.next_number:
-            raise OptionError(
-                f"it has the entries up to {newest}, and the landing those before "
-                f"{self._log.next_number}: a newer run writes there, or an older state of the "
-                f"landing was restored"
-            )
-        self._added = newest
-        return newest
+        if newest != self._added:
+            there = self._log.look_up(newest.number)
+            if fault := newest.fault(there, self._log.next_number):
+                raise OptionError(fault)
+            self._added = newest
+        return newest.number
 
 
 def _in_time(call: Callable[[], _T], seconds: float) -> _T:
@@ -305,11 +342,15 @@ def read_table(location: str, option: TableOption) -> TableStatistics:
     files = open_files(location, None)
     table = option.open(NamedFiles(files, {}, LandedColumns(pa.schema([]))))
     try:
-        entry = _in_time(partial(table.newest, make=False), _LOOK_SECONDS)
+        newest = _in_time(partial(table.newest, make=False), _LOOK_SECONDS)
     except Exception as error:  # noqa: BLE001 - the libraries raise what they like
         return TableStatistics(table.name, failure=_reason(error))
+    there = read_entry(files, newest.number)
     numbers = batch_ids(file.name for file in files.list(BATCHES))
-    later = [number for number in numbers if number > entry]
+    known = [*numbers, -1 if there is None else there.batch_id]  # a list may lag behind
+    if fault := newest.fault(there, max(known) + 1):
+        return TableStatistics(table.name, failure=fault)
+    later = [number for number in numbers if number > newest.number]
     read = (read_entry(files, number) for number in later)
     lacks = any(one is not None and one.segments for one in read)
     return TableStatistics(table.name, len(later) if lacks else 0)

@@ -51,6 +51,8 @@ class Kind(Protocol):
 
     def make(self) -> None: ...
 
+    def take_back(self, commits: int) -> None: ...
+
     def where(self, column: str, value: Any) -> list[int]: ...
 
     def add_column(self, name: str) -> None: ...
@@ -124,6 +126,10 @@ class Delta:
     def vacuum(self) -> None:
         self.open().vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
+    def take_back(self, commits: int) -> None:
+        table = self.open()
+        table.restore(table.version() - commits)
+
     def make(self) -> None:
         deltalake.DeltaTable.create(f"{self.root}/segments", SCHEMA)
 
@@ -195,6 +201,12 @@ class Iceberg:
     def add_column(self, name: str) -> None:
         with self.open().update_schema() as update:
             update.add_column(name, StringType())
+
+    def take_back(self, commits: int) -> None:
+        table = self.open()
+        former = sorted(table.snapshots(), key=lambda one: one.sequence_number)[-1 - commits]
+        with table.manage_snapshots() as manage:
+            manage.rollback_to_snapshot(former.snapshot_id)
 
     def make(self) -> None:
         catalog = pyiceberg.catalog.load_catalog("lab", **self.properties)

@@ -19,7 +19,7 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from fanout.landers.land import land
 from fanout.landing.log.columns import LandedColumns
-from fanout.landing.projections.table_projection import NamedFiles
+from fanout.landing.projections.table_projection import NamedFiles, NewestEntry
 from fanout.landing.segments.partitions import PartitionField
 from fanout.landing.storage.opening import open_files, open_storage
 from fanout.testing.s3_clients import BUCKET
@@ -232,7 +232,7 @@ def test_of_two_runs_that_make_an_iceberg_table_one_succeeds(tmp_path: Path) -> 
     assert (one._load(), other._load()) == (None, None)
     one.newest()
     assert other._create().metadata.table_uuid == kind.open().metadata.table_uuid
-    assert other.newest() == -1
+    assert other.newest() == NewestEntry()
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ A referee sees every version, and every file that is deleted.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class Version:
     marks: Mapping[str, str] = field(default_factory=dict)  # transactions, or properties
     removed: frozenset[str] = frozenset()
     altered: bool = False
+    commit: Mapping[str, Any] = field(default_factory=dict)  # what its commit says of itself
+    parent: int | None = None  # the version that it came from
 
 
 @dataclass(eq=False)
@@ -61,6 +64,9 @@ class ModelTable:
     versions: list[Version] = field(default_factory=lambda: [Version({})])
     added: dict[str, int] = field(default_factory=dict)  # by names of landed files, in which
     dropped: bool = False
+    lost: set[str] = field(default_factory=set)  # of those that were added, by being taken back
+    foreign: bool = False  # the landing was restored to before an entry that it has
+    current: int = 0  # the version that an engine has taken it to, or the newest one
 
     @property
     def newest(self) -> Version:
@@ -73,14 +79,36 @@ class ModelTable:
         marks: Mapping[str, str] | None = None,
         *,
         altered: bool = False,
+        said: Mapping[str, Any] | None = None,
     ) -> None:
         before = self.newest
         files = {name: rows for name, rows in before.files.items() if name not in removed}
         version = Version(
-            {**files, **added}, {**before.marks, **(marks or {})}, frozenset(removed), altered
+            {**files, **added},
+            {**before.marks, **(marks or {})},
+            frozenset(removed),
+            altered,
+            said or {},
+            self.current,
         )
         self.referee.check_commit(self, before, version)
         self.versions.append(version)
+        self.current = len(self.versions) - 1
+
+    def take_back(self, version: int) -> None:
+        """Have the files of a version again, as engines do; what has been marked stays."""
+        said = {"operation": "RESTORE", "operationParameters": {"version": str(version)}}
+        files, removed = self.versions[version].files, frozenset(self.newest.files)
+        restored = Version(
+            files, self.newest.marks, removed, altered=True, commit=said, parent=version
+        )
+        self.versions.append(restored)
+        self.current, had = version, set[int]()
+        at: int | None = version
+        while at is not None:
+            had.add(at)
+            at = self.versions[at].parent
+        self.lost = {name for name, number in self.added.items() if number not in had}
 
 
 @dataclass(eq=False)
@@ -97,6 +125,9 @@ class Referee:
         rows = [row for rows in after.files.values() for row in rows]
         check(len(rows) == len(set(rows)), "rows are in the table twice")
         added = after.files.keys() - before.files.keys()
+        if table.foreign:  # its names are of other files
+            check(not added & landed.keys(), "entries were added to those of another history")
+            return
         for name in added & landed.keys():
             check(name not in table.added, f"{name} was added again")
             assert name in self.stored(), f"{name} was added, and is deleted"
@@ -113,7 +144,8 @@ class Referee:
     def check_deleted(self, name: str) -> None:
         """Check that no table names a file of the landing that is deleted."""
         table = self.table
-        check(table is None or name not in table.newest.files, f"{name} is in the table")
+        unnamed = table is None or table.foreign or name not in table.newest.files
+        check(unnamed, f"{name} is in the table")
 
     def check_told(self, told: TableStatistics, seen: ModelTable | None, newest: int) -> None:
         """Check what a run tells of the table that it has seen."""
@@ -163,6 +195,14 @@ class DeltaTable:
             id=self.table.id, configuration=self.table.configuration, partition_columns=[]
         )
 
+    def version(self) -> int:
+        return self._number
+
+    def history(self, limit: int) -> list[dict[str, Any]]:
+        versions = [*enumerate(self.table.versions[: self._number + 1])]
+        said = [{"operation": "WRITE", **one.commit, "version": n} for n, one in versions]
+        return said[::-1][:limit]
+
     def schema(self) -> Any:
         return deltalake.Schema.from_arrow(SCHEMA)
 
@@ -196,7 +236,9 @@ class DeltaTable:
 
         def commit() -> None:
             self._check(marks, removed)
-            self.table.commit(added, removed, {app: str(entry) for app, entry in marks.items()})
+            said = commit_properties.custom_metadata or {}
+            stored = {app: str(entry) for app, entry in marks.items()}
+            self.table.commit(added, removed, stored, said=said)
 
         self._world.call(commit)
 
@@ -229,6 +271,8 @@ _FIELDS: Final = Schema(
 class _Metadata:
     table_uuid: str
     properties: Mapping[str, str]
+    snapshots: tuple[Any, ...]
+    current_snapshot_id: int
 
     def name_mapping(self) -> None:
         return None
@@ -248,7 +292,18 @@ class IcebergTable:
 
     def _load(self) -> None:
         self.number = len(self.table.versions) - 1
-        self.metadata = _Metadata(self.table.id, {**self.table.newest.marks})
+        snapshots = [
+            SimpleNamespace(
+                snapshot_id=number,
+                parent_snapshot_id=one.parent,
+                sequence_number=number,
+                summary=defaultdict(lambda: None, one.commit),
+            )
+            for number, one in enumerate(self.table.versions)
+        ]
+        self.metadata = _Metadata(
+            self.table.id, {**self.table.newest.marks}, tuple(snapshots), self.table.current
+        )
 
     def refresh(self) -> None:
         self.world.call(self._load)
@@ -283,11 +338,13 @@ class _Transaction:
         self._added: dict[str, frozenset[str]] = {}
         self._removed: set[str] = set()
         self._marks: dict[str, str] = {}
+        self._said: dict[str, str] = {}
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         self._marks.update(properties)
 
-    def add_files(self, paths: list[str], **_: Any) -> None:
+    def add_files(self, paths: list[str], snapshot_properties: dict[str, str], **_: Any) -> None:
+        self._said = snapshot_properties
         for path in paths:
             name = self._name(path)
             self._table.world.storage.open(name)
@@ -324,7 +381,7 @@ class _Transaction:
             before.files != table.newest.files for before in table.versions[number:newest]
         ):
             raise CommitFailedException("the table has another snapshot")
-        table.commit(self._added, self._removed, self._marks)
+        table.commit(self._added, self._removed, self._marks, said=self._said)
 
     def _name(self, path: str) -> str:
         return path.removeprefix(f"{self._table.world.storage.location}/")

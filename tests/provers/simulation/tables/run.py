@@ -52,6 +52,8 @@ _T = TypeVar("_T")
 _POSITIONS: Final = Checkpoint("model")
 _KEEP: Final = timedelta(minutes=10)
 _LATEST: Final = 900.0  # seconds until a late commit lands
+_TAKEN_BACK: Final = "an engine has taken it back"
+_OTHER_HISTORY: Final = ("it has the entries up to", "it is of another history")
 _EPOCH: Final = 1_790_000_000.0
 
 
@@ -79,6 +81,7 @@ class World:
     down: bool = False
     made: int = 0
     late: int = 0
+    backup: tuple[dict[Any, Any], ...] = ()
     runs: list[Run] = field(default_factory=list)
     broken: list[BaseException] = field(default_factory=list)  # rules, and what no run may raise
 
@@ -338,6 +341,31 @@ def _vacuum(world: World, table: ModelTable) -> None:
             del world.storage.files[name]
 
 
+def _take_back(world: World, table: ModelTable) -> None:
+    """Take the table back, or forward again, to a version whose files are all there."""
+    stored = world.storage.files.keys()
+    fit = [
+        number
+        for number, version in enumerate(table.versions)
+        if all(name in stored for name in version.files if name.startswith(SEGMENTS))
+    ]
+    if fit and world.keep is None:  # retention could delete what is there again
+        world.referee.causes.add(_TAKEN_BACK)
+        table.take_back(world.random.choice(fit))
+
+
+def _restore(world: World, table: ModelTable) -> None:
+    """Back the landing up, or restore it as it was then; the table stays as it is."""
+    storage, referee = world.storage, world.referee
+    if not world.backup or world.random.random() < 0.5:
+        world.backup = ({**storage.files}, {**storage.written}, {**referee.entries})
+        return
+    storage.files, storage.written, referee.entries = ({**one} for one in world.backup)
+    if table.added.keys() - {name for names in referee.entries.values() for name in names}:
+        table.foreign = True
+        referee.causes |= {*_OTHER_HISTORY}
+
+
 def _drop(world: World, table: ModelTable) -> None:
     # Another run may make it anew, or a late call to make it may arrive.
     world.referee.causes |= {"it was dropped", "it was replaced by another table"}
@@ -355,6 +383,8 @@ _OTHERS: Final = {
     "compact": _compact,
     "delete rows": _delete_rows,
     "vacuum": _vacuum,
+    "take back": _take_back,
+    "restore": _restore,
     "drop": _drop,
     "replace": _replace,
 }
@@ -371,7 +401,9 @@ async def _step(world: World, others: tuple[str, ...]) -> None:
         world.down = True
         await asyncio.sleep(random.uniform(1.0, 200.0))
         world.down = False
-    elif what in _OTHERS and world.referee.table is not None:
+    if what == "restore":
+        await world.settled()
+    if what in _OTHERS and world.referee.table is not None:
         _OTHERS[what](world, world.referee.table)
     await asyncio.sleep(random.choice((0.05, 0.5, 5.0, 60.0)))
 
@@ -397,10 +429,14 @@ async def _run(world: World) -> None:
 def _check_end(world: World, last: Run) -> None:
     table, storage = world.referee.table, world.storage
     assert not world.broken, world.broken
+    if table is not None and (table.lost or table.foreign):
+        reasons = (_TAKEN_BACK,) if table.lost else _OTHER_HISTORY
+        assert last.told.stopped and last.told.failure.startswith(reasons), last.told  # noqa: PT018
+        return
     if last.told.stopped and last.told.failure.startswith("an engine has deleted"):
         return
-    assert (last.told.entries_behind, last.told.failure) == (0, ""), last.told
     assert table is not None
+    assert (last.told.entries_behind, last.told.failure) == (0, ""), last.told
     newest = max(world.referee.entries)
     assert world.referee.missing(table, newest) == []
     named = {name for name in table.newest.files if name.startswith(f"{SEGMENTS}/")}

@@ -15,7 +15,11 @@ from fanout.landing.lander import Landing
 from fanout.landing.projections import table_projection
 from fanout.landing.projections.delta import _Delta
 from fanout.landing.projections.iceberg import _Iceberg
-from fanout.landing.projections.table_projection import ConflictError, TableProjection
+from fanout.landing.projections.table_projection import (
+    ConflictError,
+    NewestEntry,
+    TableProjection,
+)
 from fanout.testing.virtual_time.loop import simulate
 from tests.provers.simulation.tables.run import run_seed
 from tests.support.model_bugs import check_found, instead
@@ -66,12 +70,12 @@ def _transaction_comes_later(commit: Any) -> Any:
 
 
 def _property_comes_later(_: Any) -> Any:
-    def add(self: Any, files: Any, entry: int) -> None:
+    def add(self: Any, files: Any, newest: NewestEntry) -> None:
         with self._transaction() as transaction:
-            transaction.add_files([self._uri(file.name) for file in files])
+            transaction.add_files([self._uri(file.name) for file in files], {})
         self._table = self._load()
         with self._transaction() as transaction:
-            transaction.set_properties({self._key: str(entry)})
+            transaction.set_properties({f"fanout.{self._identity}.entry": str(newest.number)})
 
     return add
 
@@ -93,9 +97,9 @@ def _library_tries_again(_: Any) -> Any:
 
 
 def _conflict_is_success(add: Any) -> Any:
-    def added(self: Any, files: Any, entry: int) -> None:
+    def added(self: Any, files: Any, newest: NewestEntry) -> None:
         with suppress(ConflictError):
-            add(self, files, entry)
+            add(self, files, newest)
 
     return added
 
@@ -127,12 +131,12 @@ def _deletes_while_behind(write: Any) -> Any:
 
 
 def _adds_a_part(add: Any) -> Any:
-    def part(self: Any, files: Any, entry: int) -> None:
+    def part(self: Any, files: Any, newest: NewestEntry) -> None:
         half = len(files) // 2
         if half:
-            add(self, files[:half], entry - 1)
+            add(self, files[:half], NewestEntry(newest.number - 1))
             self._table = self._load()
-        add(self, files[half:], entry)
+        add(self, files[half:], newest)
 
     return part
 
@@ -145,16 +149,19 @@ def _counts_what_it_left_out(_: Any) -> Any:
         entries = sorted(self._log.newest_first(numbers), key=lambda entry: entry.batch_id)
         files = [file for entry in entries for file in entry.segments]
         if files:
-            self._table.add(files[: table_projection._FILES], numbers[-1])
-        self._complete = self._added = numbers[-1] if numbers else newest
+            last = NewestEntry(entries[-1].batch_id, entries[-1].checksum)
+            self._table.add(files[: table_projection._FILES], last)
+            self._added = last
+        self._complete = numbers[-1] if numbers else newest
 
     return commit
 
 
 def _does_not_know_it_again(newest: Any) -> Any:
-    def anew(self: Any, *, make: bool = True) -> int:
+    def anew(self: Any, *, make: bool = True) -> NewestEntry:
         self._table = None
-        return int(newest(self, make=make))
+        found: NewestEntry = newest(self, make=make)
+        return found
 
     return anew
 
@@ -177,6 +184,14 @@ def _stops_in_silence(warn: Any) -> Any:
 
 def _removes_some(remove: Any) -> Any:
     return lambda self, names: remove(self, sorted(names)[1:])
+
+
+def _knows_no_restore(_: Any) -> Any:
+    return lambda *_: False
+
+
+def _knows_no_other_history(_: Any) -> Any:
+    return lambda *_: ""
 
 
 def _keeps_all(_: Any) -> Any:
@@ -217,6 +232,9 @@ BUGS: dict[str, Callable[[Any], object]] = {
     "a file stays in the table": lambda patch: [
         instead(kind, "remove", _removes_some)(patch) for kind in (_Delta, _Iceberg)
     ],
+    "a RESTORE is not seen": instead(_Delta, "_is_taken_back", _knows_no_restore),
+    "a rollback is not seen": instead(_Iceberg, "_is_taken_back", _knows_no_restore),
+    "another history is not seen": instead(NewestEntry, "fault", _knows_no_other_history),
     "no file leaves a table of Delta": instead(_Delta, "remove", _keeps_all),
     "no file leaves a table of Iceberg": instead(_Iceberg, "remove", _keeps_all),
 }
