@@ -13,7 +13,6 @@ from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.findings import Backlog, fine, lander_cores, lander_count, problem, unknown
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError
-from fanout.kafka.cluster import Server
 from fanout.kafka.doctor.brokers import (
     examine_advertised,
     examine_bootstrap,
@@ -108,11 +107,11 @@ async def diagnose_cluster(
             metadata = await calls.retried(lambda: fetch_metadata(connections, []))
         except CALL_ERRORS as error:
             return [*findings, problem("cluster", reason(error), "check the brokers' log")]
-        brokers = {broker: Server(host, port) for broker, host, port, _ in metadata.brokers}
+        brokers = metadata.brokers
         if not brokers:
             return [*findings, problem("cluster", "it lists no brokers", "check the brokers' log")]
         findings.append(fine("cluster", f"{metadata.cluster_id} has {len(brokers)} brokers"))
-        advertised = await probe_servers(cluster, brokers.values(), metadata.cluster_id)
+        advertised = await probe_servers(cluster, brokers.values(), metadata.cluster_id or "")
         features, levels = await examine_features(calls)
         findings += examine_advertised(brokers, advertised)
         findings += [features, await examine_clock(calls)]

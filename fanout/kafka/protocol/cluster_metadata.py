@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from aiokafka.errors import (
     IncompatibleBrokerVersion,
@@ -26,6 +26,30 @@ if TYPE_CHECKING:
 _VERSION: Final = 4  # that of Kafka 0.11
 _WITH_IDS: Final = 10  # since Kafka 2.8 (KIP-516)
 _NO_LEADER: Final = -1
+
+
+@final
+class TopicMetadata(NamedTuple):
+    """A topic: an error code or 0, and its id where brokers have any.
+
+    `leaders` and `replicas` say of each partition which broker leads it, and how many have it.
+    """
+
+    error_code: int
+    name: str
+    id: bytes | None
+    leaders: dict[int, int]
+    replicas: dict[int, int]
+
+
+@final
+class Metadata(NamedTuple):
+    """What brokers say of their cluster and of topics."""
+
+    cluster_id: str | None
+    controller: int
+    brokers: Mapping[int, Server]
+    topics: Sequence[TopicMetadata]
 
 
 @final
@@ -53,22 +77,18 @@ class ClusterMetadata:
         if topics is None:
             self._leaders.clear()
             self._errors.clear()
-        for code, topic, *fields in response.topics:
-            if response.API_VERSION >= _WITH_IDS:
-                id_, _, partitions, *_ = fields
-                if id_ != ANY_TOPIC_ID:  # else it does not exist at the moment
-                    self._ids[topic] = id_
-            else:
-                _, partitions = fields
-            self._leaders[topic] = {number: leader for _, number, leader, *_ in partitions}
-            if partitions:
-                self._counts.setdefault(topic, len(partitions))
-            self._errors.pop(topic, None)
-            if (error := error_of(code, topic)) is not None:
-                self._errors[topic] = error
+        for topic in response.topics:
+            self._leaders[topic.name] = topic.leaders
+            if topic.id is not None:
+                self._ids[topic.name] = topic.id
+            if topic.leaders:
+                self._counts.setdefault(topic.name, len(topic.leaders))
+            self._errors.pop(topic.name, None)
+            if (error := error_of(topic.error_code, topic.name)) is not None:
+                self._errors[topic.name] = error
         return {
-            topic: self._errors.get(topic) or sorted(self._leaders[topic])
-            for _, topic, *_ in response.topics
+            topic.name: self._errors.get(topic.name) or sorted(topic.leaders)
+            for topic in response.topics
         }
 
     def topic_id(self, topic: str) -> bytes | None:
@@ -109,7 +129,7 @@ class ClusterMetadata:
 
 async def fetch_metadata(
     connections: Connections, topics: list[str] | None, *, cluster_id: str = ""
-) -> Any:
+) -> Metadata:
     """Request metadata (version 4, 5 or 10); the connections use the addresses of brokers in it.
 
     Raises:
@@ -126,8 +146,19 @@ async def fetch_metadata(
             f"the brokers belong to the cluster {response.cluster_id} now, not to "
             f"{cluster_id} as before: open the stream anew, without stored positions"
         )
-    if response.brokers:  # a broker that is just starting may list none
-        connections.set_brokers(
-            {broker: Server(host, port) for broker, host, port, *_ in response.brokers}
-        )
-    return response
+    brokers = {broker: Server(host, port) for broker, host, port, *_ in response.brokers}
+    if brokers:  # a broker that is just starting may list none
+        connections.set_brokers(brokers)
+    with_ids = response.API_VERSION >= _WITH_IDS
+    found = [_topic(row, with_ids=with_ids) for row in response.topics]
+    return Metadata(response.cluster_id, response.controller_id, brokers, found)
+
+
+def _topic(row: Sequence[Any], *, with_ids: bool) -> TopicMetadata:
+    code, name, *fields = row
+    id_, _, partitions = fields[:3] if with_ids else (ANY_TOPIC_ID, *fields)
+    leaders = {number: leader for _, number, leader, *_ in partitions}
+    # An epoch of the leader stands before them since version 7.
+    replicas = {row[1]: len(row[4 if with_ids else 3]) for row in partitions}
+    # One that does not exist at the moment has no id.
+    return TopicMetadata(code, name, None if id_ == ANY_TOPIC_ID else id_, leaders, replicas)

@@ -29,11 +29,10 @@ async def open_dead_letters(
     options: ShareOptions, connections: Connections, topic: str
 ) -> AsyncIterator[DeadLetters]:
     """Open a writer to the dead letter topic, or raise KafkaError where it may not be described."""
-    response = await fetch_metadata(connections, [topic])
-    ((code, _, _, partitions),) = response.topics
-    raise_if_refused(code, topic, topic=topic, operation="DESCRIBE and WRITE")
+    (found,) = (await fetch_metadata(connections, [topic])).topics
+    raise_if_refused(found.error_code, topic, topic=topic, operation="DESCRIBE and WRITE")
     async with open_writer(options.cluster.named("dead-letters"), mode=Idempotent()) as writer:
-        yield DeadLetters(writer, topic, len(partitions), options.group_id)
+        yield DeadLetters(writer, topic, len(found.leaders), options.group_id)
 
 
 @final

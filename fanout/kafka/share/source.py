@@ -7,7 +7,7 @@ import logging
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from aiokafka.errors import UnknownTopicOrPartitionError
 
@@ -267,7 +267,7 @@ class KafkaShareSource(ShareOptions):
 
 async def _cluster(connections: Connections, topics: tuple[str, ...]) -> str:
     """Return the id of the cluster, if it has the topics."""
-    response: Any = await fetch_metadata(connections, list(topics))
+    response = await fetch_metadata(connections, list(topics))
     for code, topic, *_ in response.topics:
         if code == UnknownTopicOrPartitionError.errno:
             raise ServiceError(

@@ -94,12 +94,13 @@ async def ensure_topic(cluster: Cluster, topic: ShuffleTopic) -> None:
 async def _find_or_create(connections: Connections, topic: ShuffleTopic) -> list[int]:
     """Return the number of replicas of each partition; create the topic if it does not exist."""
     response = await fetch_metadata(connections, [topic.name])
-    ((code, _, _, partitions),) = response.topics
+    (found,) = response.topics
+    code = found.error_code
     if code == UnknownTopicOrPartitionError.errno:
-        await _create(connections, response.controller_id, topic)
+        await _create(connections, response.controller, topic)
         raise _NotThereYetError(f"{topic.name} was just created")
     raise_if_refused(code, topic.name, topic=topic.name, operation="DESCRIBE")
-    return [len(replicas) for _, _, _, replicas, *_ in partitions]
+    return [*found.replicas.values()]
 
 
 async def _create(connections: Connections, controller: int, topic: ShuffleTopic) -> None:

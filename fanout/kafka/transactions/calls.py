@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import (
@@ -276,19 +276,20 @@ class TransactionCalls:
         """Return how many partitions topics have, and those of the others that can be described."""
         response = await fetch_metadata(self._connections, sorted({*topics, *others}))
         counts = {}
-        for code, topic, _, partitions in sorted(response.topics, key=itemgetter(1)):
-            if topic in topics:
-                raise_if_refused(code, topic, topic=topic, operation="DESCRIBE")
+        for topic in sorted(response.topics, key=attrgetter("name")):
+            name, code = topic.name, topic.error_code
+            if name in topics:
+                raise_if_refused(code, name, topic=name, operation="DESCRIBE")
             if code == NoError.errno:
-                counts[topic] = len(partitions)
+                counts[name] = len(topic.leaders)
         return counts
 
     async def max_timeout(self) -> float | None:
         """Return the longest timeout that a broker allows, in seconds; None if it does not say."""
-        response = await fetch_metadata(self._connections, [])
-        if not response.brokers:
+        brokers = (await fetch_metadata(self._connections, [])).brokers
+        if not brokers:
             raise NodeNotReadyError("the broker is just starting, and lists no brokers")
-        broker = response.brokers[0][0]
+        broker = min(brokers)
         request = DescribeConfigsRequest([(_BROKER, str(broker), [_MAX_TIMEOUT])])
         response = await self._connections.send(broker, request)
         ((code, _, _, _, entries),) = response.resources

@@ -6,7 +6,6 @@ import asyncio
 import time
 import uuid
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +18,7 @@ from fanout.kafka.cluster import Cluster, Server
 from fanout.kafka.doctor.diagnose import KafkaNeeds, diagnose_cluster, read_lag
 from fanout.kafka.doctor.resources import examine_share_group
 from fanout.kafka.partitions import Partition
-from fanout.kafka.protocol.cluster_metadata import fetch_metadata
+from fanout.kafka.protocol.cluster_metadata import Metadata, fetch_metadata
 from fanout.kafka.security import Security
 from tests.support.kafka.brokers import HERE, connect, create, persist, produce
 from tests.support.kafka.permissions import grant, permission
@@ -109,8 +108,7 @@ def advertising(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
 
     async def fetched(*args: Any, **options: Any) -> Any:
         answer = await fetch(*args, **options)
-        answer.brokers = [(1, server.host, server.port, None)]
-        return answer
+        return answer._replace(brokers={1: server})
 
     monkeypatch.setattr("fanout.kafka.doctor.diagnose.fetch_metadata", fetched)
 
@@ -130,7 +128,7 @@ async def test_a_cluster_that_lists_no_brokers_is_a_problem(
     kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fetched(*_: object) -> Any:
-        return SimpleNamespace(brokers=[], cluster_id="empty")
+        return Metadata("empty", -1, {}, [])
 
     monkeypatch.setattr("fanout.kafka.doctor.diagnose.fetch_metadata", fetched)
     found = (await examine(reach(kafka_broker), sink_topics=["bills"]))["cluster"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiokafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError
 
 from fanout.kafka.protocol import cluster_metadata
-from fanout.kafka.protocol.cluster_metadata import fetch_metadata
+from fanout.kafka.protocol.cluster_metadata import TopicMetadata, fetch_metadata
 from fanout.kafka.protocol.connections import Connections, Lane
 from tests.kafka.writer.writers import writing
 from tests.support.kafka.topics import new_topic
@@ -62,8 +61,8 @@ async def test_a_broker_that_does_not_know_the_topic_yet_moves_no_key(
         if not forgotten.is_set():
             forgotten.set()
             unknown = UnknownTopicOrPartitionError.errno
-            return SimpleNamespace(
-                cluster_id=answer.cluster_id, topics=[(unknown, name, False, []) for name in names]
+            return answer._replace(
+                topics=[TopicMetadata(unknown, each, None, {}, {}) for each in names]
             )
         await remembered.wait()
         return answer
