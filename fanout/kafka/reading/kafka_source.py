@@ -92,7 +92,7 @@ class KafkaConnection:
             terms=Terms("partition", describe_position),
             origin=Origin("kafka", selection.text, options.group_id),
             polling=fetcher,
-            adopt=self._adopt,
+            adopt=self.adopt,
             decode=options.decoder,
             throttled=lambda: transport.throttled,
         )
@@ -107,7 +107,7 @@ class KafkaConnection:
         """
         return f"kafka:{self._transport.cluster_id}"
 
-    async def _adopt(self, checkpoint: Checkpoint, splits: Sequence[Split]) -> Checkpoint | None:
+    async def adopt(self, checkpoint: Checkpoint, splits: Sequence[Split]) -> Checkpoint | None:
         """Continue stored positions, unless none of their topics is read any more."""
         del splits
         if checkpoint.source != self.identity:

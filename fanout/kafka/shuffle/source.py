@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fanout.core.backoff import Pacing
+    from fanout.core.checkpoint import Checkpoint
     from fanout.core.events import Batch, End, Split
     from fanout.core.policy import Phase, Verdict
     from fanout.core.positions import Position
-    from fanout.core.source import Capabilities, Reserve
+    from fanout.core.source import Reserve
     from fanout.kafka.reading.kafka_source import KafkaConnection
     from fanout.kafka.reading.transport import KafkaTransport
 
@@ -50,8 +51,7 @@ class ShuffleConnection:
     """Connect one running stream to the topics of shuffles.
 
     The connection of Kafka reads the records, with the columns of `FRAMED`. See `ShuffleSource` for
-    the
-    options.
+    the options.
     """
 
     def __init__(
@@ -69,16 +69,19 @@ class ShuffleConnection:
         self._producer_timeout = producer_timeout
         self._leave_out_silent = leave_out_silent
         self._liveness: dict[str, Liveness] = {}
+        self.capabilities = replace(kafka.capabilities, adopt=self._adopt)
 
     @property
     def identity(self) -> str:
         """The cluster, marked as a shuffle: positions of a Kafka source have no producers."""
         return f"shuffle:{self._kafka.identity}"
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Return those of the connection that reads the records."""
-        return self._kafka.capabilities
+    async def _adopt(self, checkpoint: Checkpoint, splits: Sequence[Split]) -> Checkpoint | None:
+        """Continue what the connection that reads the records continues."""
+        if checkpoint.source != self.identity:
+            return None
+        kept = await self._kafka.adopt(replace(checkpoint, source=self._kafka.identity), splits)
+        return None if kept is None else checkpoint
 
     @property
     def pacing(self) -> Pacing:
