@@ -181,8 +181,7 @@ def test_a_query_is_told_that_its_entries_were_deleted(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
 ) -> None:
     landing.put(25)
-    for number in (0, 1):
-        LocalStorage(landing.path).delete(entry_name(number))
+    landing.expire(2)
     with pytest.raises(StreamingQueryException, match=r"the entries 0 to 1 of .* were deleted"):
         runs.run(read_stream(start=0))
     assert runs.run(read_stream(start=0, failOnDataLoss="false")) == [list(range(11, 26))]
