@@ -33,6 +33,7 @@ from fanout.landing.segments.segments import OpenSegment
 from fanout.landing.storage.local_storage import LocalFiles, LocalStorage
 from tests.support.kinesis.reading import Stream
 from tests.support.manual_source import ManualSource
+from tests.support.retention import expire
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -561,8 +562,7 @@ async def test_files_of_entries_stay_that_retention_has_deleted(job: Job) -> Non
     (entry,) = await job.land()
     job.put(b"nor this")
     await job.land()
-    for number in range(entry.number + 1):
-        (job.root / "landing" / "batches" / f"{number:012}.json").unlink()
+    expire(job.root / "landing", entry.number + 1)
     await job.land()
     assert job.bad() == [b"no", b"nor this"]
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fanout.core.checkpoint import Checkpoint
 from fanout.landing.claims import ThisProcess, claim
-from fanout.landing.log.entries import BatchEntry, EntryLog, entry_name
+from fanout.landing.log.entries import BatchEntry, EntryLog
 from fanout.landing.retention import sweep_files_of_landers, sweep_orphans
 from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.spark_log import SparkLog
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.landing.spark_reader import read_log
+from tests.support.retention import expire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from fanout.landing.claims import Ownership
 
@@ -115,8 +116,7 @@ def test_spark_sees_each_file_once_although_its_log_was_behind(
 def test_what_was_deleted_without_the_log_leaves_it(storage: LocalStorage) -> None:
     with running(storage) as run:
         run.write(*MIXED)
-    for number in range(5):
-        storage.delete(entry_name(number))
+    expire(Path(storage.location), 5)
     with running(storage):
         pass
     assert shown(storage) == [full_name(name) for name in MIXED[4:]]

@@ -35,6 +35,7 @@ from fanout.landing.storage.opening import open_files, open_storage
 from fanout.testing.s3_clients import BUCKET
 from tests.landing.spark_reader import LOG, read_log
 from tests.support.manual_source import SCHEMA, ManualSource
+from tests.support.retention import expire
 from tests.support.s3 import s3_options
 from tests.support.shaped_source import ShapedSource
 from tests.support.timed_source import DAY, TimedSource
@@ -390,8 +391,7 @@ async def test_a_landing_that_was_moved_is_read_where_it_is(table: Table, tmp_pa
 
 async def test_files_that_a_version_without_the_log_deleted_leave_it(table: Table) -> None:
     await table.land(entries=3)
-    for name in ("batches/000000000000.json", "batches/000000000001.json"):
-        (table.root / name).unlink()
+    expire(table.root, 2)
     (table.root / "segments" / "run-000001-00000001.parquet").unlink()
     await table.land(entries=1)
     assert len(await table.read()) == 3

@@ -50,4 +50,4 @@ def test_a_server_without_its_library_names_the_extra() -> None:
         "try:\n from fanout.testing import KinesisServer\n"
         "except SetupError as error:\n print(error)"
     )
-    assert run(code).startswith("fanout.testing.KinesisServer needs moto, which is")
+    assert run(code).startswith("the embedded Kinesis needs moto, which is")

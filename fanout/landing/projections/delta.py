@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 from urllib.parse import unquote
 
 import deltalake
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -31,7 +33,7 @@ from fanout.landing.segments.partitions import partition_values
 from fanout.landing.segments.segments import SEGMENTS, run_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from fanout.landing.projections.table_projection import NamedFiles
     from fanout.landing.segments.segments import SegmentFile
@@ -142,14 +144,27 @@ class _Delta:
         sets the columns, which is a conflict.
         """
         target = table.version()  # of which the table has the state
-        later = table.history(target - version) if target > version else []
-        for commit in later:  # the newest is the first, and the oldest ones may be deleted
+        for number, commit in self._commits(range(version + 1, target + 1)):
             if self._app in commit:
-                return bool(commit["version"] > target)
-            if commit["operation"] == "RESTORE" and commit["version"] <= target:
-                to = str(commit["operationParameters"].get("version"))
+                return bool(number > target)
+            if commit.get("operation") == "RESTORE" and number <= target:
+                to = str(commit.get("operationParameters", {}).get("version"))
                 target = int(to) if to.isdecimal() else version  # there is none of one to a time
         return bool(target <= version)
+
+    def _commits(self, versions: range) -> Iterator[tuple[int, Any]]:
+        """Yield what commits say of themselves, newest first; the oldest ones may be deleted.
+
+        `history` of deltalake would keep all other threads waiting while it asks a store.
+        """
+        storage = DeltaStorageHandler(self._uri, self._options)
+        for version in reversed(versions):
+            try:
+                log = storage.open_input_file(f"_delta_log/{version:020}.json").read()
+            except FileNotFoundError:
+                return
+            actions = map(msgspec.json.decode, log.splitlines())
+            yield version, next((one["commitInfo"] for one in actions if "commitInfo" in one), {})
 
     def _check_no_files(self, table: Any) -> None:
         """Check that a table without an entry of this landing has no file of another one."""

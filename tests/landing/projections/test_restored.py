@@ -20,6 +20,7 @@ from fanout.landing.projections.table_projection import read_table
 from fanout.landing.storage.opening import open_files
 from tests.landing.projections.tables import Delta, Iceberg, Lab, iceberg_catalog, numbers, row
 from tests.support.manual_source import ManualSource
+from tests.support.retention import expire
 
 if TYPE_CHECKING:
     from fanout.core.statistics import TableStatistics
@@ -202,8 +203,7 @@ async def test_a_table_without_checksums_goes_on_and_gets_one(lab: Lab, tmp_path
 async def test_a_table_goes_on_whose_newest_entry_was_deleted(lab: Lab) -> None:
     await lab.land(2)
     await lab.land()  # an entry without files
-    for number in range(3):  # as retention does
-        Path(lab.location, "batches", f"{number:012}.json").unlink()
+    expire(Path(lab.location), 3)
     told = await lab.land(1)
     assert (told.entries_behind, told.failure) == (0, "")
 

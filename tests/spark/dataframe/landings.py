@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -11,14 +10,7 @@ import pyarrow.parquet as pq
 import fanout
 from fanout.core.checkpoint import Checkpoint
 from fanout.landing.log.columns import give_identity
-from fanout.landing.log.entries import (
-    BATCHES,
-    BatchEntry,
-    batch_ids,
-    encode_entry,
-    entry_name,
-    read_entry,
-)
+from fanout.landing.log.entries import BatchEntry, encode_entry, entry_name
 from fanout.landing.segments.segments import SegmentFile
 from fanout.landing.storage.local_storage import LocalStorage
 from tests.support.manual_source import ManualSource
@@ -55,16 +47,6 @@ class FilledLanding:
         chosen = {"max_wait": 0.0, "max_records": 10, "available_now": True} | options
         async with fanout.land(self._source, self.location, **chosen) as landing:
             return [entry async for entry in landing]
-
-    def expire(self, first: int) -> None:
-        """Delete the entries before one, as `keep` does: the newest entry says so before."""
-        storage = LocalStorage(self.path)
-        newest = read_entry(storage, max(batch_ids(one.name for one in storage.list(BATCHES))))
-        assert newest is not None
-        newest = replace(newest, first=first)
-        (self.path / entry_name(newest.batch_id)).write_bytes(encode_entry(newest, run=1))
-        for number in range(first):
-            storage.delete(entry_name(number))
 
     def sequences(self) -> list[int]:
         """Return the sequence numbers of all records."""

@@ -23,6 +23,7 @@ from tests.spark.dataframe.killed_query import counts, expected
 from tests.spark.dataframe.landings import write_landing
 from tests.spark.dataframe.triggers import needs_trigger
 from tests.support.manual_source import SCHEMA
+from tests.support.retention import expire
 from tests.support.shaped_source import ShapedSource
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def test_a_query_is_told_that_its_entries_were_deleted(
     landing: FilledLanding, read_stream: Callable[..., DataFrame], runs: Runs
 ) -> None:
     landing.put(25)
-    landing.expire(2)
+    expire(landing.path, 2)
     with pytest.raises(StreamingQueryException, match=r"the entries 0 to 1 of .* were deleted"):
         runs.run(read_stream(start=0))
     assert runs.run(read_stream(start=0, failOnDataLoss="false")) == [list(range(11, 26))]

@@ -27,6 +27,7 @@ from fanout.spark.dataframe.data_source import LandingDataSource
 from fanout.testing.s3_clients import BUCKET
 from tests.spark.dataframe.landings import write_landing
 from tests.support.manual_source import SCHEMA, ManualSource
+from tests.support.retention import expire
 from tests.support.s3 import moto as moto  # noqa: PLC0414 - a fixture
 from tests.support.s3 import s3_options
 
@@ -242,7 +243,7 @@ def test_entries_that_were_deleted_are_an_error(landing: FilledLanding) -> None:
     one = reader(landing)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
-    landing.expire(2)
+    expire(landing.path, 2)
     with pytest.raises(CheckpointError, match=r"the entries 0 to 1 of .* were deleted before this"):
         reader(landing).partitions(start, end)
     lax = reader(landing, failOnDataLoss="false")
