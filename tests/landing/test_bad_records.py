@@ -562,7 +562,7 @@ async def test_files_of_entries_stay_that_retention_has_deleted(job: Job) -> Non
     (entry,) = await job.land()
     job.put(b"nor this")
     await job.land()
-    expire(job.root / "landing", entry.number + 1)
+    await asyncio.to_thread(expire, job.root / "landing", entry.number + 1)
     await job.land()
     assert job.bad() == [b"no", b"nor this"]
 

@@ -391,7 +391,7 @@ async def test_a_landing_that_was_moved_is_read_where_it_is(table: Table, tmp_pa
 
 async def test_files_that_a_version_without_the_log_deleted_leave_it(table: Table) -> None:
     await table.land(entries=3)
-    expire(table.root, 2)
+    await asyncio.to_thread(expire, table.root, 2)
     (table.root / "segments" / "run-000001-00000001.parquet").unlink()
     await table.land(entries=1)
     assert len(await table.read()) == 3

@@ -15,7 +15,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from fanout.landing.segments.segments import SegmentFile
 
 _READERS: Final = 16  # of footers
+_MAX_COMMIT_BYTES: Final = 1 << 28
 _DESCRIBED: Final = "delta.dataSkippingStatsColumns"
 # A column in it, quoted or not; its parts follow.
 _COLUMN: Final = r"(?:`((?:[^`]|``)+)`|([^,.`]+))(?:[^,`]|`[^`]*`)*"
@@ -155,13 +155,12 @@ class _Delta:
     def _commits(self, versions: range) -> Iterator[tuple[int, Any]]:
         """Yield what commits say of themselves, newest first; the oldest ones may be deleted.
 
-        `history` of deltalake would keep all other threads waiting while it asks a store.
+        deltalake would keep all other threads waiting while it asks a store for its history.
         """
-        storage = DeltaStorageHandler(self._uri, self._options)
         for version in reversed(versions):
-            try:
-                log = storage.open_input_file(f"_delta_log/{version:020}.json").read()
-            except FileNotFoundError:
+            name = f"{SEGMENTS}/_delta_log/{version:020}.json"
+            log = self._files.storage.read(name, limit=_MAX_COMMIT_BYTES)
+            if log is None:
                 return
             actions = map(msgspec.json.decode, log.splitlines())
             yield version, next((one["commitInfo"] for one in actions if "commitInfo" in one), {})

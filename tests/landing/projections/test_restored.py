@@ -203,7 +203,7 @@ async def test_a_table_without_checksums_goes_on_and_gets_one(lab: Lab, tmp_path
 async def test_a_table_goes_on_whose_newest_entry_was_deleted(lab: Lab) -> None:
     await lab.land(2)
     await lab.land()  # an entry without files
-    expire(Path(lab.location), 3)
+    await asyncio.to_thread(expire, Path(lab.location), 3)
     told = await lab.land(1)
     assert (told.entries_behind, told.failure) == (0, "")
 
