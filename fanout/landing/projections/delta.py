@@ -30,6 +30,7 @@ from fanout.landing.projections.table_projection import (
 from fanout.landing.retention import Retention
 from fanout.landing.segments.partitions import partition_values
 from fanout.landing.segments.segments import SEGMENTS, run_of
+from fanout.landing.storage.storage import DELTA_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -158,7 +159,7 @@ class _Delta:
         deltalake would keep all other threads waiting while it asks a store for its history.
         """
         for version in reversed(versions):
-            name = f"{SEGMENTS}/_delta_log/{version:020}.json"
+            name = f"{SEGMENTS}/{DELTA_LOG}/{version:020}.json"
             log = self._files.storage.read(name, limit=_MAX_COMMIT_BYTES)
             if log is None:
                 return

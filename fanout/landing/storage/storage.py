@@ -82,6 +82,8 @@ READERS: Final = "readers"
 _TEMPORARY = "_tmp-"
 
 SPARK_LOG: Final = "_spark_metadata"
+DELTA_LOG: Final = "_delta_log"
+"""The directory of the log of a Delta table, below that of its files."""
 """The directory in `segments` in which Spark looks for the list of its files."""
 
 
@@ -99,9 +101,12 @@ def check_name(name: str) -> str:
     """Return `name` if it can name a finished file or a directory of them, below the root.
 
     A component must not start with `_` or `.`: Spark takes such a file for hidden and reads nothing
-    from it, and temporary files have such names. Spark's log alone is in such a directory.
+    from it, and temporary files have such names. Logs of tables are in such directories.
     """
-    if any(not part or (part[0] in "_." and part != SPARK_LOG) for part in name.split("/")):
+    if any(
+        not part or (part[0] in "_." and part not in {SPARK_LOG, DELTA_LOG})
+        for part in name.split("/")
+    ):
         raise ValueError(f"not a name for a checkpoint file: {name!r}")
     return name
 
