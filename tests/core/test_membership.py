@@ -255,6 +255,24 @@ async def test_an_acknowledgement_whose_time_has_run_out_waits_for_the_decision(
 
 
 @in_virtual_time
+async def test_an_acknowledgement_that_is_cancelled_while_it_waits_stores_nothing() -> None:
+    member = Member()
+    async with sharing(member) as stream:
+        await member.grant(A)
+        drained = await stream.drain(max_wait=30)
+        member.valid_until = asyncio.get_running_loop().time()
+        acknowledging = asyncio.create_task(stream.acknowledge(drained))
+        await asyncio.sleep(70)
+        acknowledging.cancel()
+        await asyncio.wait([acknowledging])
+        assert acknowledging.cancelled()
+        assert member.stored == []
+        member.valid_until = math.inf
+        await stream.acknowledge(drained)
+        assert len(member.stored) == 1
+
+
+@in_virtual_time
 async def test_an_acknowledgement_is_not_taken_when_nobody_can_decide_any_more() -> None:
     member = Member()
     async with sharing(member) as stream:

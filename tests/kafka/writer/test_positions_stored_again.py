@@ -129,6 +129,16 @@ async def test_positions_go_back_in_no_run_but_where_a_partition_begins_anew() -
 
 
 @in_virtual_time
+async def test_positions_are_those_of_the_last_commit_before_brokers_show_them() -> None:
+    cluster = Cluster()
+    own = transactions(cluster)
+    cluster.before = {A: behind(7), B: behind(3)}
+    assert await own.positions() == cluster.before
+    await own.commit({A: behind(9)})
+    assert await own.positions() == {A: behind(9), B: behind(3)}
+
+
+@in_virtual_time
 async def test_a_cancelled_commit_is_finished_with_its_positions() -> None:
     cluster = Cluster()
     own = transactions(cluster)

@@ -269,6 +269,31 @@ async def test_an_older_drain_is_not_committed_after_a_newer_one(
     assert [state.position for state in stored.splits.values()] == [fanout.Cursor(19)]
 
 
+@pytest.mark.fault("A topic is deleted and created again, and ends before the position")
+async def test_positions_of_a_topic_that_begins_anew_are_committed_although_they_go_back(
+    kafka_broker: KafkaBroker, topic: str
+) -> None:
+    source = await new_topic(kafka_broker)
+    await asyncio.to_thread(source.put, 20)
+    reading = source.source(start="earliest", on_data_loss="earliest")
+    async with (
+        writing(kafka_broker, topic, transactional_id=f"{topic}-anew") as writer,
+        fanout.open(reading) as stream,
+    ):
+        for count in (20, 4):
+            if count == 4:
+                await asyncio.to_thread(kafka_broker.delete_topic, source.name)
+                source = await new_topic(kafka_broker, name=source.name)
+                await asyncio.to_thread(source.put, count)
+            drained = await stream.drain(max_records=count, first_wait=20.0)
+            for batch in drained.batches:
+                await writer.write([{"value": each.as_py()} for each in batch.records["value"]])
+            await writer.commit(drained)
+        stored = fanout.Checkpoint.from_json(await writer.positions(reading))
+    assert [state.position.sequence for state in stored.splits.values()] == [3]
+    assert len(await eventually_read(kafka_broker, topic, 24)) == 24
+
+
 async def test_the_positions_of_a_start_stay_however_often_the_first_run_fails(
     kafka_broker: KafkaBroker, topic: str
 ) -> None:
