@@ -139,10 +139,12 @@ class _Delta:
         return NewestEntry(number, table.transaction_version(self._checksum))
 
     def _is_taken_back(self, table: Any, version: int) -> bool:
-        """Say whether a RESTORE has taken a table back to before the entry, added after a version.
+        """Say whether a RESTORE has taken a table back to before its newest entry of this landing.
 
-        It takes the rows back, and no transactions. None comes between a look and its commit: it
-        sets the columns, which is a conflict.
+        That entry was added after a version of the table. A RESTORE takes rows back, but not the
+        transactions that name the entry, so the commits since that version are followed back. No
+        RESTORE comes between a look at the table and the commit after it: it also sets the
+        columns, so that this commit is a conflict.
         """
         target = table.version()  # of which the table has the state
         for number, commit in self._commits(range(version + 1, target + 1)):

@@ -82,9 +82,10 @@ READERS: Final = "readers"
 _TEMPORARY = "_tmp-"
 
 SPARK_LOG: Final = "_spark_metadata"
-DELTA_LOG: Final = "_delta_log"
-"""The directory of the log of a Delta table, below that of its files."""
 """The directory in `segments` in which Spark looks for the list of its files."""
+
+DELTA_LOG: Final = "_delta_log"
+"""The directory in `segments` in which a Delta table has its log."""
 
 
 @dataclass(frozen=True, slots=True)
