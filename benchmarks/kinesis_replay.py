@@ -205,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.sendall(body)
         while not body:
             self.connection.sendall(_HEARTBEAT)
-            time.sleep(HEARTBEAT)
+            time.sleep(HEARTBEAT)  # as the service, in the thread of this request alone
         self.rfile.read(1)  # the shard is silent at its tip; wait until the reader leaves
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
