@@ -193,10 +193,7 @@ async def test_a_file_that_a_killed_run_left_is_deleted(
     job: Job, monkeypatch: pytest.MonkeyPatch, data: list[bytes]
 ) -> None:
     job.put(*data)
-    with monkeypatch.context() as patch:
-        patch.setattr(EntryLog, "write", fence_only)
-        with pytest.raises(KilledError):
-            await job.land()
+    await land_until_killed(job, monkeypatch)
     assert job.bad() == [b"no"]
     (left,) = job.files
     await job.land()
@@ -207,10 +204,7 @@ async def test_a_file_that_a_killed_run_left_is_deleted(
 async def leave_one(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill a run between a file of bad records and its entry."""
     job.put(b"no", good(1))
-    with monkeypatch.context() as patch:
-        patch.setattr(EntryLog, "write", fence_only)
-        with pytest.raises(KilledError):
-            await job.land()
+    await land_until_killed(job, monkeypatch)
     assert job.bad() == [b"no"]
 
 
@@ -264,10 +258,7 @@ async def test_a_landing_and_its_copy_delete_nothing_of_each_other(
     job.put(b"first")
     await job.land()
     job.put(b"no")
-    with monkeypatch.context() as patch:
-        patch.setattr(EntryLog, "write", fence_only)
-        with pytest.raises(KilledError):
-            await job.land()
+    await land_until_killed(job, monkeypatch)
     of_original = job.files
     assert len(of_original) == 2
     shutil.copytree(job.root / "landing", job.root / "copy")
@@ -374,10 +365,7 @@ async def test_what_many_runs_left_before_a_landing_was_moved_is_logged_once(
         job.put(b"no")
         await job.land()
     job.put(b"no")
-    with monkeypatch.context() as patch:
-        patch.setattr(EntryLog, "write", fence_only)
-        with pytest.raises(KilledError):
-            await job.land()
+    await land_until_killed(job, monkeypatch)
     job.at = (job.root / "landing").rename(job.root / "moved")
     await job.land()
     assert caplog.text.count("is in no entry of this landing, which was moved from") == 1
@@ -555,6 +543,14 @@ def fence_only(log: EntryLog, entry: Any) -> None:
     if entry.segments or entry.bad:
         raise KilledError
     WRITE(log, entry)
+
+
+async def land_until_killed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Land, and be killed before the entry of the first records is written."""
+    with monkeypatch.context() as patch:
+        patch.setattr(EntryLog, "write", fence_only)
+        with pytest.raises(KilledError):
+            await job.land()
 
 
 async def test_files_of_entries_stay_that_retention_has_deleted(job: Job) -> None:
