@@ -13,6 +13,7 @@ from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.testing.faults import EndEarly
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.kinesis.rules import KinesisRules
+from fanout.testing.kinesis.server import _noted_signals, _wait_for_end
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -103,6 +104,17 @@ def test_a_process_that_cannot_serve_is_an_error(capfd: pytest.CaptureFixture[st
 def test_a_process_that_does_not_run_has_no_endpoint() -> None:
     with pytest.raises(StreamStateError, match="not running"):
         _ = KinesisProcess().endpoint_url
+
+
+def test_a_signal_that_comes_before_the_wait_ends_it() -> None:
+    stdin, held_open = os.pipe()
+    try:
+        with _noted_signals(signal.SIGTERM) as signals:
+            signal.raise_signal(signal.SIGTERM)
+            _wait_for_end(stdin, signals)
+    finally:
+        os.close(stdin)
+        os.close(held_open)
 
 
 def test_sigterm_ends_the_process_cleanly() -> None:

@@ -12,9 +12,12 @@ import argparse
 import binascii
 import functools
 import json
+import os
+import select
 import signal
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
@@ -314,14 +317,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--tls", action="store_true", help="speak TLS too")
     options = parser.parse_args(arguments)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
-    with KinesisServer(options.rules, port=options.port, tls=options.tls) as server:
+    with (
+        _noted_signals(signal.SIGTERM, signal.SIGINT) as signals,
+        KinesisServer(options.rules, port=options.port, tls=options.tls) as server,
+    ):
         where = {"endpoint_url": server.endpoint_url}
         where |= {"certificate": str(server.certificate)} if server.certificate else {}
         sys.stdout.write(json.dumps(where) + "\n")
         sys.stdout.flush()
-        sys.stdin.read()
+        _wait_for_end(sys.stdin.fileno(), signals)
+
+
+@contextmanager
+def _noted_signals(*numbers: signal.Signals) -> Iterator[int]:
+    """Yield a descriptor that becomes readable when one of these signals comes.
+
+    A handler in Python would not do: it does not run before a call of the operating system ends
+    that begins just after the signal.
+    """
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = [(number, signal.signal(number, lambda *_: None)) for number in numbers]
+    wakeup = signal.set_wakeup_fd(writing)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before:
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
+
+
+def _wait_for_end(stdin: int, signals: int) -> None:
+    """Wait until stdin closes or a signal has come, also before this call."""
+    while True:
+        ready, _, _ = select.select([stdin, signals], [], [])
+        if signals in ready or not os.read(stdin, 4096):
+            return
 
 
 def _parse_rules(text: str) -> KinesisRules:
