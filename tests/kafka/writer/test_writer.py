@@ -270,6 +270,7 @@ async def test_an_older_drain_is_not_committed_after_a_newer_one(
     assert [state.position for state in stored.splits.values()] == [fanout.Cursor(19)]
 
 
+@pytest.mark.long
 @pytest.mark.fault("A topic is deleted and created again, and ends before the position")
 async def test_positions_of_a_topic_that_begins_anew_are_committed_although_they_go_back(
     kafka_broker: KafkaBroker, topic: str
