@@ -104,10 +104,8 @@ def check_name(name: str) -> str:
     A component must not start with `_` or `.`: Spark takes such a file for hidden and reads nothing
     from it, and temporary files have such names. Logs of tables are in such directories.
     """
-    if any(
-        not part or (part[0] in "_." and part not in {SPARK_LOG, DELTA_LOG})
-        for part in name.split("/")
-    ):
+    logs = {SPARK_LOG, DELTA_LOG}
+    if any(not part or (part[0] in "_." and part not in logs) for part in name.split("/")):
         raise ValueError(f"not a name for a checkpoint file: {name!r}")
     return name
 
