@@ -176,6 +176,7 @@ async def test_a_transactional_id_that_brokers_have_deleted_is_named(
         checkpoint = fanout.Checkpoint.from_json(await writer.positions(source))
         await writer.write(rows("before"))
         await writer.commit()
+        await reported(broker, "idle")  # a lone broker that is killed before may lose the markers
         await asyncio.to_thread(broker.restart, {_EXPIRATION: "1000"})
         while (await calls.describe("idle")).incarnation is not None:  # type: ignore[union-attr]  # noqa: ASYNC110
             await asyncio.sleep(0.1)  # only the broker knows when
@@ -191,6 +192,7 @@ async def test_a_transactional_id_that_brokers_have_deleted_is_named(
     async with writing(broker, topic, transactional_id="idle") as writer:
         await writer.write(rows("again"))
         await writer.commit()
+    await reported(broker, "idle")
     assert await values(broker, topic) == [b"before", b"again"]
 
 
