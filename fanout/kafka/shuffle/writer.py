@@ -22,6 +22,7 @@ from fanout.kafka.shuffle.topic import check_partition_count
 from fanout.kafka.shuffle.writer_options import ShuffleWriterOptions
 from fanout.kafka.transactions.transactions import open_transactions
 from fanout.kafka.writing.producer_id import Idempotent, Transactional
+from fanout.kafka.writing.sender import CLOSED
 from fanout.kafka.writing.writer import open_writer
 
 if TYPE_CHECKING:
@@ -52,8 +53,11 @@ async def open_shuffle_writer(options: ShuffleWriterOptions) -> AsyncIterator[Sh
     async with AsyncExitStack() as stack:
         commit_mode, hello = await _connect(options, stack)
         writer = ShuffleWriter(options, commit_mode, hello)
-        async with writer.running():
-            yield writer
+        try:
+            async with writer.running():
+                yield writer
+        finally:
+            writer.is_closed = True
 
 
 async def _connect(
@@ -114,6 +118,7 @@ class ShuffleWriter:
         self._lock = asyncio.Lock()
         self._failure: FanOutError | None = None
         self._ended = False
+        self.is_closed = False
         self._active_at = 0.0
         self.generation = hello.generation
 
@@ -237,6 +242,8 @@ class ShuffleWriter:
     async def _exclusive(self) -> AsyncIterator[None]:
         """Let one call write at a time, and keep an error that is final."""
         async with self._lock:
+            if self.is_closed:
+                raise StreamStateError(CLOSED)
             if self._failure is not None:
                 raise self._failure
             if self._ended:

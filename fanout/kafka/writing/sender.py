@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 # Requests to one broker at a time, for different partitions: while the broker handles one, the next
 # is sent.
 _IN_FLIGHT: Final = 2
+CLOSED: Final = "the writer is closed; use it inside its `async with` block"
+"""The error of a call to a writer whose block has ended."""
 
 
 @final
@@ -71,6 +73,7 @@ class Sender:
         self._progress = asyncio.Event()
         self._failure: Exception | None = None
         self._tasks = TaskScope()
+        self.is_closed = False
         self.queued = 0
         self.rows = 0
         self.bytes = 0
@@ -83,8 +86,11 @@ class Sender:
             async with self._tasks:
                 yield
         finally:
-            closed = StreamStateError("the writer was closed before brokers confirmed")
-            self._fail_deliveries(closed)
+            dropped = StreamStateError("the writer was closed before brokers confirmed")
+            self._fail_deliveries(dropped)
+            self.is_closed = True
+            self._failure = self._failure or StreamStateError(CLOSED)
+            self._progress.set()
 
     async def locate(self, partitions: Collection[Partition]) -> None:
         """Check that partitions can be written to, and that the sending has not failed."""
@@ -197,8 +203,8 @@ class Sender:
 
     async def _wait_for_progress(self) -> None:
         """Wait until a batch is confirmed or fails."""
-        self.start()
         self._check()
+        self.start()
         self._progress.clear()
         await self._progress.wait()
         self._check()

@@ -27,6 +27,7 @@ from fanout.kafka.writing.delivery import Delivery
 from fanout.kafka.writing.own_transactions import OwnTransactions
 from fanout.kafka.writing.partitioner import place_rows, to_batch, topics_of
 from fanout.kafka.writing.producer_id import Idempotent, Transactional
+from fanout.kafka.writing.sender import CLOSED
 from fanout.kafka.writing.write_options import ProducerOptions
 
 if TYPE_CHECKING:
@@ -298,6 +299,8 @@ class TopicWriter:
             raise StreamStateError(
                 f"{call} needs transactions: open the writer with transactional_id="
             )
+        if self._writer.is_closed:
+            raise StreamStateError(CLOSED)
         return self._transactions
 
     def _cursors(self, checkpoint: Checkpoint) -> dict[Partition, Cursor]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.cancellation import TaskScope, prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.policy import Fatal, Phase, Retry
-from fanout.errors import FanOutError, RemoteError, WriteTimeoutError
+from fanout.errors import FanOutError, RemoteError, StreamStateError, WriteTimeoutError
 from fanout.kinesis.aws.error_hints import code_of, explain
 from fanout.kinesis.policy import THROTTLING, KinesisRemedy, judge
 from fanout.kinesis.writing.shard_queues import OpenShards
@@ -71,11 +71,17 @@ class PutSender:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Send while the block runs; entries that are not confirmed at its end are dropped."""
-        async with self._tasks:
-            yield
+        try:
+            async with self._tasks:
+                yield
+        finally:
+            closed = StreamStateError("the writer is closed; use it inside its `async with` block")
+            self._failure = self._failure or closed
+            self._progress.set()
 
     async def check(self, largest: int, *, keyless: bool) -> None:
         """Raise if the stream does not take such records; see `StreamSettings.refusal`."""
+        self._check()
         if self._settings.suffices(largest, keyless=keyless):
             return
         await self._settings.read_now(self._jitter)
@@ -104,8 +110,8 @@ class PutSender:
 
     async def _wait_for_progress(self) -> None:
         """Wait until an entry is confirmed or fails."""
-        self._start()
         self._check()
+        self._start()
         self._progress.clear()
         await self._progress.wait()
         self._check()

@@ -33,6 +33,7 @@ from tests.support.kafka.topics import Topic, new_topic
 from tests.support.kafka.transacting import reported, transactions
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
     from datetime import tzinfo
 
@@ -269,6 +270,18 @@ async def test_a_transaction_that_takes_too_long_is_an_error_and_ends_the_writer
         with pytest.raises((BatchNotWrittenError, FencedError)):
             await writer.write(rows(2))
     assert (await drain(topic)).values == []
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+async def test_a_call_after_the_block_is_refused_at_once(topic: Topic, guarantee: str) -> None:
+    async with writing(topic, delivery_guarantee=guarantee) as writer:
+        await writer.write(rows(1))
+        await writer.commit()
+    calls: list[Callable[[], Awaitable[None]]]
+    calls = [lambda: writer.write(rows(2)), writer.commit, writer.idle, writer.end]
+    for call in calls:
+        with pytest.raises(StreamStateError, match="the writer is closed"):
+            await call()
 
 
 async def test_an_idle_writer_says_so_and_is_waited_for_when_it_writes_again(

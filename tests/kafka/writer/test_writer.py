@@ -13,7 +13,7 @@ import pytest
 import fanout
 from fanout.core.positions import Cursor
 from fanout.errors import OptionError, PositionError, StreamStateError
-from fanout.kafka import Cluster, Partition, ShuffleSource, open_writer
+from fanout.kafka import Cluster, KafkaSource, Partition, ShuffleSource, open_writer
 from fanout.kafka.writing.delivery import Delivery, Part, cut_parts
 from tests.kafka.writer.read_process_write import AT_ONCE, run
 from tests.kafka.writer.writers import rows, values, writing
@@ -22,6 +22,8 @@ from tests.support.kafka.topics import new_topic, producer
 from tests.support.kafka.writing import HEADERS, read, records
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from fanout.testing.kafka.broker import KafkaBroker
 
 PARTITIONS = 3
@@ -172,6 +174,45 @@ async def test_leaving_the_block_waits_for_brokers(kafka_broker: KafkaBroker, to
     async with writing(kafka_broker, topic) as writer:
         delivery = await writer.write(rows(*given))
     assert sum(placed.rows for placed in await delivery.confirmed()) == len(given)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_a_call_after_the_block_is_refused_at_once(
+    kafka_broker: KafkaBroker,
+    topic: str,
+    transactional: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    id_ = f"{topic}-closed" if transactional else None
+    source = KafkaSource(cluster=Cluster(kafka_broker.bootstrap_servers, security=HERE), topics="a")
+    async with writing(kafka_broker, topic, transactional_id=id_) as writer:
+        await writer.write(rows("x"))
+        if transactional:
+            await writer.commit()
+    calls: list[Callable[[], Awaitable[Any]]] = [lambda: writer.write(rows("late")), writer.flush]
+    if transactional:
+        calls += [writer.commit, writer.abort, lambda: writer.positions(source)]
+    for call in calls:
+        for _ in range(2):
+            with pytest.raises(StreamStateError, match="the writer is closed"):
+                await call()
+
+
+async def test_a_flush_that_waits_when_the_block_is_left_ends(
+    kafka_broker: KafkaBroker, topic: str
+) -> None:
+    try:
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block is what is tested
+            async with writing(kafka_broker, topic) as writer:
+                await (await writer.write(rows("x"))).confirmed()
+                await asyncio.to_thread(kafka_broker.pause)
+                await writer.write(rows("y"))
+                flushing = asyncio.create_task(writer.flush())
+                await asyncio.sleep(0)
+                raise ZeroDivisionError
+    finally:
+        await asyncio.to_thread(kafka_broker.resume)
+    with pytest.raises(StreamStateError, match="the writer is closed"):
+        await flushing
 
 
 async def test_an_error_in_the_block_waits_for_no_broker(

@@ -13,6 +13,7 @@ from fanout.errors import (
     FanOutError,
     OptionError,
     ServiceError,
+    StreamStateError,
     UnwritableRecordError,
     WriteTimeoutError,
 )
@@ -27,6 +28,8 @@ from tests.support.kinesis.reading import FIRST, eventually
 from tests.support.kinesis.writers import first_occurrences, numbered, read, rows, writing
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from tests.support.kinesis.reading import Stream
 
 BIG = bytes((1 << 20) - 5)  # with its key the most that a stream takes
@@ -156,6 +159,28 @@ async def test_resharding_while_writing_loses_nothing_and_keeps_the_order(
         await eventually(lambda: merged in queues._shards.ids and FIRST not in queues._shards.ids)
     found = await read(stream, discovery_interval=0.1)
     assert found == expected(3_000, 25)
+
+
+async def test_a_call_after_the_block_is_refused_at_once(stream: Stream) -> None:
+    async with writing(stream) as writer:
+        await writer.write(rows(("a", b"1")))
+    calls: list[Callable[[], Awaitable[None]]]
+    calls = [lambda: writer.write(rows(("a", b"2"))), writer.flush]
+    for call in calls * 2:
+        with pytest.raises(StreamStateError, match="the writer is closed"):
+            await call()
+
+
+async def test_a_flush_that_waits_when_the_block_is_left_ends(stream: Stream) -> None:
+    stream.inject(IgnoreCall(action="PutRecords"))
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012 - nothing is flushed then
+        async with writing(stream) as writer:
+            await writer.write(rows(("a", b"1")))
+            flushing = asyncio.create_task(writer.flush())
+            await asyncio.sleep(0)
+            raise ZeroDivisionError
+    with pytest.raises(StreamStateError, match="the writer is closed"):
+        await flushing
 
 
 async def test_waiting_bytes_are_bounded(stream: Stream) -> None:
