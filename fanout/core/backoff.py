@@ -130,7 +130,12 @@ class Retries:
         self._causes_here: Counter[tuple[type[Exception], Retry]] = Counter()
         self._called_at = -math.inf
         self._subscribed_at = -math.inf
-        self._failed_at = 0.0
+        self._failed_at = self._failing_since = 0.0
+
+    @property
+    def failing_for(self) -> float:
+        """Seconds from the first failure without progress since to the last one."""
+        return self._failed_at - self._failing_since
 
     def subscribed(self) -> None:
         """Note that a subscribe call has succeeded."""
@@ -170,6 +175,8 @@ class Retries:
         if now - self._failed_at > _FORGOTTEN_AFTER:
             self._causes_here.clear()
         self._failed_at = now
+        if not self.failures:
+            self._failing_since = now
         # Errors of one type may mean different things, for example two codes of one service.
         self._causes_here[type(cause), verdict] += 1
         repeats = self._causes_here[type(cause), verdict]

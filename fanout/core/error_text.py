@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, final
 
@@ -44,6 +45,7 @@ def first_error(error: BaseException) -> BaseException:
 OTHER: Final = "_OTHER"
 _MAX_CAUSES: Final = 50
 _MAX_LENGTH: Final = 100
+_HTTP_STATUS: Final = re.compile("[1-5][0-9][0-9]")
 
 
 @final
@@ -69,7 +71,8 @@ class Causes:
 def name_or_other(name: str) -> str:
     """Return the name of a cause; `_OTHER` for what is no identifier of a sensible length.
 
-    A service that puts a text in place of a code might put data of records there.
+    A service that puts a text in place of a code might put data of records there. An answer of HTTP
+    without a code has that of its status.
     """
     is_name = len(name) <= _MAX_LENGTH and name.replace(".", "_").replace("#", "_").isidentifier()
-    return name if is_name else OTHER
+    return name if is_name or _HTTP_STATUS.fullmatch(name) else OTHER

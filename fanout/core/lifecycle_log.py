@@ -33,6 +33,8 @@ log = logging.getLogger("fanout.lifecycle")
 
 # A stream may have thousands of splits, and a line names a few of them.
 _NAMED: Final = 5
+# Seconds of failures without progress after which a person should look.
+_LONG_FAILURE: Final = 60.0
 
 
 @final
@@ -214,22 +216,33 @@ class LifecycleLog:
             fields={"fanout.position": self._terms.position(position)},
         )
 
-    def retries(self, split: Split, position: Position, cause: Exception, delay: float) -> None:
+    def retries(
+        self,
+        split: Split,
+        position: Position,
+        cause: Exception,
+        delay: float,
+        *,
+        failing_for: float,
+    ) -> None:
         """Log a subscription that has failed, and is opened again after `delay` seconds.
 
-        The text of the cause may have data, and is not logged.
+        The text of the cause may have data, and is not logged. `failing_for` is how long it has
+        made no progress.
         """
         name = name_or_other(self._terms.cause(cause))
+        is_long = failing_for >= _LONG_FAILURE
         if self._limit.admits(LogEvent.SUBSCRIPTION_RETRIED, name):
             self._write_of_split(
-                logging.INFO,
+                logging.WARNING if is_long else logging.INFO,
                 LogEvent.SUBSCRIPTION_RETRIED,
                 split,
-                "resubscribing to %s %s in %.1f s: %s",
+                "resubscribing to %s %s in %.1f s: %s%s",
                 split,
                 self._terms.position(position),
                 delay,
                 name,
+                f"; there has been no progress for {failing_for:.0f} s" if is_long else "",
                 fields=self._failure(position, name, delay),
             )
 

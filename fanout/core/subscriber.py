@@ -245,7 +245,9 @@ class Subscriber:
         elif isinstance(cause, SubscriptionEndedError):
             self._lifecycle.renews(self.split, self.position)
         else:
-            self._lifecycle.retries(self.split, self.position, cause, delay)
+            self._lifecycle.retries(
+                self.split, self.position, cause, delay, failing_for=self._retries.failing_for
+            )
         return delay
 
 

@@ -217,6 +217,20 @@ async def test_many_failures_have_ten_lines_a_minute_and_one_for_all_others(
 
 
 @in_virtual_time
+async def test_a_minute_of_failures_without_progress_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = (Refuse(FlakyError("no")),) * 40
+    async with fanout.open(ScriptedSource(logs=[Log(split=A, faults=faults)])) as stream:
+        await take_all(stream, 300.0)
+    told = [one for one in caplog.records if one.getMessage().startswith("resubscribing")]
+    assert told[0].levelno == logging.INFO
+    assert told[-1].levelno == logging.WARNING
+    text = told[-1].getMessage()
+    assert re.search(r"FlakyError; there has been no progress for \d+ s$", text)
+
+
+@in_virtual_time
 async def test_a_failure_a_minute_later_has_a_line_again(caplog: pytest.LogCaptureFixture) -> None:
     faults = (Break(2, FlakyError("no")),) * 20  # one in 11 s or more
     async with fanout.open(ScriptedSource(logs=[Log(split=A, faults=faults)])) as stream:
@@ -301,6 +315,20 @@ async def test_gaps_that_are_measured_have_ten_lines_a_minute_and_one_for_all_ot
     assert {each.levelno for each in caplog.records if "gap" in each.getMessage()} <= {
         logging.ERROR
     }
+
+
+@in_virtual_time
+async def test_a_status_of_http_in_place_of_a_code_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered = ScriptedConnection(ScriptedSource(logs=[])).capabilities
+    capabilities = replace(offered, terms=Terms(cause=lambda _: "503"))
+    monkeypatch.setattr(ScriptedConnection, "capabilities", capabilities)
+    log = Log(split=A, faults=(Refuse(FlakyError("no")),))
+    async with fanout.open(ScriptedSource(logs=[log])) as stream:
+        await take_all(stream, 10.0)
+    (retried,) = fields(caplog, "fanout.subscription.retried")
+    assert retried["error.type"] == "503"
 
 
 @in_virtual_time
