@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fanout.decoding.avro_cursors import EARLY, Cursors
-from fanout.decoding.decoder import check_items, width
+from fanout.decoding.decoder import check_items, last_entries, width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -302,6 +302,10 @@ class Lists(Column):
         begins, owners = self._items(cursors)
         check_items(len(begins) * width(self.item.type))
         values = self.item.read(cursors.at(begins, owners))
+        if pa.types.is_map(self.type):
+            last = last_entries(values.field(0), owners)
+            if len(last) < len(owners):
+                values, owners = values.take(pa.array(last)), owners[last]
         offsets = np.zeros(len(cursors) + 1, np.int32)
         np.cumsum(np.bincount(owners, minlength=len(cursors)), out=offsets[1:])
         if pa.types.is_map(self.type):

@@ -310,6 +310,14 @@ def check_items(size: int) -> None:
         )
 
 
+def last_entries(keys: pa.Array, owners: Ints) -> Ints:
+    """Return the numbers of the entries of maps that count: the last of each key in its map."""
+    names = keys.dictionary_encode()
+    pairs = owners * max(len(names.dictionary), 1) + names.indices.to_numpy()
+    _, from_behind = np.unique(pairs[::-1], return_index=True)
+    return np.sort(len(pairs) - 1 - from_behind)
+
+
 def decompressed(payloads: pa.BinaryArray) -> tuple[pa.BinaryArray, dict[int, str]]:
     """Return payloads of AWS Glue as they were before zlib, and why others are null."""
     compressed = pc.fill_null(pc.starts_with(payloads, _COMPRESSED), False)  # noqa: FBT003 - Arrow's

@@ -28,7 +28,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from fanout.core.user_functions import is_interrupt
-from fanout.decoding.decoder import MOST_OF_ITEMS, width
+from fanout.decoding.decoder import MOST_OF_ITEMS, last_entries, width
 
 ptars: Any = None
 with suppress(ImportError):  # it has no builds for some machines
@@ -214,11 +214,8 @@ class Repeated(Field):
         items = self.values.read(values.flatten(), of_items)
         if not pa.types.is_map(self.type):
             return pa.ListArray.from_arrays(pa.array(offsets), items, type=self.type)
-        # The last entry of a key counts.
-        keys = items.field(0).dictionary_encode()
-        pairs = owners * max(len(keys.dictionary), 1) + keys.indices.to_numpy()
-        last = np.sort(len(pairs) - 1 - np.unique(pairs[::-1], return_index=True)[1])
-        if len(last) < len(pairs):
+        last = last_entries(items.field(0), owners)
+        if len(last) < len(owners):
             items = items.take(pa.array(last))
             np.cumsum(np.bincount(owners[last], minlength=len(values)), out=offsets[1:])
         return pa.MapArray.from_arrays(pa.array(offsets), *items.flatten(), type=self.type)

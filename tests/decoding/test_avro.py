@@ -380,6 +380,20 @@ def test_a_map_of_nulls_keeps_its_keys() -> None:
     assert read(Avro(schema), *body) == ([{"value": [("a", None), ("b", None)]}], {})
 
 
+def test_the_last_entry_of_a_key_counts_in_a_map_that_has_it_twice() -> None:
+    schema = {"type": "map", "values": "int"}
+    twice = b"\x06\x02k\x02\x02a\x06\x02k\x04\x00"  # k: 1, a: 3, k: 2
+    once = written(schema, [{"k": 7}])[0]
+    found, problems = read(Avro(schema), once, twice, once)
+    parsed = fastavro.parse_schema(schema)
+    expected = [
+        fastavro.schemaless_reader(io.BytesIO(each), parsed, None) for each in (once, twice)
+    ]
+    assert [dict(row["value"]) for row in found] == [expected[0], expected[1], expected[0]]
+    assert [len(row["value"]) for row in found] == [1, 2, 1]
+    assert not problems
+
+
 def order_of(*fields: Any) -> Any:
     return {"type": "record", "name": "Order", "fields": list(fields)}
 
