@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from io import TextIOWrapper
+from typing import TextIO
 
 
 def main() -> None:
     """Run the command line; without the extra `cli`, print how to install it and exit with 2."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # it came before the command had begun
+        sys.exit(130)
+    except OSError as error:
+        if sys.stdout is None or _takes_more(sys.stdout):
+            raise
+        # Python writes at its end what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.stderr.write(f"fanout: the output cannot be written: {error.strerror}\n")
+        sys.exit(2)
+
+
+def _run() -> None:
     try:
         from fanout.cli.app import app  # noqa: PLC0415 - its libraries may not be installed
         from fanout.cli.common import end_like_ctrl_c  # noqa: PLC0415 - the same
@@ -19,11 +35,17 @@ def main() -> None:
             f"pip install 'fanout-streams[cli]'\n"
         )
         sys.exit(2)
+    end_like_ctrl_c()
+    # The name of a file may have characters that the terminal's encoding lacks.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    app()
+
+
+def _takes_more(output: TextIO) -> bool:
+    """Say whether another line can be written, after an error whose file is not known."""
     try:
-        end_like_ctrl_c()
-        # The name of a file may have characters that the terminal's encoding lacks.
-        if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")
-        app()
-    except KeyboardInterrupt:  # it came before the command had begun
-        sys.exit(130)
+        os.write(output.fileno(), b"\n")
+    except OSError:
+        return False
+    return True

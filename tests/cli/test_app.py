@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,6 @@ from fanout.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -32,6 +32,14 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
     yield CliRunner()
     # Only the process of the command line sets handlers of signals.
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_output_that_takes_no_more_is_one_sentence() -> None:
+    command = [sys.executable, "-c", "from fanout.cli import main; main()", "consumers", "--help"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603 - our own code
+    assert done.returncode == 2
+    assert done.stderr == "fanout: the output cannot be written: No space left on device\n"
 
 
 def report(
