@@ -192,6 +192,8 @@ def _start(since: str | None) -> datetime | str:
             Option("since", since),
             Sentence.of(" is in the future; leave {since} out for new records alone"),
         )
+    if moment.timestamp() < 0:
+        raise OptionError(Option("since", since), " is before 1970; earliest shows all records")
     return moment
 
 

@@ -397,6 +397,13 @@ def ready(file: IO[Any]) -> bool:
             )
             for since in ("yesterday", "2026-11-22T08:00:00", "999999w", "10")
         ),
+        *(
+            (
+                ["{stream}", "--since", since],
+                f"--since {since} is before 1970; earliest shows all records",
+            )
+            for since in ("99999d", "1969-12-31T23:59:59Z")
+        ),
         (
             ["{stream}", "--since", "2126-11-22T08:00:00Z"],
             "--since 2126-11-22T08:00:00Z is in the future; leave --since out for new records",
