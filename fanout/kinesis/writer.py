@@ -125,8 +125,11 @@ async def open_with(
             jitter=jitter,
         )
         await stack.enter_async_context(sender.running())
-        yield KinesisWriter(sender, options)
-        await sender.flush()
+        writer = KinesisWriter(sender, options)
+        yield writer
+        # Calls of other tasks that have begun in the block end before it.
+        async with writer._lock:  # noqa: SLF001 - in its module
+            await sender.flush()
 
 
 @final

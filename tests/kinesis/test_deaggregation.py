@@ -135,6 +135,10 @@ def kpl(data: bytes, key: str = "a") -> pa.RecordBatch:
 SPREAD = encode_aggregate(
     [("k", b"99"), ("k", b"100"), ("k", b"200"), ("k", b"201")], [99, 100, 200, 201]
 )
+# The library's own key is that of the first sub-record too.
+FROM_A = encode_aggregate(
+    [("a", b"99"), ("k", b"100"), ("k", b"200"), ("k", b"201")], [99, 100, 200, 201]
+)
 EVERY = [b"before", b"99", b"100", b"200", b"201", b"after"]
 
 
@@ -165,6 +169,7 @@ def test_a_sub_record_without_an_explicit_hash_key_is_judged_by_the_md5_of_its_k
     ("records", "hash_range", "split"),
     [
         pytest.param(kpl(SPREAD, "other"), RANGE, CHILD, id="another library's"),
+        pytest.param(kpl(FROM_A), RANGE, CHILD, id="another library's, of the same key"),
         pytest.param(kpl(SPREAD), RANGE, Split(CHILD.id), id="a shard without parents"),
         pytest.param(kpl(SPREAD), RANGE, Split("another", (FIRST,)), id="another shard"),
         pytest.param(kpl(SPREAD), HashRange(), CHILD, id="the whole range"),

@@ -82,15 +82,15 @@ class Sender:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Send while the block runs; batches that are not sent at its end are dropped."""
-        try:
-            async with self._tasks:
+        async with self._tasks:
+            try:
                 yield
-        finally:
-            dropped = StreamStateError("the writer was closed before brokers confirmed")
-            self._fail_deliveries(dropped)
-            self.is_closed = True
-            self._failure = self._failure or StreamStateError(CLOSED)
-            self._progress.set()
+            finally:
+                self.is_closed = True
+                self._failure = self._failure or StreamStateError(CLOSED)
+                dropped = StreamStateError("the writer was closed before brokers confirmed")
+                self._fail_deliveries(dropped)
+                self._progress.set()
 
     async def locate(self, partitions: Collection[Partition]) -> None:
         """Check that partitions can be written to, and that the sending has not failed."""
@@ -143,6 +143,7 @@ class Sender:
         The rows are as `encode_record_batch` takes them, and take at most `nbytes` when encoded.
         `records` is that of the batch.
         """
+        self._check()
         while self._waiting and self._waiting + nbytes > self._options.buffer_memory:
             await self._wait_for_progress()
         queue = self._queues[partition]
@@ -291,6 +292,7 @@ class Sender:
         unknown_since = None
         attempts = 0
         while (error := await self._refresh(partitions)) is not None:
+            self._check()
             if (final := final_error(error)) is not None:
                 raise final from error
             if not isinstance(error, UnknownTopicOrPartitionError):

@@ -102,9 +102,12 @@ async def open_writer(
         if transactions is not None and mode is not None:
             own = OwnTransactions(writer, transactions, mode, timeout=transaction_timeout)
             stack.push_async_callback(own.close)
-        yield TopicWriter(writer, own, topic=topic, partitioner=partitioner)
-        if own is None:
-            await writer.flush()
+        topic_writer = TopicWriter(writer, own, topic=topic, partitioner=partitioner)
+        yield topic_writer
+        # Calls of other tasks that have begun in the block end before it.
+        async with topic_writer._lock:  # noqa: SLF001 - in its module
+            if own is None:
+                await writer.flush()
 
 
 @final

@@ -206,7 +206,9 @@ class _Rows:
                 f"makes the rows of its event take more than {_MAX_EXPANDED_BYTES} bytes"
             )
         count = len(aggregate.data)
-        if self.hash_range is None or key != _KPL_KEY:
+        # Other libraries take the key of the first sub-record, which may be the same.
+        is_kpl = key == _KPL_KEY and aggregate.partition_keys[:1] != [key]
+        if self.hash_range is None or not is_kpl:
             self.belongs += [True] * count
         else:
             self.belongs += _belonging(aggregate, self.hash_range)

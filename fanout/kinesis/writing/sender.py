@@ -71,13 +71,15 @@ class PutSender:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Send while the block runs; entries that are not confirmed at its end are dropped."""
-        try:
-            async with self._tasks:
+        async with self._tasks:
+            try:
                 yield
-        finally:
-            closed = StreamStateError("the writer is closed; use it inside its `async with` block")
-            self._failure = self._failure or closed
-            self._progress.set()
+            finally:
+                closed = StreamStateError(
+                    "the writer is closed; use it inside its `async with` block"
+                )
+                self._failure = self._failure or closed
+                self._progress.set()
 
     async def check(self, largest: int, *, keyless: bool) -> None:
         """Raise if the stream does not take such records; see `StreamSettings.refusal`."""

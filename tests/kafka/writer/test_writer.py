@@ -197,6 +197,30 @@ async def test_a_call_after_the_block_is_refused_at_once(
                 await call()
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_what_tasks_have_written_when_the_block_is_left_is_there(
+    kafka_broker: KafkaBroker,
+    topic: str,
+    transactional: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    given = [b"%d" % number for number in range(300)]
+    written: list[bytes] = []
+    id_ = f"{topic}-tasks" if transactional else None
+
+    async def write(value: bytes) -> None:
+        await writer.write(rows(value))
+        written.append(value)
+
+    async with writing(kafka_broker, topic, transactional_id=id_, buffer_memory=2_000) as writer:
+        tasks = [asyncio.create_task(write(value)) for value in given]
+        await asyncio.sleep(0)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert sorted(written) == sorted(given)
+    assert set(results) == {None}
+    found = await values(kafka_broker, topic, PARTITIONS)
+    assert sorted(found, key=str) == ([] if transactional else sorted(given, key=str))
+
+
 async def test_a_flush_that_waits_when_the_block_is_left_ends(
     kafka_broker: KafkaBroker, topic: str
 ) -> None:

@@ -171,6 +171,15 @@ async def test_a_call_after_the_block_is_refused_at_once(stream: Stream) -> None
             await call()
 
 
+async def test_what_tasks_have_written_when_the_block_is_left_is_there(stream: Stream) -> None:
+    given = numbered(300, 25)
+    async with writing(stream, max_bytes_in_flight=1_000) as writer:
+        tasks = [asyncio.create_task(writer.write([row])) for row in given]
+        await asyncio.sleep(0)
+    assert set(await asyncio.gather(*tasks, return_exceptions=True)) == {None}
+    assert await read(stream, discovery_interval=0.1) == expected(300, 25)
+
+
 async def test_a_flush_that_waits_when_the_block_is_left_ends(stream: Stream) -> None:
     stream.inject(IgnoreCall(action="PutRecords"))
     with pytest.raises(ZeroDivisionError):  # noqa: PT012 - nothing is flushed then
