@@ -21,17 +21,24 @@ from fanout.core.policy import Fatal, Pace, Retry, Skip
 from fanout.core.positions import Cursor
 from fanout.core.sentence import Sentence
 from fanout.kafka.intervals import KAFKA_INTERVALS
-from fanout.kafka.reading.offsets import NO_EPOCH, cursor_before, epoch_at, next_offset
+from fanout.kafka.reading.offsets import (
+    NO_EPOCH,
+    cursor_before,
+    epoch_at,
+    next_offset,
+    topic_id_at,
+)
 from fanout.kafka.reading.policy import Remedy, judge
 from fanout.kafka.reading.transport import (
     FetchRefused,
     LogDivergedError,
     OffsetSpec,
     PartitionFetch,
+    is_replaced,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import MutableMapping
 
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
@@ -68,10 +75,11 @@ class _Suspicion:
 @final
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """The reason of a loss, and where a reader that may skip it goes on."""
+    """The reason of a loss, where a reader that may skip it goes on, and where it stops then."""
 
     reason: str
     to: Cursor
+    stop: int | None = None  # None where it was before
 
 
 @final
@@ -86,7 +94,7 @@ class DataLossCheck:
         transport: KafkaTransport,
         *,
         on_data_loss: Literal["fail", "earliest"],
-        stops: Mapping[Partition, int],
+        stops: MutableMapping[Partition, int],
     ) -> None:
         self._transport = transport
         self._may_lose = on_data_loss == "earliest"
@@ -119,10 +127,10 @@ class DataLossCheck:
             return Retry(hint=f"tried again, as it may be a false alarm: {loss.reason}")
         if not self._may_lose:
             return Fatal(Sentence(loss.reason, "; ", _HELP))
-        replaced = self._transport.is_replaced(partition)
-        self._transport.accept(partition)
-        if loss.to == position and epoch_at(loss.to) == epoch_at(position):
-            return Retry(Pace.JITTER if replaced else Pace.SLOW, hint=loss.reason)
+        if loss.stop is not None:
+            self._stops[partition] = loss.stop
+        if loss.to == position and _log_at(loss.to) == _log_at(position):
+            return Retry(Pace.SLOW, hint=loss.reason)
         return Skip(loss.to, loss.reason)
 
     def _confirmed(self, remedy: Remedy, partition: Partition, position: Position) -> bool:
@@ -143,7 +151,6 @@ class DataLossCheck:
         if remedy is Remedy.FIND_TOPIC:
             return await self._check_topic(partition)
         if not isinstance(position, Cursor):
-            self._transport.accept(partition)
             return None  # it names no offset, so none can be lost
         return await self._check_offset(partition, position)
 
@@ -168,12 +175,14 @@ class DataLossCheck:
         offset = next_offset(position)
         start = await self._look_up(partition, OffsetSpec.EARLIEST)
         end = await self._look_up(partition, OffsetSpec.LATEST)
-        if self._transport.is_replaced(partition):
+        if is_replaced(self._transport, partition, topic_id_at(position)):
             reason = (
                 f"the topic {partition.topic!r} was deleted and created anew: what it had from "
                 f"offset {offset} on is lost, and the records of {partition} are others"
             )
-            return self._lost(reason, partition, start=start, end=end)
+            to = cursor_before(start, topic_id=self._transport.topic_id(partition.topic))
+            stop = self._stops.get(partition)
+            return _Loss(reason, to, None if stop is None else max(start, min(stop, end)))
         cut = await self._check_epoch(partition, position, start=start, end=end)
         if cut is not None or start <= offset <= end:
             return cut
@@ -233,3 +242,8 @@ class DataLossCheck:
         stop = self._stops.get(partition)
         to = start if stop is None or stop <= end else stop
         return _Loss(reason, cursor_before(to))
+
+
+def _log_at(position: Position) -> tuple[int, str]:
+    """Return what tells the log of a position from another one of the same partition."""
+    return epoch_at(position), topic_id_at(position)

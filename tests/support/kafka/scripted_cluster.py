@@ -125,6 +125,8 @@ class ScriptedCluster:
         """Whom to ask, as the client knows."""
         self.replicas: dict[Partition, set[int]] = {}
         """The replicas that can be read from."""
+        self.ids: dict[str, str] = {}
+        """The ids of topics; brokers before Kafka 2.8 have none."""
         self.fetches: list[Request] = []
         self.looks: list[tuple[float, Sequence[str]]] = []
         self.looked_up: list[Mapping[Partition, OffsetSpec | int]] = []
@@ -165,12 +167,8 @@ class ScriptedCluster:
     def leader(self, partition: Partition) -> int | None:
         return self.known.get(partition)
 
-    def is_replaced(self, partition: Partition) -> bool:
-        del partition
-        return False
-
-    def accept(self, partition: Partition) -> None:
-        pass
+    def topic_id(self, topic: str) -> str:
+        return self.ids.get(topic, "")
 
     async def offsets(
         self, wanted: Mapping[Partition, OffsetSpec | int]
