@@ -459,7 +459,7 @@ class ConsumerMember:
         self._committed = {**self._committed, **done}  # a new one: other threads read statistics
         for partition, code in codes.items():
             if code in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
-                if self._pending.get(partition) == positions[partition]:
+                if self._pending.get(partition) is positions[partition]:
                     del self._pending[partition]
             elif code in FENCED:
                 self._beat.set()  # the answer says that all is lost

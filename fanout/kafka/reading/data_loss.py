@@ -18,7 +18,7 @@ from aiokafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from fanout.core.cancellation import prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.policy import Fatal, Pace, Retry, Skip
-from fanout.core.positions import Cursor
+from fanout.core.positions import Cursor, Horizon
 from fanout.core.sentence import Sentence
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from fanout.kafka.reading.offsets import (
@@ -168,8 +168,8 @@ class DataLossCheck:
                     f"{partition} is gone: the topic was deleted, and created anew with fewer "
                     f"partitions"
                 )
-        # A topic that comes back begins anew.
-        return self._lost(reason, partition, start=0, end=0)
+        # A topic that comes back begins anew, with another id.
+        return self._lost(reason, partition, Horizon(), start=0, end=0)
 
     async def _check_offset(self, partition: Partition, position: Cursor) -> _Loss | None:
         offset = next_offset(position)
@@ -197,7 +197,7 @@ class DataLossCheck:
                 f"goes on: the topic was deleted and created anew, or an unclean leader election "
                 f"has cut it off, or it never had that offset"
             )
-        return self._lost(reason, partition, start=start, end=end)
+        return self._lost(reason, partition, position, start=start, end=end)
 
     async def _check_epoch(
         self, partition: Partition, position: Cursor, *, start: int, end: int
@@ -229,19 +229,21 @@ class DataLossCheck:
                 raise error
             case _:
                 return None
-        return self._lost(reason, partition, start=start, end=end)
+        return self._lost(reason, partition, position, start=start, end=end)
 
     async def _look_up(self, partition: Partition, spec: OffsetSpec) -> int:
         offset = (await self._transport.offsets({partition: spec}))[partition]
         assert offset is not None, "a partition has two ends"
         return offset
 
-    def _lost(self, reason: str, partition: Partition, *, start: int, end: int) -> _Loss:
+    def _lost(
+        self, reason: str, partition: Partition, position: Position, *, start: int, end: int
+    ) -> _Loss:
         # The records that a bounded read waits for may never come. Its position becomes the stop,
         # beyond the end, so the next read finds the same loss and begins with what is left.
         stop = self._stops.get(partition)
         to = start if stop is None or stop <= end else stop
-        return _Loss(reason, cursor_before(to))
+        return _Loss(reason, cursor_before(to, topic_id=topic_id_at(position)))
 
 
 def _log_at(position: Position) -> tuple[int, str]:

@@ -144,7 +144,8 @@ class ShuffleConnection:
         if position is None or not isinstance(verdict, Skip) or not isinstance(verdict.to, Cursor):
             return verdict
         producers = producers_at(position)
-        if not reaches(verdict.to, position):
+        other = topic_id_at(verdict.to) not in {"", topic_id_at(position)}
+        if other or not reaches(verdict.to, position):
             # The topic was created again, so that its generations may begin anew.
             producers = Producers.unknown(producers.watermark)
         to = with_producers(next_offset(verdict.to), topic_id_at(verdict.to), producers)

@@ -19,7 +19,14 @@ from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.kafka_source import open_kafka_connection
-from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, Throttled
+from fanout.kafka.reading.transport import (
+    Fetched,
+    FetchRefused,
+    OffsetSpec,
+    Throttled,
+    TopicReplacedError,
+    is_replaced,
+)
 from tests.support.kafka.record_batches import batch, marker, rows
 
 if TYPE_CHECKING:
@@ -231,6 +238,8 @@ class ScriptedCluster:
         left, first, answers = self._fetch_max_bytes, True, dict[Partition, "FetchAnswer"]()
         for partition, want in wanted.items():
             error = self._error(broker, partition, want.offset)
+            if is_replaced(self, partition, want.topic_id):
+                error = TopicReplacedError()
             if error is not None:
                 answers[partition] = FetchRefused(error)
                 continue
