@@ -356,7 +356,7 @@ async def test_a_topic_that_was_created_again_between_two_runs_is_told_by_its_id
 ) -> None:
     first = await topic.read()
     again = await asyncio.to_thread(_replace, topic, count)
-    with pytest.raises(SplitFailedError, match="was deleted and created anew.*on_data_loss"):
+    with pytest.raises(SplitFailedError, match=r"was deleted and created anew.*on_data_loss"):
         await again.read(resume=first.stream.positions)
     second = await again.read(resume=first.stream.positions, on_data_loss="earliest")
     assert second.log == again.log

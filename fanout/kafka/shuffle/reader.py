@@ -189,10 +189,9 @@ def producers_at(position: Position) -> Producers:
     Raises:
         PositionError: If the state that is stored with the position is damaged.
     """
-    if not isinstance(position, Cursor):
-        return Producers.unknown()
+    state = position.state if isinstance(position, Cursor) else ""
     of_topic = cursor_before(0, topic_id=topic_id_at(position)).state
-    return Producers.from_state(position.state.removeprefix(of_topic))
+    return Producers.from_state(state.removeprefix(of_topic))
 
 
 def with_producers(offset: int, topic_id: str, producers: Producers) -> Cursor:

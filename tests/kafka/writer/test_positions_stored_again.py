@@ -198,9 +198,7 @@ async def test_positions_are_stored_with_the_leader_epoch_of_the_record_before()
 
 
 @in_virtual_time
-async def test_a_stored_offset_is_stored_again_for_another_topic_by_the_same_name() -> (
-    None
-):
+async def test_a_stored_offset_is_stored_again_for_another_topic_by_the_same_name() -> None:
     # Otherwise its records would be written again after a restart.
     cluster = Cluster()
     own = transactions(cluster)
