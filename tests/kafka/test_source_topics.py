@@ -388,11 +388,13 @@ async def test_positions_without_an_id_go_on_as_they_did_and_have_one_then(topic
 
 
 @pytest.mark.fault(LATER)
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
 async def test_a_landing_tells_a_topic_that_was_created_again_between_two_runs(
-    topic: Topic, tmp_path: Path
+    topic: Topic, tmp_path: Path, processes: int
 ) -> None:
     async def landed(source: KafkaSource) -> int:
-        async with fanout.land(source, str(tmp_path), available_now=True) as landing:
+        opening = fanout.land(source, str(tmp_path), available_now=True, processes=processes)
+        async with opening as landing:
             return sum([entry.rows async for entry in landing])
 
     assert await landed(topic.source()) == 10
