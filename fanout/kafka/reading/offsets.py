@@ -66,9 +66,14 @@ def of_topic(position: Cursor, topic_id: str) -> Cursor:
 
 
 def text_beside(position: Cursor, text: str = "") -> str:
-    """Return what a group stores beside an offset: fields as JSON, with the id of the topic."""
+    """Return what a group stores beside an offset: a JSON object, with the id of the topic last.
+
+    `text` is such an object with other fields, or empty.
+    """
     id_ = topic_id_at(position)
-    return json.dumps({**fields_beside(text), "id": id_}, separators=(",", ":")) if id_ else text
+    if not id_:
+        return text
+    return f'{text[:-1]},"id":"{id_}"}}' if text else f'{{"id":"{id_}"}}'
 
 
 def fields_beside(text: str) -> dict[str, object]:

@@ -233,7 +233,7 @@ async def test_a_member_goes_on_in_the_topic_whose_id_is_beside_the_offset() -> 
     (row,) = GroupOffsets.behind(
         {ORDERS[0]: cursor_before(500, 7, id_)}, "shop", {"orders": '{"partitions": 4}'}
     ).rows
-    assert row == ("orders", [(0, 500, 7, f'{{"partitions":4,"id":"{id_}"}}')])
+    assert row == ("orders", [(0, 500, 7, f'{{"partitions": 4,"id":"{id_}"}}')])
     coordinator.stored_offsets = {ORDERS[0]: Stored(500, row[1][0][-1], epoch=7)}
     async with taking_part(coordinator, owner):
         await asyncio.sleep(0.5)
