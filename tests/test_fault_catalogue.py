@@ -178,6 +178,7 @@ KAFKA_TOPICS: Final = (
     "A pattern gains a topic, or matches none yet.",
     "A topic is deleted: an error, or the others go on.",
     "A topic is deleted and created again, and ends before the position.",
+    "A topic is deleted and created again between two runs, however many records it has then.",
     "A broker that has just started does not know a topic or an offset yet: no false alarm.",
     "Records expire before they are read, also those of the very first position.",
     "A topic is added to a stream with stored positions, or left out of it.",

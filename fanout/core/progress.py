@@ -152,6 +152,7 @@ class SplitProgress:
         """Go on from before what was delivered: a split by the same name has replaced that one."""
         self.replaced = self.delivered
         self.delivered = self.records_until = position
+        self.reported = None
         if not reaches(position, self.acknowledged):
             self.acknowledged = position
 

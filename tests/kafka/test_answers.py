@@ -43,6 +43,7 @@ from fanout.kafka.group.calls import GroupOffsets, Identity
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.error_codes import CODE_NAMES, RETRIABLE, error_of
+from fanout.kafka.protocol.messages.cluster_state import MetadataResponse_v10
 from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest, FetchResponse_v12
 from fanout.kafka.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
@@ -276,6 +277,25 @@ async def test_a_broker_that_just_starts_lists_no_brokers_and_loses_none_of_ours
     transport, connections = await client(Metadata=[metadata(), metadata(brokers=[])])
     await transport.describe(["t"])
     assert list(connections.brokers) == [1]
+
+
+def with_id(topic_id: bytes, code: int = 0) -> Any:
+    """Return metadata of the topic `t` with its id, as brokers answer since Kafka 2.8."""
+    rows: Any = [] if code else [(0, 0, 1, 0, [1], [1], [], {})]
+    topics: Any = [(code, "t", topic_id, False, rows, -1, {})]
+    return MetadataResponse_v10(0, [(1, "a", 1, None, {})], "one", 1, topics, -1, {})
+
+
+@pytest.mark.fault("Metadata")
+async def test_the_id_of_a_topic_is_that_of_the_last_answer_and_none_while_it_is_gone() -> None:
+    answers = [metadata(), with_id(b"\xfb" * 16), with_id(bytes(16)), with_id(bytes(16), 3)]
+    connections: Any = Answering(Metadata=[*answers, with_id(b"a" * 16)])
+    topics, seen = ClusterMetadata(connections), list[str]()
+    for _ in range(5):
+        await topics.refresh(["t"])
+        seen.append(topics.topic_id("t"))
+    first = "-_v7-_v7-_v7-_v7-_v7-w"
+    assert seen == ["", first, first, "", "YWFhYWFhYWFhYWFhYWFhYQ"]
 
 
 @pytest.mark.fault("Metadata")

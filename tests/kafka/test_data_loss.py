@@ -37,7 +37,7 @@ class Case:
     """A partition whose reader is refused again and again."""
 
     def __init__(
-        self, *, may_lose: bool = False, stops: Mapping[Partition, int] | None = None
+        self, *, may_lose: bool = False, stops: dict[Partition, int] | None = None
     ) -> None:
         self.cluster = ScriptedCluster()
         (self.partition,) = self.cluster.partitions
@@ -346,3 +346,75 @@ async def test_a_bounded_read_goes_to_its_stop_where_that_can_never_be_reached()
         verdict = await case.declared(remedy, Cursor(9))
         assert isinstance(verdict, Skip)
         assert verdict.to == Cursor(49)
+
+
+OLD, NEW = "a" * 22, "b" * 22
+RECREATED = (
+    "A topic is deleted and created again between two runs, however many records it has then"
+)
+
+
+def recreated(case: Case, count: int) -> Case:
+    """Let the topic of a case be another one, with so many records."""
+    case.cluster.ids["t"] = NEW
+    case.cluster.log().append(count)
+    return case
+
+
+@pytest.mark.fault(RECREATED)
+@in_virtual_time
+async def test_a_position_of_another_topic_by_the_same_name_is_a_loss() -> None:
+    verdict = await recreated(Case(), 20).declared(PLACE, cursor_before(10, 0, OLD))
+    assert isinstance(verdict, Fatal)
+    assert "the topic 't' was deleted and created anew: what it had from offset 10" in verdict.hint
+    assert "on_data_loss='earliest'" in verdict.hint
+
+
+@pytest.mark.fault(RECREATED)
+@pytest.mark.parametrize("offset", [0, 10])
+@in_virtual_time
+async def test_with_on_data_loss_earliest_another_topic_is_read_from_its_beginning(
+    offset: int,
+) -> None:
+    case = recreated(Case(may_lose=True), 20)
+    verdict = await case.declared(PLACE, cursor_before(offset, 0, OLD))
+    assert isinstance(verdict, Skip)
+    assert isinstance(verdict.to, Cursor)
+    assert (verdict.to, verdict.to.state) == (Cursor(-1), f"id {NEW}")
+    assert await case.refused(PLACE, verdict.to) == Retry(
+        hint="the partition has this offset", limit=40
+    )
+
+
+@pytest.mark.parametrize(("now", "position"), [("", OLD), (NEW, "")])
+@in_virtual_time
+async def test_where_an_id_is_not_known_nothing_is_a_loss(now: str, position: str) -> None:
+    case = recreated(Case(), 20)
+    case.cluster.ids["t"] = now
+    verdict = await case.refused(PLACE, cursor_before(10, topic_id=position))
+    assert verdict == Retry(hint="the partition has this offset", limit=40)
+
+
+@pytest.mark.parametrize(("stop", "until"), [(50, 5), (3, 3)])
+@in_virtual_time
+async def test_a_bounded_read_of_another_topic_ends_where_that_ends_at_the_latest(
+    stop: int, until: int
+) -> None:
+    (partition,) = ScriptedCluster().partitions
+    stops = {partition: stop}
+    case = recreated(Case(may_lose=True, stops=stops), 5)
+    verdict = await case.declared(PLACE, cursor_before(10, 0, OLD))
+    assert isinstance(verdict, Skip)
+    assert verdict.to == Cursor(-1)
+    assert stops == {partition: until}
+
+
+@in_virtual_time
+async def test_a_topic_that_was_deleted_may_come_back_with_any_id() -> None:
+    case = Case(may_lose=True)
+    case.cluster.logs.clear()
+    case.cluster.ids["t"] = OLD
+    verdict = await case.declared(TOPIC, cursor_before(0, topic_id=OLD))
+    assert isinstance(verdict, Skip)
+    assert isinstance(verdict.to, Cursor)
+    assert (verdict.to, verdict.to.state) == (Cursor(-1), "")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
 
 TEXT = page("kafka.md")
-_, ASYNCIO, DECODE = python_blocks("kafka.md")
+_, ASYNCIO, DECODE, OFFSETS = python_blocks("kafka.md")
 (MSK,) = python_blocks("msk.md")
 
 
@@ -130,3 +130,19 @@ def test_the_page_names_every_consumer_option_with_its_default() -> None:
 def test_the_page_names_every_column() -> None:
     named = [name.strip("`") for names, _ in table("The records") for name in names.split(", ")]
     assert named == SCHEMA.names
+
+
+async def test_the_offsets_of_positions_are_a_start_in_a_topic_that_was_restored(
+    kafka_broker: KafkaBroker,
+) -> None:
+    topic = await new_topic(kafka_broker, partitions=2)
+    topic.put(10)
+    positions = (await topic.read()).stream.positions
+    await asyncio.to_thread(kafka_broker.delete_topic, topic.name)
+    restored = await new_topic(kafka_broker, partitions=2, name=topic.name)
+    restored.put(12)
+    names: dict[str, Any] = {"positions": positions}
+    exec(OFFSETS, names)  # noqa: S102 - the page is ours
+    start = names["start"]
+    assert start == {f"{topic.name}-0": 10, f"{topic.name}-1": 0}
+    assert (await restored.read(start=start)).offsets == [10, 11]

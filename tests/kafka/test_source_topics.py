@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from tests.support.kafka.topics import Topic, eventually, new_topic
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fanout.kafka import KafkaSource
     from fanout.testing.kafka.broker import KafkaBroker
 
 pytestmark = pytest.mark.usefixtures("fanout_fast")
@@ -342,6 +344,66 @@ async def test_a_larger_topic_of_the_same_name_is_told_while_it_is_read(
             failure = await reader.failed()
             assert "was deleted and created anew" in str(failure)
             assert reader.count == 10
+
+
+LATER = "A topic is deleted and created again between two runs, however many records it has then"
+
+
+@pytest.mark.fault(LATER)
+@pytest.mark.parametrize("count", [20, 10])
+async def test_a_topic_that_was_created_again_between_two_runs_is_told_by_its_id(
+    topic: Topic, count: int
+) -> None:
+    first = await topic.read()
+    again = await asyncio.to_thread(_replace, topic, count)
+    with pytest.raises(SplitFailedError, match=r"was deleted and created anew.*on_data_loss"):
+        await again.read(resume=first.stream.positions)
+    second = await again.read(resume=first.stream.positions, on_data_loss="earliest")
+    assert second.log == again.log
+    again.put(2)
+    assert (await again.read(resume=second.stream.positions)).offsets == [count, count + 1]
+
+
+@pytest.mark.fault(LATER)
+async def test_a_start_that_was_resolved_knows_the_topic(topic: Topic) -> None:
+    origin = await fanout.resolve_start(topic.source(start="latest"))
+    again = await asyncio.to_thread(_replace, topic, 20)
+    with pytest.raises(SplitFailedError, match="was deleted and created anew"):
+        await again.read(resume=origin)
+
+
+async def test_positions_without_an_id_go_on_as_they_did_and_have_one_then(topic: Topic) -> None:
+    stored = Checkpoint.from_json((await topic.read()).stream.positions)
+    assert "id " in stored.to_json()
+    (state,) = stored.splits.values()
+    assert isinstance(state.position, fanout.Cursor)
+    bare = replace(state, position=replace(state.position, state=""))
+    again = await asyncio.to_thread(_replace, topic, 20)
+    old = replace(stored, splits={bare.split.id: bare}).to_json()
+    second = await again.read(resume=old)
+    assert second.log[0] == again.log[0][10:]
+    await asyncio.to_thread(_replace, topic, 30)
+    with pytest.raises(SplitFailedError, match="was deleted and created anew"):
+        await again.read(resume=second.stream.positions)
+
+
+@pytest.mark.fault(LATER)
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
+async def test_a_landing_tells_a_topic_that_was_created_again_between_two_runs(
+    topic: Topic, tmp_path: Path, processes: int
+) -> None:
+    async def landed(source: KafkaSource) -> int:
+        opening = fanout.land(source, str(tmp_path), available_now=True, processes=processes)
+        async with opening as landing:
+            return sum([entry.rows async for entry in landing])
+
+    assert await landed(topic.source()) == 10
+    again = await asyncio.to_thread(_replace, topic, 20)
+    with pytest.raises(SplitFailedError, match="was deleted and created anew"):
+        await landed(again.source())
+    assert await landed(again.source(on_data_loss="earliest")) == 20
+    again.put(3)
+    assert await landed(again.source()) == 3
 
 
 @pytest.mark.fault("A topic is deleted and created again, and ends before the position")

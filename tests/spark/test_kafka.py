@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fanout.errors import FanOutError
 from tests.support.kafka.topics import Topic, committed
 
 if TYPE_CHECKING:
@@ -63,3 +64,26 @@ def test_a_group_sees_as_left_what_no_handler_has_returned_for(
     assert start(source, handler, available_now=True).await_termination(END)
     assert seen == [{}]
     assert committed(topic, group) == {0: 10, 1: 10}
+
+
+@pytest.mark.fault(
+    "A topic is deleted and created again between two runs, however many records it has then"
+)
+def test_a_query_tells_a_topic_that_was_created_again_between_two_runs(
+    topic: Topic, start: Callable[..., FanOutQuery]
+) -> None:
+    offsets: list[int] = []
+
+    def handler(frame: DataFrame, _: int) -> None:
+        offsets.extend(row.offset for row in frame.orderBy("offset").collect())
+
+    source = topic.source(partitions=f"{topic.name}-0")
+    assert start(source, handler, available_now=True).await_termination(END)
+    topic.broker.delete_topic(topic.name)
+    again = Topic(topic.broker, name=topic.name)
+    again.put(20)
+    with pytest.raises(FanOutError, match="was deleted and created anew"):
+        start(source, handler, available_now=True).await_termination(END)
+    source = again.source(partitions=f"{topic.name}-0", on_data_loss="earliest")
+    assert start(source, handler, available_now=True).await_termination(END)
+    assert offsets == [*range(10), *range(20)]

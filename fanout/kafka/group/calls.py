@@ -25,7 +25,13 @@ from fanout.kafka.protocol.messages.consumer_groups import (
     MemberOffsetsRequest,
 )
 from fanout.kafka.protocol.messages.flexible import ANY_TOPIC_ID
-from fanout.kafka.reading.offsets import NO_EPOCH, cursor_before, epoch_at, next_offset
+from fanout.kafka.reading.offsets import (
+    NO_EPOCH,
+    cursor_before,
+    epoch_at,
+    next_offset,
+    text_beside,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -121,14 +127,14 @@ class Stored:
 class GroupOffsets:
     """Offsets for a group, with a text for each topic; by which member, None for none.
 
-    `epochs` are the leader epochs of the records before them, as far as these are known.
+    `positions` are those that the offsets are behind, if any.
     """
 
     group: str
     offsets: Mapping[Partition, int]
     texts: Mapping[str, str]
     member: Identity | None = None
-    epochs: Mapping[Partition, int] = field(default_factory=dict)
+    positions: Mapping[Partition, Cursor] = field(default_factory=dict)
 
     @classmethod
     def behind(
@@ -140,23 +146,17 @@ class GroupOffsets:
     ) -> GroupOffsets:
         """Return the offsets behind positions."""
         offsets = {p: next_offset(at) for p, at in positions.items()}
-        return cls(group, offsets, texts, member, {p: epoch_at(at) for p, at in positions.items()})
-
-    @property
-    def positions(self) -> dict[Partition, Cursor]:
-        """The positions before the offsets."""
-        epochs = self.epochs
-        return {p: cursor_before(at, epochs.get(p, NO_EPOCH)) for p, at in self.offsets.items()}
+        return cls(group, offsets, texts, member, positions)
 
     @property
     def rows(self) -> list[tuple[str, list[tuple[Any, ...]]]]:
         """The rows of a request: numbers, offsets, leader epochs and texts."""
-        return by_topic(
-            {
-                p: (at, self.epochs.get(p, NO_EPOCH), self.texts.get(p.topic, ""))
-                for p, at in self.offsets.items()
-            }
-        )
+        found: dict[Partition, tuple[int, int, str]] = {}
+        for partition, offset in self.offsets.items():
+            at = self.positions.get(partition, cursor_before(offset))
+            text = text_beside(at, self.texts.get(partition.topic, ""))
+            found[partition] = offset, epoch_at(at), text
+        return by_topic(found)
 
 
 @final

@@ -25,7 +25,7 @@ from fanout.core.statistics import CommitStatistics
 from fanout.errors import FanOutError, ServiceError
 from fanout.kafka.group.calls import FENCED, AssignedPartition, Code, GroupOffsets, Identity
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.offsets import cursor_before
+from fanout.kafka.reading.offsets import cursor_of_group, fields_beside
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -398,7 +398,7 @@ class ConsumerMember:
         for partition in partitions:
             at = stored[partition]
             if at.offset is not None:
-                positions[partition] = cursor_before(at.offset, at.epoch)
+                positions[partition] = cursor_of_group(at.offset, at.epoch, at.text)
                 continue
             start = self._starts.get(str(partition), Horizon())
             if self._counts.is_new(partition) or not isinstance(start, Cursor):
@@ -459,7 +459,7 @@ class ConsumerMember:
         self._committed = {**self._committed, **done}  # a new one: other threads read statistics
         for partition, code in codes.items():
             if code in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
-                if self._pending.get(partition) == positions[partition]:
+                if self._pending.get(partition) is positions[partition]:
                     del self._pending[partition]
             elif code in FENCED:
                 self._beat.set()  # the answer says that all is lost
@@ -520,8 +520,5 @@ class _PartitionCounts:
 
 
 def _count(text: str) -> int | None:
-    try:
-        count = json.loads(text)["partitions"]
-    except (ValueError, KeyError, TypeError):
-        return None
+    count = fields_beside(text).get("partitions")
     return count if isinstance(count, int) and count > 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from aiokafka.errors import (
@@ -65,7 +66,7 @@ class ClusterMetadata:
         self._leaders: dict[str, dict[int, int]] = {}
         self._counts: dict[str, int] = {}
         self._errors: dict[str, KafkaError] = {}
-        self._ids: dict[str, bytes] = {}
+        self._ids: dict[str, str] = {}
 
     async def refresh(
         self, topics: Iterable[str] | None
@@ -80,7 +81,9 @@ class ClusterMetadata:
         for topic in response.topics:
             self._leaders[topic.name] = topic.leaders
             if topic.id is not None:
-                self._ids[topic.name] = topic.id
+                self._ids[topic.name] = urlsafe_b64encode(topic.id).decode().rstrip("=")
+            elif topic.error_code:  # one that comes back has another
+                self._ids.pop(topic.name, None)
             if topic.leaders:
                 self._counts.setdefault(topic.name, len(topic.leaders))
             self._errors.pop(topic.name, None)
@@ -91,9 +94,12 @@ class ClusterMetadata:
             for topic in response.topics
         }
 
-    def topic_id(self, topic: str) -> bytes | None:
-        """Return the last id of a topic; None where brokers have none (before Kafka 2.8)."""
-        return self._ids.get(topic)
+    def topic_id(self, topic: str) -> str:
+        """Return the last id of a topic, as Kafka's own tools print it.
+
+        It is empty where brokers have none (before Kafka 2.8), and while the topic is not known.
+        """
+        return self._ids.get(topic, "")
 
     def partition_count(self, topic: str) -> int:
         """Return how many partitions the cluster first reported of a topic, or raise KeyError.

@@ -32,7 +32,12 @@ from fanout.kafka.protocol.messages.consumer_groups import (
 )
 from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest, diverging_epoch
 from fanout.kafka.reading.near_replicas import NearReplicas
-from fanout.kafka.reading.offsets import cursor_before, epoch_at, next_offset
+from fanout.kafka.reading.offsets import (
+    cursor_of_group,
+    epoch_at,
+    next_offset,
+    text_beside,
+)
 from fanout.kafka.reading.transport import (
     AbortedTransaction,
     Fetched,
@@ -40,6 +45,7 @@ from fanout.kafka.reading.transport import (
     LogDivergedError,
     Throttled,
     TopicReplacedError,
+    is_replaced,
 )
 
 if TYPE_CHECKING:
@@ -103,7 +109,6 @@ class _Client:
         self._isolation_level = isolation_level
         self._options = options
         self._metadata = ClusterMetadata(connections)
-        self._topic_ids: dict[Partition, bytes] = {}  # of the topics that are read
         self._groups = Coordinators(connections, CoordinatorType.GROUP)
 
     async def start(self) -> None:
@@ -127,12 +132,8 @@ class _Client:
         replica = self._near.of(partition)
         return self._metadata.leader(partition) if replica is None else replica
 
-    def is_replaced(self, partition: Partition) -> bool:
-        now = self._metadata.topic_id(partition.topic)
-        return now is not None and self._topic_ids.setdefault(partition, now) != now
-
-    def accept(self, partition: Partition) -> None:
-        self._topic_ids.pop(partition, None)
+    def topic_id(self, topic: str) -> str:
+        return self._metadata.topic_id(topic)
 
     async def offsets(
         self, specs: Mapping[Partition, OffsetSpec | int]
@@ -162,9 +163,9 @@ class _Client:
         response = await self._groups.send(group_id, request)
         raise_for_code(response.error_code, group_id)
         found: dict[Partition, Cursor | None] = {}
-        for partition, offset, epoch, code in stored_offsets(response):
+        for partition, offset, epoch, text, code in stored_offsets(response):
             raise_for_code(code, partition)
-            found[partition] = cursor_before(offset, epoch) if offset >= 0 else None
+            found[partition] = cursor_of_group(offset, epoch, text) if offset >= 0 else None
         # A partition that is missing must not count as one without a committed offset.
         check_complete(partitions, found, "a look-up of committed offsets")
         return found
@@ -172,7 +173,7 @@ class _Client:
     async def commit(
         self, group_id: str, positions: Mapping[Partition, Cursor]
     ) -> Mapping[Partition, Exception]:
-        rows = {p: (next_offset(at), epoch_at(at), "") for p, at in positions.items()}
+        rows = {p: (next_offset(at), epoch_at(at), text_beside(at)) for p, at in positions.items()}
         request = GroupCommitRequest(group_id, by_topic(rows))
         response = await self._groups.send(group_id, request)
         errors = {p: error_of(code, p) for p, code, *_ in partition_rows(response.topics)}
@@ -195,8 +196,8 @@ class _Client:
     ) -> Mapping[Partition, FetchAnswer]:
         refused = {
             each: FetchRefused(TopicReplacedError(f"{each} is of another topic by the same name"))
-            for each in fetches
-            if self.is_replaced(each)
+            for each, one in fetches.items()
+            if is_replaced(self, each, one.topic_id)
         }
         if refused:
             fetches = {each: one for each, one in fetches.items() if each not in refused}

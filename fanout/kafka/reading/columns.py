@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 import pyarrow as pa
 
-from fanout.core.positions import Cursor
 from fanout.core.user_decode import PlaceColumns, no_records
+from fanout.kafka.reading.offsets import cursor_before, topic_id_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fanout.core.events import Batch
+    from fanout.core.positions import Cursor
     from fanout.kafka.partitions import Partition
     from fanout.kafka.reading.record_fields import Bytes, HeaderFields, Numbers, RecordFields, Spans
 
@@ -60,7 +61,8 @@ PLACES: Final = PlaceColumns(
 
 def cursor_after(batch: Batch, row: int) -> Cursor:
     """Return the position after one row of a batch."""
-    return Cursor(batch.records.column("offset")[row].as_py())
+    offset = batch.records.column("offset")[row].as_py()
+    return cursor_before(offset + 1, topic_id=topic_id_at(batch.range.until))
 
 
 def arrival(records: pa.RecordBatch, row: int) -> int | None:

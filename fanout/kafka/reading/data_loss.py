@@ -18,20 +18,27 @@ from aiokafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from fanout.core.cancellation import prefer_cancellation
 from fanout.core.error_text import text_of
 from fanout.core.policy import Fatal, Pace, Retry, Skip
-from fanout.core.positions import Cursor
+from fanout.core.positions import Cursor, Horizon
 from fanout.core.sentence import Sentence
 from fanout.kafka.intervals import KAFKA_INTERVALS
-from fanout.kafka.reading.offsets import NO_EPOCH, cursor_before, epoch_at, next_offset
+from fanout.kafka.reading.offsets import (
+    NO_EPOCH,
+    cursor_before,
+    epoch_at,
+    next_offset,
+    topic_id_at,
+)
 from fanout.kafka.reading.policy import Remedy, judge
 from fanout.kafka.reading.transport import (
     FetchRefused,
     LogDivergedError,
     OffsetSpec,
     PartitionFetch,
+    is_replaced,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import MutableMapping
 
     from fanout.core.policy import Verdict
     from fanout.core.positions import Position
@@ -68,10 +75,11 @@ class _Suspicion:
 @final
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """The reason of a loss, and where a reader that may skip it goes on."""
+    """The reason of a loss, where a reader that may skip it goes on, and where it stops then."""
 
     reason: str
     to: Cursor
+    stop: int | None = None  # None where it was before
 
 
 @final
@@ -86,7 +94,7 @@ class DataLossCheck:
         transport: KafkaTransport,
         *,
         on_data_loss: Literal["fail", "earliest"],
-        stops: Mapping[Partition, int],
+        stops: MutableMapping[Partition, int],
     ) -> None:
         self._transport = transport
         self._may_lose = on_data_loss == "earliest"
@@ -119,10 +127,10 @@ class DataLossCheck:
             return Retry(hint=f"tried again, as it may be a false alarm: {loss.reason}")
         if not self._may_lose:
             return Fatal(Sentence(loss.reason, "; ", _HELP))
-        replaced = self._transport.is_replaced(partition)
-        self._transport.accept(partition)
-        if loss.to == position and epoch_at(loss.to) == epoch_at(position):
-            return Retry(Pace.JITTER if replaced else Pace.SLOW, hint=loss.reason)
+        if loss.stop is not None:
+            self._stops[partition] = loss.stop
+        if loss.to == position and _log_at(loss.to) == _log_at(position):
+            return Retry(Pace.SLOW, hint=loss.reason)
         return Skip(loss.to, loss.reason)
 
     def _confirmed(self, remedy: Remedy, partition: Partition, position: Position) -> bool:
@@ -143,7 +151,6 @@ class DataLossCheck:
         if remedy is Remedy.FIND_TOPIC:
             return await self._check_topic(partition)
         if not isinstance(position, Cursor):
-            self._transport.accept(partition)
             return None  # it names no offset, so none can be lost
         return await self._check_offset(partition, position)
 
@@ -161,19 +168,21 @@ class DataLossCheck:
                     f"{partition} is gone: the topic was deleted, and created anew with fewer "
                     f"partitions"
                 )
-        # A topic that comes back begins anew.
-        return self._lost(reason, partition, start=0, end=0)
+        # A topic that comes back begins anew, with another id.
+        return self._lost(reason, partition, Horizon(), start=0, end=0)
 
     async def _check_offset(self, partition: Partition, position: Cursor) -> _Loss | None:
         offset = next_offset(position)
         start = await self._look_up(partition, OffsetSpec.EARLIEST)
         end = await self._look_up(partition, OffsetSpec.LATEST)
-        if self._transport.is_replaced(partition):
+        if is_replaced(self._transport, partition, topic_id_at(position)):
             reason = (
                 f"the topic {partition.topic!r} was deleted and created anew: what it had from "
                 f"offset {offset} on is lost, and the records of {partition} are others"
             )
-            return self._lost(reason, partition, start=start, end=end)
+            to = cursor_before(start, topic_id=self._transport.topic_id(partition.topic))
+            stop = self._stops.get(partition)
+            return _Loss(reason, to, None if stop is None else max(start, min(stop, end)))
         cut = await self._check_epoch(partition, position, start=start, end=end)
         if cut is not None or start <= offset <= end:
             return cut
@@ -188,7 +197,7 @@ class DataLossCheck:
                 f"goes on: the topic was deleted and created anew, or an unclean leader election "
                 f"has cut it off, or it never had that offset"
             )
-        return self._lost(reason, partition, start=start, end=end)
+        return self._lost(reason, partition, position, start=start, end=end)
 
     async def _check_epoch(
         self, partition: Partition, position: Cursor, *, start: int, end: int
@@ -220,16 +229,23 @@ class DataLossCheck:
                 raise error
             case _:
                 return None
-        return self._lost(reason, partition, start=start, end=end)
+        return self._lost(reason, partition, position, start=start, end=end)
 
     async def _look_up(self, partition: Partition, spec: OffsetSpec) -> int:
         offset = (await self._transport.offsets({partition: spec}))[partition]
         assert offset is not None, "a partition has two ends"
         return offset
 
-    def _lost(self, reason: str, partition: Partition, *, start: int, end: int) -> _Loss:
+    def _lost(
+        self, reason: str, partition: Partition, position: Position, *, start: int, end: int
+    ) -> _Loss:
         # The records that a bounded read waits for may never come. Its position becomes the stop,
         # beyond the end, so the next read finds the same loss and begins with what is left.
         stop = self._stops.get(partition)
         to = start if stop is None or stop <= end else stop
-        return _Loss(reason, cursor_before(to))
+        return _Loss(reason, cursor_before(to, topic_id=topic_id_at(position)))
+
+
+def _log_at(position: Position) -> tuple[int, str]:
+    """Return what tells the log of a position from another one of the same partition."""
+    return epoch_at(position), topic_id_at(position)

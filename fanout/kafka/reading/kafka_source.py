@@ -65,7 +65,7 @@ class KafkaConnection:
         catalog: PartitionCatalog,
         offsets: OffsetResolver,
         committer: Committer | None,
-        stops: Mapping[Partition, int] | None,
+        stops: dict[Partition, int] | None,
         layout: Layout,
     ) -> None:
         self._options = options

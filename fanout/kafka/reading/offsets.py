@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Final, final
 
@@ -25,18 +26,70 @@ if TYPE_CHECKING:
 
 NO_EPOCH: Final = -1
 """The leader epoch of a record where it is not known."""
-_EPOCH: Final = re.compile("epoch ([0-9]{1,10})")
+# A shuffle has its producers behind it.
+_ID: Final = re.compile(r"[\w-]{22}", re.ASCII)  # as Kafka's own tools print it
+_STATE: Final = re.compile(r"(?:epoch ([0-9]{1,10})(?: |$))?(?:id ([\w-]{22}))?", re.ASCII)
 
 
-def cursor_before(offset: int, epoch: int = NO_EPOCH) -> Cursor:
-    """Return the position from which `offset` is the next one, after a record of a leader epoch."""
-    return Cursor(offset - 1, state="" if epoch < 0 else f"epoch {epoch}")
+def cursor_before(offset: int, epoch: int = NO_EPOCH, topic_id: str = "") -> Cursor:
+    """Return the position from which `offset` is the next one, after a record of a leader epoch.
+
+    An empty id is that of a topic whose id is not known.
+    """
+    state = f"epoch {epoch}" if epoch >= 0 else ""
+    if topic_id:
+        state = f"{state} id {topic_id}".lstrip()
+    return Cursor(offset - 1, state=state)
 
 
 def epoch_at(position: Position) -> int:
     """Return the leader epoch of the record before a position; NO_EPOCH where it is not known."""
-    match = _EPOCH.fullmatch(position.state) if isinstance(position, Cursor) else None
-    return NO_EPOCH if match is None else int(match[1])
+    epoch = _state(position)[0]
+    return NO_EPOCH if epoch is None else int(epoch)
+
+
+def topic_id_at(position: Position) -> str:
+    """Return the id of the topic that a position is of; empty where it is not known."""
+    return _state(position)[1] or ""
+
+
+def _state(position: Position) -> tuple[str | None, str | None]:
+    match = _STATE.match(position.state) if isinstance(position, Cursor) else None
+    return (None, None) if match is None else (match[1], match[2])
+
+
+def of_topic(position: Cursor, topic_id: str) -> Cursor:
+    """Return a position with the id of its topic, unless it has one."""
+    if topic_id_at(position):
+        return position
+    return cursor_before(next_offset(position), epoch_at(position), topic_id)
+
+
+def text_beside(position: Cursor, text: str = "") -> str:
+    """Return what a group stores beside an offset: a JSON object, with the id of the topic last.
+
+    `text` is such an object with other fields, or empty.
+    """
+    id_ = topic_id_at(position)
+    if not id_:
+        return text
+    return f'{text[:-1]},"id":"{id_}"}}' if text else f'{{"id":"{id_}"}}'
+
+
+def fields_beside(text: str) -> dict[str, object]:
+    """Return the fields beside an offset of a group; none where another client has stored it."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def cursor_of_group(offset: int, epoch: int, text: str | None) -> Cursor:
+    """Return the position of an offset that a group has, by the text beside it."""
+    id_ = fields_beside(text or "").get("id")
+    is_id = isinstance(id_, str) and _ID.fullmatch(id_)
+    return cursor_before(offset, epoch, str(id_) if is_id else "")
 
 
 def next_offset(position: Cursor) -> int:
@@ -115,12 +168,13 @@ class OffsetResolver:
         # end as it was then, and records that are written later lie after it.
         offsets_of_ends = await self._transport.offsets(ends)
         offsets_of_times = await self._transport.offsets(times)
-        return {
+        found = {
             partition: start
             if isinstance(start, Cursor)
             else _before(offsets_of_times.get(partition), offsets_of_ends[partition])
             for partition, start in starts.items()
         }
+        return {p: of_topic(at, self._transport.topic_id(p.topic)) for p, at in found.items()}
 
     async def _without_committed(
         self, starts: Mapping[Partition, SplitStart]

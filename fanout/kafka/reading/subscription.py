@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, final
 from fanout.core.events import Batch
 from fanout.core.positions import Cursor, Horizon, Range, Timestamp
 from fanout.kafka.reading.columns import KAFKA_LAYOUT
-from fanout.kafka.reading.offsets import cursor_before, epoch_at
+from fanout.kafka.reading.offsets import cursor_before, epoch_at, topic_id_at
 from fanout.kafka.reading.records import decode_fetched
-from fanout.kafka.reading.transport import OffsetSpec, PartitionFetch, Throttled
+from fanout.kafka.reading.transport import OffsetSpec, PartitionFetch, Throttled, is_replaced
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -46,7 +46,7 @@ class PartitionReader:
         max_event_bytes: int,
         layout: Layout = KAFKA_LAYOUT,
     ) -> None:
-        self._transport = transport
+        self.transport = transport
         self.fetcher = fetcher
         self.read_committed = read_committed
         self.max_event_bytes = max_event_bytes
@@ -87,7 +87,7 @@ class PartitionReader:
     async def _look_up(self, partition: Partition, spec: OffsetSpec | int) -> int | None:
         await self.fetcher.leaders.of(partition)
         try:
-            return (await self._transport.offsets({partition: spec}))[partition]
+            return (await self.transport.offsets({partition: spec}))[partition]
         except Exception:  # another broker may lead the partition by now
             self.fetcher.leaders.mark_stale(partition)
             raise
@@ -112,7 +112,7 @@ class _Subscription:
         self._split = partition.split
         self._position = position
         self._offset = offset
-        self._epoch = epoch_at(position)
+        self._epoch, self._topic_id = epoch_at(position), topic_id_at(position)
         self._stop = stop
         self._reserve = reserve
         self._reserved = 0
@@ -122,7 +122,8 @@ class _Subscription:
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Yield batches, and heartbeats while there are no records."""
-        if self._offset != self._stop:
+        replaced = is_replaced(self._reader.transport, self._partition, self._topic_id)
+        if self._offset != self._stop or replaced:
             # The first batch stores where the partition begins: if its records expire before they
             # are read, that is a data loss.
             if not isinstance(self._position, Cursor):
@@ -163,7 +164,7 @@ class _Subscription:
         fetcher = self._reader.fetcher
         max_bytes = fetcher.allowance
         await self._reserve_at_least(max_bytes)
-        request = PartitionFetch(self._offset, max_bytes, self._epoch)
+        request = PartitionFetch(self._offset, max_bytes, self._epoch, self._topic_id)
         return await fetcher.fetch(self._partition, request, patience=patience, urgent=urgent)
 
     def _decode(self, fetched: Fetched) -> Iterator[DecodedPart]:
@@ -202,7 +203,9 @@ class _Subscription:
         nbytes: int = 0,
     ) -> Batch:
         """Build the batch up to an offset, and move the position there."""
-        after, until = self._position, cursor_before(next_offset, self._epoch)
+        if not self._topic_id:
+            self._topic_id = self._reader.transport.topic_id(self._partition.topic)
+        after, until = self._position, cursor_before(next_offset, self._epoch, self._topic_id)
         self._position, self._offset = until, next_offset
         self._reserved = 0  # the batch owns it from now on
         return Batch(self._split, records, Range(after, until), lag, behind=behind, nbytes=nbytes)

@@ -34,12 +34,14 @@ class PartitionFetch:
     """Where a fetch of a partition begins, and its size; the first batch is returned whole.
 
     `epoch` is the leader epoch of the record before, which finds a log that was cut off; -1 where
-    it is not known.
+    it is not known. `topic_id` is the id of the topic that is read, empty where it is not known:
+    the fetch is refused with `TopicReplacedError` where another topic has its name.
     """
 
     offset: int
     max_bytes: int
     epoch: int = -1
+    topic_id: str = ""
 
 
 @final
@@ -140,14 +142,8 @@ class KafkaTransport(Protocol):
         names a replica has no records, and the next fetch goes to the replica.
         """
 
-    def is_replaced(self, partition: Partition) -> bool:
-        """Return whether a topic by the same name has replaced the one that was fetched.
-
-        Fetches of it are refused with `TopicReplacedError` until it is accepted.
-        """
-
-    def accept(self, partition: Partition) -> None:
-        """Fetch a partition of the topic that has the name now."""
+    def topic_id(self, topic: str) -> str:
+        """Return the id of the topic that has a name, as it was last told; empty for none."""
 
     async def offsets(
         self, specs: Mapping[Partition, OffsetSpec | int]
@@ -182,3 +178,9 @@ class KafkaTransport(Protocol):
         self, broker: int, fetches: Mapping[Partition, PartitionFetch], *, max_wait: float
     ) -> Mapping[Partition, FetchAnswer]:
         """Fetch from one broker, which may wait `max_wait` seconds while it has no records."""
+
+
+def is_replaced(transport: KafkaTransport, partition: Partition, topic_id: str) -> bool:
+    """Return whether another topic has the name of the one that had this id, if any."""
+    now = transport.topic_id(partition.topic)
+    return bool(topic_id and now) and topic_id != now

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from fanout.core.positions import Cursor, Range
 from fanout.core.sentence import Suggestion
 from fanout.core.user_decode import no_records
 from fanout.errors import BadFrameError, SilentProducerError
+from fanout.kafka.reading.offsets import cursor_before, topic_id_at
 from fanout.kafka.reading.subscription import HEARTBEAT
 from fanout.kafka.shuffle.frames import CONTROL, SCHEMA, decode_control
 from fanout.kafka.shuffle.producers import Producers
@@ -57,6 +59,7 @@ class BatchCutter:
     ) -> None:
         self._split = split
         self._position = position
+        self._topic_id = topic_id_at(position)
         self._producers = producers
         self._skip_bad_frames = skip_bad_frames
         self._on_frame = on_frame
@@ -69,6 +72,7 @@ class BatchCutter:
                 The piece before it is yielded first.
         """
         piece = _Piece(batch, 0)
+        self._topic_id = topic_id_at(batch.range.until)
         for row, value in _control_rows(batch.records):
             if row > piece.end and piece.has_control:
                 yield self._batch(piece, piece.last_offset)
@@ -114,8 +118,8 @@ class BatchCutter:
         )
 
     def _move(self, last_offset: int) -> Range:
-        after, state = self._position, self._producers.to_state()
-        self._position = Cursor(last_offset, state=state)
+        after = self._position
+        self._position = with_producers(last_offset + 1, self._topic_id, self._producers)
         return Range(after, self._position)
 
 
@@ -185,7 +189,15 @@ def producers_at(position: Position) -> Producers:
     Raises:
         PositionError: If the state that is stored with the position is damaged.
     """
-    return Producers.from_state(position.state if isinstance(position, Cursor) else "")
+    state = position.state if isinstance(position, Cursor) else ""
+    of_topic = cursor_before(0, topic_id=topic_id_at(position)).state
+    return Producers.from_state(state.removeprefix(of_topic))
+
+
+def with_producers(offset: int, topic_id: str, producers: Producers) -> Cursor:
+    """Return the position from which `offset` is the next one, for `producers_at`."""
+    at = cursor_before(offset, topic_id=topic_id)
+    return replace(at, state=at.state + producers.to_state())
 
 
 @final

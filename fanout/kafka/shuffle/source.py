@@ -22,10 +22,11 @@ from fanout.kafka.reading.kafka_source import (
     open_kafka_connection,
     open_kafka_transport,
 )
+from fanout.kafka.reading.offsets import next_offset, topic_id_at
 from fanout.kafka.reading.subscription import HEARTBEAT
 from fanout.kafka.shuffle.frames import FRAMED, SCHEMA
 from fanout.kafka.shuffle.producers import Liveness, Producers
-from fanout.kafka.shuffle.reader import ShuffleReader, producers_at
+from fanout.kafka.shuffle.reader import ShuffleReader, producers_at, with_producers
 from fanout.kafka.shuffle.topic import PartitionCounts
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ class ShuffleConnection:
         """
         starts = await self._kafka.resolve(splits)
         return {
-            split_id: Cursor(at.sequence) if isinstance(at, Cursor) else at
+            split_id: with_producers(next_offset(at), topic_id_at(at), Producers.unknown())
+            if isinstance(at, Cursor)
+            else at
             for split_id, at in starts.items()
         }
 
@@ -141,10 +144,12 @@ class ShuffleConnection:
         if position is None or not isinstance(verdict, Skip) or not isinstance(verdict.to, Cursor):
             return verdict
         producers = producers_at(position)
-        if not reaches(verdict.to, position):
+        other = topic_id_at(verdict.to) not in {"", topic_id_at(position)}
+        if other or not reaches(verdict.to, position):
             # The topic was created again, so that its generations may begin anew.
             producers = Producers.unknown(producers.watermark)
-        return replace(verdict, to=replace(verdict.to, state=producers.to_state()))
+        to = with_producers(next_offset(verdict.to), topic_id_at(verdict.to), producers)
+        return replace(verdict, to=to)
 
 
 def _topics(splits: Sequence[Split]) -> set[str]:

@@ -137,7 +137,7 @@ class OwnTransactions:
         await self._check_order({p: at for p, at in positions.items() if p not in anew})
         again = asyncio.get_running_loop().time() >= self._store_again_at
         known = self._stored | self._wanted | dict(positions)
-        new = {p: at for p, at in known.items() if again or self._stored.get(p) != at}
+        new = {p: at for p, at in known.items() if again or not self._has(p, at)}
         if not self._open and not new:
             return
         self._wanted = new
@@ -217,6 +217,11 @@ class OwnTransactions:
                     f"resume=await writer.positions(source); to write all of it again, use another "
                     f"transactional_id"
                 )
+
+    def _has(self, partition: Partition, position: Cursor) -> bool:
+        """Return whether a position is stored, with the same state: another topic has another."""
+        stored = self._stored.get(partition)
+        return stored is not None and (stored, stored.state) == (position, position.state)
 
     async def abort(self) -> None:
         """Abort the open transaction, if there is one."""

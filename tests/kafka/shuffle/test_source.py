@@ -546,6 +546,33 @@ async def test_a_topic_that_begins_anew_may_count_its_generations_anew() -> None
         assert reader.producers().generation == 1
 
 
+@pytest.mark.fault(
+    "A topic is deleted and created again between two runs, however many records it has then"
+)
+@in_virtual_time
+async def test_a_topic_that_was_created_again_between_two_runs_is_told_by_its_id() -> None:
+    cluster = cluster_of(hello(generation=9), 1, mark(10, generation=9), 2)
+    cluster.ids["t"] = "a" * 22
+    async with reading(cluster) as reader:
+        await reader.read(2)
+        positions = reader.stream.positions
+    bare = with_state(Checkpoint.from_json(positions), reader.producers().to_state())
+    cluster.logs[cluster.partitions[0]] = type(cluster.log())()
+    write(cluster.log(), hello(generation=1), 1, mark(5), 6, mark(40), 7)
+    cluster.ids["t"] = "b" * 22
+    async with reading(cluster, resume=positions) as reader:
+        with pytest.raises(SplitFailedError, match="was deleted and created anew"):
+            await reader.one()
+    lossy = {"on_data_loss": "earliest"}
+    async with reading(cluster, resume=positions, kafka=lossy) as reader:
+        await reader.read(3)
+        assert (reader.records, reader.producers().generation) == ({"t-0": [1, 6, 7]}, 1)
+        positions = reader.stream.positions
+    for stored in (positions, bare):  # one of an older release has no id
+        async with reading(cluster, resume=stored) as reader:
+            await reader.nothing_comes() if stored == positions else await reader.read(1)
+
+
 @in_virtual_time
 async def test_positions_of_a_plain_source_of_kafka_are_refused() -> None:
     cluster = cluster_of(hello(), 1)

@@ -12,7 +12,7 @@ from fanout.errors import StreamStateError
 from fanout.kafka.group.calls import GroupOffsets
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.commits import STORED_AGAIN
-from fanout.kafka.reading.offsets import NO_EPOCH
+from fanout.kafka.reading.offsets import NO_EPOCH, epoch_at
 from fanout.kafka.reading.offsets import cursor_before as behind
 from fanout.kafka.transactions.outcome import TransactionOutcome
 from fanout.kafka.writing.own_transactions import OwnTransactions
@@ -49,7 +49,7 @@ class Cluster:
     async def store_offsets(self, *arguments: Any) -> None:
         await self.answers.wait()
         self.stored.append(arguments[-1].offsets)
-        self.epochs = arguments[-1].epochs
+        self.epochs = {p: epoch_at(at) for p, at in arguments[-1].positions.items()}
 
     async def stored_positions(self, name: str) -> Mapping[Partition, Cursor]:
         assert name == "x"
@@ -95,7 +95,7 @@ class Delivered:
         self.taken: list[Mapping[Partition, int]] = []
 
     async def claim(self) -> GroupOffsets:
-        return GroupOffsets("shop", {A: 7}, {})
+        return GroupOffsets.behind({A: behind(7)}, "shop", {})
 
     def stored(self, claim: GroupOffsets) -> None:
         self.taken.append(claim.offsets)
@@ -195,3 +195,14 @@ async def test_positions_are_stored_with_the_leader_epoch_of_the_record_before()
     await transactions(cluster).commit({A: behind(5, 3), B: behind(1)})
     assert cluster.stored == [{A: 5, B: 1}]
     assert cluster.epochs == {A: 3, B: NO_EPOCH}
+
+
+@in_virtual_time
+async def test_a_stored_offset_is_stored_again_for_another_topic_by_the_same_name() -> None:
+    # Otherwise its records would be written again after a restart.
+    cluster = Cluster()
+    own = transactions(cluster)
+    await own.commit({A: behind(5, 0, "a" * 22)})
+    await own.commit({A: behind(5, 0, "a" * 22)})
+    await own.commit({A: behind(5, 0, "b" * 22)})
+    assert cluster.stored == [{A: 5}, {A: 5}]

@@ -9,11 +9,10 @@ from fanout.core.drain import Basket
 from fanout.core.event_time import Watermarks
 from fanout.core.events import Batch
 from fanout.core.opening import _resumed
-from fanout.core.positions import Cursor
 from fanout.kafka.reading.kafka_source import KafkaConnection
 from fanout.kafka.shuffle.frames import EndFrame, IdleFrame
 from fanout.kafka.shuffle.producers import Activity, Producers
-from fanout.kafka.shuffle.reader import BatchCutter, ShuffleReader, producers_at
+from fanout.kafka.shuffle.reader import BatchCutter, ShuffleReader, producers_at, with_producers
 from tests.provers.planted.edits import (
     ANY,
     Edit,
@@ -90,13 +89,12 @@ def _watermark_first(rows: ast.For) -> ast.For:
 
 
 def _with_state_before(made: ast.Call) -> ast.Call:
-    (state,) = made.keywords
-    state.value = call(_state_before, "self")
+    made.args[2] = call(_producers_before, "self")
     return made
 
 
-def _state_before(cutter: BatchCutter) -> str:
-    return getattr(cutter._position, "state", "")
+def _producers_before(cutter: BatchCutter) -> Producers:
+    return producers_at(cutter._position)
 
 
 def _spoken_and_active(either: ast.BoolOp) -> ast.BoolOp:
@@ -183,7 +181,7 @@ SHUFFLE_BUGS: Final[dict[str, Change]] = {
         ),
     ),
     "the state is that of the beginning of a piece": (
-        Edit(BatchCutter._move, on(called(Cursor), _with_state_before)),
+        Edit(BatchCutter._move, on(called(with_producers), _with_state_before)),
     ),
     "a producer that is silent is never left out": (
         Edit(

@@ -21,6 +21,7 @@ from fanout.errors import RetryLaterError
 from fanout.kafka.reading.client import _Client
 from fanout.kafka.reading.offsets import OffsetResolver
 from fanout.kafka.reading.subscription import PartitionReader
+from fanout.kafka.reading.transport import is_replaced
 from fanout.kinesis import opening
 from fanout.kinesis.aws import client
 from fanout.kinesis.aws.client_config import pinned_config
@@ -215,6 +216,11 @@ TESTED_BUGS: Final[dict[str, TestedBug]] = {
             ),
         ),
         "tests/kafka/test_subscription.py::test_a_record_that_comes_during_the_look_up_is_not_lost",
+    ),
+    "a topic is taken for another one by its name": TestedBug(
+        (Edit(is_replaced, on(node(ast.Compare), constant(value=False))),),
+        "tests/kafka/test_data_loss.py"
+        "::test_a_position_of_another_topic_by_the_same_name_is_a_loss",
     ),
     "a segment may outlive the locks of its records": TestedBug(
         (Edit(QueryStream._serve_acquired, on(called(min), lambda made: made.args[0])),),

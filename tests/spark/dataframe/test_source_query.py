@@ -75,6 +75,26 @@ def test_topics_of_kafka_are_landed_and_read(
 
 @needs_trigger
 @pytest.mark.prove
+@pytest.mark.fault(
+    "A topic is deleted and created again between two runs, however many records it has then"
+)
+def test_a_topic_that_was_created_again_between_two_runs_is_told_by_its_id(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    options = options_of(topic, source="kafka")
+    topic.put(10)
+    assert len(read_all(spark, tmp_path, **options)) == 10
+    topic.broker.delete_topic(topic.name)
+    again = Topic(topic.broker, partitions=2, name=topic.name)
+    again.put(20)
+    with pytest.raises(StreamingQueryException, match="was deleted and created anew"):
+        read_all(spark, tmp_path, **options)
+    rows = read_all(spark, tmp_path, **options, failOnDataLoss="false")
+    assert [row.offset for row in rows] == [*range(20)]
+
+
+@needs_trigger
+@pytest.mark.prove
 def test_a_shuffle_is_landed_and_read(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     for partition in (0, 1):
         hello = {"value": encode_control(HelloFrame(0, 1, 1, 2))}

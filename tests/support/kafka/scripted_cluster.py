@@ -19,7 +19,14 @@ from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.kafka_source import open_kafka_connection
-from fanout.kafka.reading.transport import Fetched, FetchRefused, OffsetSpec, Throttled
+from fanout.kafka.reading.transport import (
+    Fetched,
+    FetchRefused,
+    OffsetSpec,
+    Throttled,
+    TopicReplacedError,
+    is_replaced,
+)
 from tests.support.kafka.record_batches import batch, marker, rows
 
 if TYPE_CHECKING:
@@ -125,6 +132,8 @@ class ScriptedCluster:
         """Whom to ask, as the client knows."""
         self.replicas: dict[Partition, set[int]] = {}
         """The replicas that can be read from."""
+        self.ids: dict[str, str] = {}
+        """The ids of topics; brokers before Kafka 2.8 have none."""
         self.fetches: list[Request] = []
         self.looks: list[tuple[float, Sequence[str]]] = []
         self.looked_up: list[Mapping[Partition, OffsetSpec | int]] = []
@@ -165,12 +174,8 @@ class ScriptedCluster:
     def leader(self, partition: Partition) -> int | None:
         return self.known.get(partition)
 
-    def is_replaced(self, partition: Partition) -> bool:
-        del partition
-        return False
-
-    def accept(self, partition: Partition) -> None:
-        pass
+    def topic_id(self, topic: str) -> str:
+        return self.ids.get(topic, "")
 
     async def offsets(
         self, wanted: Mapping[Partition, OffsetSpec | int]
@@ -233,6 +238,8 @@ class ScriptedCluster:
         left, first, answers = self._fetch_max_bytes, True, dict[Partition, "FetchAnswer"]()
         for partition, want in wanted.items():
             error = self._error(broker, partition, want.offset)
+            if is_replaced(self, partition, want.topic_id):
+                error = TopicReplacedError()
             if error is not None:
                 answers[partition] = FetchRefused(error)
                 continue

@@ -105,12 +105,10 @@ class KafkaSimTransport:
         replica = self._near.of(partition)
         return self._leaders.get(partition) if replica is None else replica
 
-    def is_replaced(self, partition: Partition) -> bool:
-        del partition
-        return False
-
-    def accept(self, partition: Partition) -> None:
-        """Do nothing: no topic is replaced here."""
+    def topic_id(self, topic: str) -> str:
+        """Return nothing: these brokers have no ids."""
+        del topic
+        return ""
 
     async def offsets(
         self, wanted: Mapping[Partition, OffsetSpec | int]
