@@ -234,8 +234,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--minutes",
         type=float,
-        help="the time for all scenarios; there are fewer rounds where it is short, and what does "
-        "not fit is left out (default 5 with --quick, otherwise no limit)",
+        help="the time for all scenarios: a quick look at each, then whole runs while there is "
+        "time, of fewer rounds (default 5 with --quick, otherwise no limit)",
     )
     parser.add_argument("--json", action="store_true", help="print each report as a line of JSON")
     parser.add_argument(
@@ -266,34 +266,57 @@ def _measure(
 ) -> dict[str, Exception]:
     """Measure scenarios within some seconds, and print them; return the errors of those that fail.
 
+    Where several have a limited time, there is a quick look at each first, so that none is missing.
+    """
+    reports: dict[str, Report] = {}
+    failed: dict[str, Exception] = {}
+    end = None if seconds is None else time.monotonic() + seconds
+    if end is not None and len(chosen) > 1 and not options.quick:
+        first = min(end, time.monotonic() + _QUICK_MINUTES * 60)
+        failed |= _look(chosen, options, first, reports, quick=True)
+        chosen = {name: scenario for name, scenario in chosen.items() if name not in failed}
+    failed |= _look(chosen, options, end, reports, quick=options.quick)
+    if reports and not options.json:
+        Console().print(pictures.changes([*reports.values()]))
+    return failed
+
+
+def _look(
+    chosen: Mapping[str, Scenario],
+    options: argparse.Namespace,
+    end: float | None,
+    reports: dict[str, Report],
+    *,
+    quick: bool,
+) -> dict[str, Exception]:
+    """Measure each scenario, and put its report in; return the errors of those that fail.
+
     Each gets the same share of the time that is left. What it does not use goes to the others.
     """
     failed: dict[str, Exception] = {}
-    reports: list[Report] = []
     started = time.monotonic()
     for number, (name, scenario) in enumerate(chosen.items()):
         now = time.monotonic()
-        limit = None
-        if seconds is not None:
-            end = started + seconds
-            limit = TimeLimit(now + (end - now) / (len(chosen) - number), end)
-        tell(f"{name}: {number + 1} of {len(chosen)}, after {(now - started) / 60:.1f} minutes")
+        share = None if end is None else now + (end - now) / (len(chosen) - number)
+        limit = None if end is None or share is None else TimeLimit(share, end)
+        look = "quick look, " if quick else ""
+        minutes = (now - started) / 60
+        tell(f"{name}: {look}{number + 1} of {len(chosen)}, after {minutes:.1f} minutes")
         try:
             with limited(limit):
                 check_time()
-                measured = scenario.quick() if options.quick else scenario.run(options.rounds)
+                measured = scenario.quick() if quick else scenario.run(options.rounds)
         except OutOfTimeError:
-            tell(f"{name} is left out: the time is over; name it, or pass more --minutes")
+            what = "has its quick look alone" if name in reports else "is left out"
+            tell(f"{name} {what}: the time is over; name it, or pass more --minutes")
         except (ChildProcessError, SetupError) as error:  # what it needs is not here
             failed[name] = error
         except Exception as error:  # noqa: BLE001 - the other scenarios are measured all the same
             traceback.print_exception(error)
             failed[name] = error
         else:
-            reports.append(measured)
+            reports[name] = measured
             _print(measured, as_json=options.json)
-    if reports and not options.json:
-        Console().print(pictures.changes(reports))
     return failed
 
 

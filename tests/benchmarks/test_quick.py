@@ -73,7 +73,9 @@ def test_all_sources_are_measured_if_asked_for(run: Callable[..., list[str]]) ->
 def test_make_bench_measures_everything(run: Callable[..., list[str]]) -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
     (arguments,) = re.findall(r"^\t\$\(BIN\)/python -m benchmarks (--.*)$", makefile, re.MULTILINE)
-    assert len(run(*arguments.split())) == sum(map(len, cli.SCENARIOS.values()))
+    every = [f"{name}/{source}" for name in cli.SCENARIOS for source in cli.SCENARIOS[name]]
+    looks = [f"{name} quick" for name in every] + [f"{name} 5" for name in every]
+    assert run(*arguments.split()) == looks
 
 
 def test_without_arguments_all_that_reads_kinesis_is_run(run: Callable[..., list[str]]) -> None:
@@ -155,6 +157,28 @@ def test_what_does_not_fit_into_the_time_is_left_out(
     told = capsys.readouterr().err
     assert "slow of kinesis is left out: the time is over" in told
     assert "late of kinesis is left out: the time is over" in told
+
+
+def test_what_does_not_fit_has_its_quick_look(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(name: str, seconds: float) -> Report:
+        take_turns(name, {"us": partial(time.sleep, seconds)}, 1)
+        return Report(scenario=name, rows=[], ratios={name: seconds}, machine={})
+
+    def whole(name: str) -> Callable[[int], Report]:
+        return lambda _: measured(name, 0.5)
+
+    fakes = {
+        name: {"kinesis": cli.Scenario(whole(name), partial(measured, name, 0))}
+        for name in ("one", "two")
+    }
+    monkeypatch.setattr(cli, "SCENARIOS", fakes)
+    cli.main(["--minutes", "0.005", "--json"])
+    printed = capsys.readouterr()
+    reports = [json.loads(line) for line in printed.out.splitlines() if line.startswith("{")]
+    assert [one["ratios"] for one in reports] == [{"one": 0}, {"two": 0}, {"one": 0.5}]
+    assert "two of kinesis has its quick look alone: the time is over" in printed.err
 
 
 def test_an_ivy_report_becomes_one_line() -> None:
