@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from io import TextIOWrapper
+from io import TextIOWrapper, UnsupportedOperation
 from typing import TextIO
 
 
@@ -15,7 +15,7 @@ def main() -> None:
     except KeyboardInterrupt:  # it came before the command had begun
         sys.exit(130)
     except OSError as error:
-        if sys.stdout is None or _takes_more(sys.stdout):
+        if error.filename is not None or sys.stdout is None or _takes_more(sys.stdout):
             raise
         # Python writes at its end what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -46,6 +46,8 @@ def _takes_more(output: TextIO) -> bool:
     """Say whether another line can be written, after an error whose file is not known."""
     try:
         os.write(output.fileno(), b"\n")
+    except UnsupportedOperation:  # it is no file of the system
+        return True
     except OSError:
         return False
     return True

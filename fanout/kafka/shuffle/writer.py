@@ -53,11 +53,8 @@ async def open_shuffle_writer(options: ShuffleWriterOptions) -> AsyncIterator[Sh
     async with AsyncExitStack() as stack:
         commit_mode, hello = await _connect(options, stack)
         writer = ShuffleWriter(options, commit_mode, hello)
-        try:
-            async with writer.running():
-                yield writer
-        finally:
-            writer.is_closed = True
+        async with writer.running():
+            yield writer
 
 
 async def _connect(
@@ -118,7 +115,7 @@ class ShuffleWriter:
         self._lock = asyncio.Lock()
         self._failure: FanOutError | None = None
         self._ended = False
-        self.is_closed = False
+        self._is_closed = False
         self._active_at = 0.0
         self.generation = hello.generation
 
@@ -204,9 +201,7 @@ class ShuffleWriter:
             FanOutError: As for `commit`.
         """
         async with self._exclusive():
-            await self._advance()
-            await self._announce(self._announcements.idle(_now()))
-            await self._commit_mode.commit()
+            await self._become_idle()
 
     async def end(self) -> None:
         """Write that this producer ends for good, and commit; the writer accepts no more records.
@@ -230,9 +225,11 @@ class ShuffleWriter:
             async with TaskScope() as tasks:
                 announcing = tasks.spawn(self._announce_idle())
                 yield
-                async with self._lock:  # an announcement that is under way is finished
+                async with self._lock:  # a call or an announcement that is under way is finished
                     announcing.cancel()
+                    self._is_closed = True
         except BaseException:
+            self._is_closed = True
             if self._commit_mode.pending:
                 await self._abort()
             raise
@@ -242,7 +239,7 @@ class ShuffleWriter:
     async def _exclusive(self) -> AsyncIterator[None]:
         """Let one call write at a time, and keep an error that is final."""
         async with self._lock:
-            if self.is_closed:
+            if self._is_closed:
                 raise StreamStateError(CLOSED)
             if self._failure is not None:
                 raise self._failure
@@ -254,6 +251,11 @@ class ShuffleWriter:
                 self._failure = error
                 raise
             self._active_at = _now()
+
+    async def _become_idle(self) -> None:
+        await self._advance()
+        await self._announce(self._announcements.idle(_now()))
+        await self._commit_mode.commit()
 
     async def _advance(self) -> None:
         lateness = self._options.out_of_orderness
@@ -295,7 +297,7 @@ class ShuffleWriter:
             log.warning("records that were written to %s were not committed", self._options.topic)
             await self._abort()
         elif self._failure is None and not self._ended:
-            await self.idle()
+            await self._become_idle()
 
     async def _abort(self) -> None:
         """Abort, so that readers go on; if that fails, the next writer or a timeout aborts."""

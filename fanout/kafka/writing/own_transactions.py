@@ -234,16 +234,19 @@ class OwnTransactions:
         await self._writer.flush()
         await self._abort()
 
-    async def close(self) -> None:
-        """Abort the open transaction, so that readers do not wait for it; for a few seconds."""
-        if not self._open or self._ending:
-            return
-        log.warning(
-            "records of %s were written and not committed, and are aborted",
-            self._joined.transactional_id,
-        )
+    async def close(self, calls: asyncio.Lock) -> None:
+        """Abort the open transaction, so that readers do not wait for it; for a few seconds.
+
+        The call that holds the lock of all calls ends before, as it may add to the transaction.
+        """
         try:
-            async with asyncio.timeout(_CLOSING_TIMEOUT):
+            async with asyncio.timeout(_CLOSING_TIMEOUT), calls:
+                if not self._open or self._ending:
+                    return
+                log.warning(
+                    "records of %s were written and not committed, and are aborted",
+                    self._joined.transactional_id,
+                )
                 try:
                     await self._writer.flush()
                 except FanOutError:

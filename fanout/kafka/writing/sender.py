@@ -73,7 +73,6 @@ class Sender:
         self._progress = asyncio.Event()
         self._failure: Exception | None = None
         self._tasks = TaskScope()
-        self.is_closed = False
         self.queued = 0
         self.rows = 0
         self.bytes = 0
@@ -86,7 +85,6 @@ class Sender:
             try:
                 yield
             finally:
-                self.is_closed = True
                 self._failure = self._failure or StreamStateError(CLOSED)
                 dropped = StreamStateError("the writer was closed before brokers confirmed")
                 self._fail_deliveries(dropped)

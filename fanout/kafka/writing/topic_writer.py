@@ -61,7 +61,8 @@ async def open_writer(
     transactions: readers with `isolation.level=read_committed` see all of a commit, or none.
 
     Leaving the block waits until all records are confirmed. Records of a transaction that was not
-    committed are aborted. If the block raises, records that are not confirmed are dropped.
+    committed are aborted. If the block raises, records that are not confirmed are dropped. Calls of
+    other tasks that have not begun to write by then raise StreamStateError.
 
     Args:
         cluster: The brokers.
@@ -101,13 +102,9 @@ async def open_writer(
         own = None
         if transactions is not None and mode is not None:
             own = OwnTransactions(writer, transactions, mode, timeout=transaction_timeout)
-            stack.push_async_callback(own.close)
         topic_writer = TopicWriter(writer, own, topic=topic, partitioner=partitioner)
-        yield topic_writer
-        # Calls of other tasks that have begun in the block end before it.
-        async with topic_writer._lock:  # noqa: SLF001 - in its module
-            if own is None:
-                await writer.flush()
+        async with topic_writer._open():  # noqa: SLF001 - in its module
+            yield topic_writer
 
 
 @final
@@ -139,6 +136,28 @@ class TopicWriter:
         self._partitioner = partitioner
         self._rows = 0
         self._lock = asyncio.Lock()
+        self._is_closed = False
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[None]:
+        """Take calls while the block runs, and finish what they have begun."""
+        try:
+            yield
+        finally:
+            self._is_closed = True
+            if self._transactions is not None:
+                await self._transactions.close(self._lock)
+        if self._transactions is None:
+            async with self._lock:  # the call that is under way ends before
+                await self._writer.flush()
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Let one call write at a time, and none when the block has ended."""
+        async with self._lock:
+            if self._is_closed:
+                raise StreamStateError(CLOSED)
+            yield
 
     async def write(self, records: pa.RecordBatch | Sequence[Mapping[str, Any]]) -> Delivery:
         """Write records; each partition gets its records in the order of the rows.
@@ -169,7 +188,7 @@ class TopicWriter:
         if not len(batch):
             return delivery
         topics = topics_of(batch, self._topic)
-        async with self._lock:
+        async with self._turn():
             counts = {topic: await self._writer.partition_count(topic) for topic in topics}
             rows = place_rows(batch, counts, partitioner=self._partitioner, first_row=self._rows)
             self._rows += len(batch)
@@ -189,7 +208,7 @@ class TopicWriter:
 
         Cancellation: nothing is lost; call it again.
         """
-        async with self._lock:
+        async with self._turn():
             await self._writer.flush()
 
     async def commit(self, positions: Drained | Checkpoint | None = None) -> None:
@@ -220,7 +239,7 @@ class TopicWriter:
         checkpoint = positions.positions if isinstance(positions, Drained) else positions
         cursors = {} if checkpoint is None else self._cursors(checkpoint)
         member = None if checkpoint is None else _of_member(checkpoint)
-        async with self._lock:
+        async with self._turn():
             if member is None:
                 await transactions.commit(cursors, anew=_anew(checkpoint))
             else:
@@ -239,7 +258,7 @@ class TopicWriter:
         Cancellation: the transaction may be aborted; call it again.
         """
         transactions = self._own_transactions("abort")
-        async with self._lock:
+        async with self._turn():
             await transactions.abort()
 
     async def positions(self, source: KafkaSource) -> str:
@@ -267,7 +286,7 @@ class TopicWriter:
                 f"source must be a KafkaSource, not {type(source).__name__}: Kafka keeps positions "
                 f"of its own partitions only"
             )
-        async with self._lock:
+        async with self._turn():
             positions = await transactions.positions()
         if positions:
             splits = {
@@ -302,8 +321,6 @@ class TopicWriter:
             raise StreamStateError(
                 f"{call} needs transactions: open the writer with transactional_id="
             )
-        if self._writer.is_closed:
-            raise StreamStateError(CLOSED)
         return self._transactions
 
     def _cursors(self, checkpoint: Checkpoint) -> dict[Partition, Cursor]:

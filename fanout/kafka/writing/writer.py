@@ -63,11 +63,6 @@ class KafkaWriter:
         return self._sender.cluster_id
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the block of the writer has ended."""
-        return self._sender.is_closed
-
-    @property
     def queued(self) -> int:
         """The number of records that were taken so far, sent or not."""
         return self._sender.queued

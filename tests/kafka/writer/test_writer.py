@@ -15,10 +15,12 @@ from fanout.core.positions import Cursor
 from fanout.errors import OptionError, PositionError, SplitFailedError, StreamStateError
 from fanout.kafka import Cluster, KafkaSource, Partition, ShuffleSource, open_writer
 from fanout.kafka.writing.delivery import Delivery, Part, cut_parts
+from fanout.kafka.writing.sender import CLOSED
 from tests.kafka.writer.read_process_write import AT_ONCE, run
 from tests.kafka.writer.writers import rows, values, writing
 from tests.support.kafka.brokers import HERE
 from tests.support.kafka.topics import new_topic, producer, store_again, stored_by_group
+from tests.support.kafka.transacting import reported, transactions
 from tests.support.kafka.writing import HEADERS, read, records
 
 if TYPE_CHECKING:
@@ -202,23 +204,42 @@ async def test_what_tasks_have_written_when_the_block_is_left_is_there(
     kafka_broker: KafkaBroker,
     topic: str,
     transactional: bool,  # noqa: FBT001 - a parameter
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    given = [b"%d" % number for number in range(300)]
     written: list[bytes] = []
+    begun = asyncio.Event()
     id_ = f"{topic}-tasks" if transactional else None
 
     async def write(value: bytes) -> None:
         await writer.write(rows(value))
         written.append(value)
+        begun.set()
+
+    async def write_on() -> None:
+        while True:
+            await writer.write(rows(b"on and on"))
 
     async with writing(kafka_broker, topic, transactional_id=id_, buffer_memory=2_000) as writer:
+        given = [b"%d" % number for number in range(300)]
         tasks = [asyncio.create_task(write(value)) for value in given]
-        await asyncio.sleep(0)
+        tasks += [asyncio.create_task(write_on()) for _ in range(2)]
+        await begun.wait()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert sorted(written) == sorted(given)
-    assert set(results) == {None}
+    refused = [one for one in results if one is not None]
+    assert len(written) + len(refused) == 302
+    assert {str(one) for one in refused} == {CLOSED}
     found = await values(kafka_broker, topic, PARTITIONS)
-    assert sorted(found, key=str) == ([] if transactional else sorted(given, key=str))
+    if transactional:
+        assert found == []
+        assert "are aborted" in caplog.text
+        assert "could not be aborted" not in caplog.text
+        await reported(kafka_broker, str(id_))
+        async with transactions(kafka_broker) as calls:
+            description = await calls.describe(str(id_))
+        assert description is not None
+        assert description.settled
+    else:
+        assert set(written) <= set(found)
 
 
 async def test_a_flush_that_waits_when_the_block_is_left_ends(
