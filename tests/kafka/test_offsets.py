@@ -12,12 +12,9 @@ from fanout.kafka.partitions import Partition
 from fanout.kafka.reading.offsets import (
     OffsetResolver,
     cursor_before,
-    cursor_of_group,
     epoch_at,
-    fields_beside,
     next_offset,
     of_topic,
-    text_beside,
     topic_id_at,
 )
 from tests.support.kafka.scripted_cluster import ScriptedCluster
@@ -86,16 +83,6 @@ def test_a_position_grows_by_the_id_and_four_letters() -> None:
         return len(Checkpoint("kafka:cluster", splits).to_json())
 
     assert size(ID) - size("") == 10_000 * 26
-
-
-def test_a_group_has_the_id_beside_an_offset_and_what_else_is_there() -> None:
-    position = cursor_before(11, 7, ID)
-    for beside in ("", '{"partitions": 4}'):
-        text = text_beside(position, beside)
-        assert cursor_of_group(11, 7, text).state == position.state
-        assert fields_beside(text).get("partitions") == (4 if beside else None)
-    assert text_beside(cursor_before(11), '{"partitions": 4}') == '{"partitions": 4}'
-    assert cursor_of_group(11, 7, None).state == "epoch 7"
 
 
 @in_virtual_time

@@ -1,22 +1,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 import fanout
-from fanout.errors import SplitFailedError
 from fanout.kafka import ConsumerGroup
 from tests.support.kafka.topics import (
     Topic,
     committed,
     eventually,
-    new_topic,
     store_again,
-    stored_by_group,
     transactional,
 )
 
@@ -87,28 +83,7 @@ async def test_commits_are_never_read_where_positions_are_stored(topic: Topic, g
     assert again.log == topic.log
 
 
-@pytest.mark.fault(
-    "A topic is deleted and created again between two runs, however many records it has then"
-)
-async def test_committed_offsets_of_a_topic_that_was_created_again_are_told_by_its_id(
-    topic: Topic, group: str
-) -> None:
-    await topic.read(group_id=group)
-    stored = await asyncio.to_thread(stored_by_group, topic, group)
-    assert [len(json.loads(str(one.metadata))["id"]) for one in stored] == [22]
-    await asyncio.to_thread(topic.broker.delete_topic, topic.name)
-    again = await new_topic(topic.broker, partitions=2, name=topic.name)
-    again.put(20)
-    await store_again(topic, group, stored)
-    chosen = {"partitions": f"{topic.name}-0", "group_id": group, "start": "committed"}
-    with pytest.raises(SplitFailedError, match="was deleted and created anew"):
-        await again.read(**chosen)
-    assert (await again.read(**chosen, on_data_loss="earliest")).log == again.log
-    again.put(2)
-    assert (await again.read(**chosen)).offsets == [20, 21]
-
-
-async def test_offsets_that_another_client_commits_have_no_id_and_go_on(
+async def test_offsets_that_another_client_commits_go_on_whatever_is_beside_them(
     topic: Topic, group: str
 ) -> None:
     for text in ("", "AgAAAZ8=", "[1]", '{"id":7}', '{"id":"short"}', "[" * 4000):

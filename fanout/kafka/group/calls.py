@@ -25,13 +25,7 @@ from fanout.kafka.protocol.messages.consumer_groups import (
     MemberOffsetsRequest,
 )
 from fanout.kafka.protocol.messages.flexible import ANY_TOPIC_ID
-from fanout.kafka.reading.offsets import (
-    NO_EPOCH,
-    cursor_before,
-    epoch_at,
-    next_offset,
-    text_beside,
-)
+from fanout.kafka.reading.offsets import NO_EPOCH, cursor_before, epoch_at, next_offset
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -154,8 +148,7 @@ class GroupOffsets:
         found: dict[Partition, tuple[int, int, str]] = {}
         for partition, offset in self.offsets.items():
             at = self.positions.get(partition, cursor_before(offset))
-            text = text_beside(at, self.texts.get(partition.topic, ""))
-            found[partition] = offset, epoch_at(at), text
+            found[partition] = offset, epoch_at(at), self.texts.get(partition.topic, "")
         return by_topic(found)
 
 

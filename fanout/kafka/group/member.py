@@ -25,7 +25,7 @@ from fanout.core.statistics import CommitStatistics
 from fanout.errors import FanOutError, ServiceError
 from fanout.kafka.group.calls import FENCED, AssignedPartition, Code, GroupOffsets, Identity
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.offsets import cursor_of_group, fields_beside
+from fanout.kafka.reading.offsets import cursor_before
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -398,7 +398,7 @@ class ConsumerMember:
         for partition in partitions:
             at = stored[partition]
             if at.offset is not None:
-                positions[partition] = cursor_of_group(at.offset, at.epoch, at.text)
+                positions[partition] = cursor_before(at.offset, at.epoch)
                 continue
             start = self._starts.get(str(partition), Horizon())
             if self._counts.is_new(partition) or not isinstance(start, Cursor):
@@ -520,5 +520,8 @@ class _PartitionCounts:
 
 
 def _count(text: str) -> int | None:
-    count = fields_beside(text).get("partitions")
+    try:
+        count = json.loads(text)["partitions"]
+    except (ValueError, KeyError, TypeError):
+        return None
     return count if isinstance(count, int) and count > 0 else None

@@ -32,12 +32,7 @@ from fanout.kafka.protocol.messages.consumer_groups import (
 )
 from fanout.kafka.protocol.messages.fetch import CheckedFetchRequest, diverging_epoch
 from fanout.kafka.reading.near_replicas import NearReplicas
-from fanout.kafka.reading.offsets import (
-    cursor_of_group,
-    epoch_at,
-    next_offset,
-    text_beside,
-)
+from fanout.kafka.reading.offsets import cursor_before, epoch_at, next_offset
 from fanout.kafka.reading.transport import (
     AbortedTransaction,
     Fetched,
@@ -163,9 +158,9 @@ class _Client:
         response = await self._groups.send(group_id, request)
         raise_for_code(response.error_code, group_id)
         found: dict[Partition, Cursor | None] = {}
-        for partition, offset, epoch, text, code in stored_offsets(response):
+        for partition, offset, epoch, code in stored_offsets(response):
             raise_for_code(code, partition)
-            found[partition] = cursor_of_group(offset, epoch, text) if offset >= 0 else None
+            found[partition] = cursor_before(offset, epoch) if offset >= 0 else None
         # A partition that is missing must not count as one without a committed offset.
         check_complete(partitions, found, "a look-up of committed offsets")
         return found
@@ -173,7 +168,7 @@ class _Client:
     async def commit(
         self, group_id: str, positions: Mapping[Partition, Cursor]
     ) -> Mapping[Partition, Exception]:
-        rows = {p: (next_offset(at), epoch_at(at), text_beside(at)) for p, at in positions.items()}
+        rows = {p: (next_offset(at), epoch_at(at), "") for p, at in positions.items()}
         request = GroupCommitRequest(group_id, by_topic(rows))
         response = await self._groups.send(group_id, request)
         errors = {p: error_of(code, p) for p, code, *_ in partition_rows(response.topics)}

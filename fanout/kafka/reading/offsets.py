@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Final, final
 
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
 
 NO_EPOCH: Final = -1
 """The leader epoch of a record where it is not known."""
-# A shuffle has its producers behind it.
-_ID: Final = re.compile(r"[\w-]{22}", re.ASCII)  # as Kafka's own tools print it
-_STATE: Final = re.compile(r"(?:epoch ([0-9]{1,10})(?: |$))?(?:id ([\w-]{22}))?", re.ASCII)
+# The id is as Kafka's own tools print it. A shuffle has its producers behind it.
+_STATE: Final = re.compile(r"(?:epoch ([0-9]{1,10})(?: |$))?(?:id ([\w-]{22})(?![\w-]))?", re.ASCII)
 
 
 def cursor_before(offset: int, epoch: int = NO_EPOCH, topic_id: str = "") -> Cursor:
@@ -63,33 +61,6 @@ def of_topic(position: Cursor, topic_id: str) -> Cursor:
     if topic_id_at(position):
         return position
     return cursor_before(next_offset(position), epoch_at(position), topic_id)
-
-
-def text_beside(position: Cursor, text: str = "") -> str:
-    """Return what a group stores beside an offset: a JSON object, with the id of the topic last.
-
-    `text` is such an object with other fields, or empty.
-    """
-    id_ = topic_id_at(position)
-    if not id_:
-        return text
-    return f'{text[:-1]},"id":"{id_}"}}' if text else f'{{"id":"{id_}"}}'
-
-
-def fields_beside(text: str) -> dict[str, object]:
-    """Return the fields beside an offset of a group; none where another client has stored it."""
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return fields if isinstance(fields, dict) else {}
-
-
-def cursor_of_group(offset: int, epoch: int, text: str | None) -> Cursor:
-    """Return the position of an offset that a group has, by the text beside it."""
-    id_ = fields_beside(text or "").get("id")
-    is_id = isinstance(id_, str) and _ID.fullmatch(id_)
-    return cursor_before(offset, epoch, str(id_) if is_id else "")
 
 
 def next_offset(position: Cursor) -> int:

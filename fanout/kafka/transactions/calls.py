@@ -71,7 +71,7 @@ from fanout.kafka.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     TxnOffsetCommitRequest,
 )
-from fanout.kafka.reading.offsets import cursor_of_group
+from fanout.kafka.reading.offsets import cursor_before
 from fanout.kafka.transactions.commit_token import Incarnation
 from fanout.kafka.transactions.outcome import TransactionDescription, TransactionState
 
@@ -196,12 +196,12 @@ class TransactionCalls:
         response = await self._groups.send(group, CommittedOffsetsRequest(group, None, stable=True))
         raise_if_refused(response.error_code, group, group=group)
         found: dict[Partition, Cursor] = {}
-        for partition, offset, epoch, text, code, _ in partition_rows(response.topics):
+        for partition, offset, epoch, _, code, _ in partition_rows(response.topics):
             if code == _UNSTABLE_OFFSET:
                 raise NotYetError(f"a transaction with offsets of {group} is still open")
             raise_if_refused(code, group, topic=partition.topic, operation="DESCRIBE")
             if offset >= 0:
-                found[partition] = cursor_of_group(offset, epoch, text)
+                found[partition] = cursor_before(offset, epoch)
         return found
 
     async def end(self, transactional_id: str, incarnation: Incarnation, *, commit: bool) -> bool:

@@ -16,11 +16,11 @@ from aiokafka.errors import GroupLoadInProgressError, RequestTimedOutError
 from fanout.core.backoff import Backoff, FullJitter
 from fanout.core.positions import Cursor, Horizon
 from fanout.errors import ServiceError
-from fanout.kafka.group.calls import AssignedPartition, Code, GroupOffsets, Heartbeat, Stored
+from fanout.kafka.group.calls import AssignedPartition, Code, Heartbeat, Stored
 from fanout.kafka.group.member import ConsumerMember
 from fanout.kafka.group.transactional import MemberPositions
 from fanout.kafka.partitions import Partition
-from fanout.kafka.reading.offsets import cursor_before, epoch_at, next_offset, topic_id_at
+from fanout.kafka.reading.offsets import cursor_before, epoch_at, next_offset
 from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -224,20 +224,6 @@ async def test_offsets_are_stored_with_the_leader_epoch_of_the_record_before() -
         member.store({"orders-0": cursor_before(501, 8)})
         await asyncio.sleep(0.5)
         assert (coordinator.commits[-1], coordinator.epochs[ORDERS[0]]) == ({ORDERS[0]: 501}, 8)
-
-
-@in_virtual_time
-async def test_a_member_goes_on_in_the_topic_whose_id_is_beside_the_offset() -> None:
-    coordinator, owner, id_ = Coordinator(), Owner(), "a" * 22
-    coordinator.assignment = assigned(0)
-    (row,) = GroupOffsets.behind(
-        {ORDERS[0]: cursor_before(500, 7, id_)}, "shop", {"orders": '{"partitions": 4}'}
-    ).rows
-    assert row == ("orders", [(0, 500, 7, f'{{"partitions": 4,"id":"{id_}"}}')])
-    coordinator.stored_offsets = {ORDERS[0]: Stored(500, row[1][0][-1], epoch=7)}
-    async with taking_part(coordinator, owner):
-        await asyncio.sleep(0.5)
-        assert topic_id_at(owner.granted["orders-0"]) == id_
 
 
 @in_virtual_time

@@ -178,7 +178,7 @@ BUGS: dict[str, Callable[[Any], object]] = {
         ConsumerMember, "_give_up", _last_commit_is_dropped
     ),
     "a partition begins behind its offset": lambda patch: patch.setattr(
-        member, "cursor_of_group", lambda offset, *_: Cursor(offset)
+        member, "cursor_before", lambda offset, *_: Cursor(offset)
     ),
     "a partition that comes back begins where it began": instead(
         ProcessCalls, "stored", _stale_offsets

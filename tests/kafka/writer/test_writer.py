@@ -12,14 +12,14 @@ import pytest
 
 import fanout
 from fanout.core.positions import Cursor
-from fanout.errors import OptionError, PositionError, SplitFailedError, StreamStateError
+from fanout.errors import OptionError, PositionError, StreamStateError
 from fanout.kafka import Cluster, KafkaSource, Partition, ShuffleSource, open_writer
 from fanout.kafka.writing.delivery import Delivery, Part, cut_parts
 from fanout.kafka.writing.sender import CLOSED
 from tests.kafka.writer.read_process_write import AT_ONCE, run
 from tests.kafka.writer.writers import rows, values, writing
 from tests.support.kafka.brokers import HERE
-from tests.support.kafka.topics import new_topic, producer, store_again, stored_by_group
+from tests.support.kafka.topics import new_topic, producer
 from tests.support.kafka.transacting import reported, transactions
 from tests.support.kafka.writing import HEADERS, read, records
 
@@ -382,35 +382,6 @@ async def test_positions_of_a_topic_that_begins_anew_are_committed_although_they
     assert isinstance(position, Cursor)
     assert position.sequence == 3
     assert len(await eventually_read(kafka_broker, topic, 24)) == 24
-
-
-@pytest.mark.fault(
-    "A topic is deleted and created again between two runs, however many records it has then"
-)
-async def test_positions_of_a_topic_that_was_created_again_are_told_by_its_id(
-    kafka_broker: KafkaBroker, topic: str
-) -> None:
-    source, id_ = await new_topic(kafka_broker), f"{topic}-again"
-    await asyncio.to_thread(source.put, 10)
-    async with writing(kafka_broker, topic, transactional_id=id_) as writer:
-        resume = await writer.positions(source.source(start="earliest"))
-        async with fanout.open(source.source(), resume=resume) as stream:
-            await writer.commit(await stream.drain(max_records=10, first_wait=20.0))
-    stored = await asyncio.to_thread(stored_by_group, source, id_)
-    await asyncio.to_thread(kafka_broker.delete_topic, source.name)
-    source = await new_topic(kafka_broker, name=source.name)
-    await asyncio.to_thread(source.put, 20)
-    await store_again(source, id_, stored)
-    async with writing(kafka_broker, topic, transactional_id=id_) as writer:
-        resume = await writer.positions(source.source())
-        with pytest.raises(SplitFailedError, match="was deleted and created anew"):
-            await source.read(resume=resume)
-        reading = source.source(on_data_loss="earliest")
-        async with fanout.open(reading, resume=resume) as stream:
-            drained = await stream.drain(max_records=20, first_wait=60.0)
-            assert drained.batches[0].records["offset"][0].as_py() == 0
-            await writer.commit(drained)
-        assert (await source.read(resume=await writer.positions(reading))).count == 0
 
 
 async def test_the_positions_of_a_start_stay_however_often_the_first_run_fails(

@@ -332,14 +332,14 @@ class StoredOffsetsRequest(Request[OffsetFetchRequest_v3 | OffsetFetchRequest_v7
         return request_struct_class(self._group, self._topics)
 
 
-def stored_offsets(answer: Any) -> Iterator[tuple[Partition, int, int, str | None, int]]:
-    """Yield partitions with their offsets, leader epochs or -1, texts, and codes."""
+def stored_offsets(answer: Any) -> Iterator[tuple[Partition, int, int, int]]:
+    """Yield partitions with their offsets, leader epochs or -1, and codes."""
     for partition, offset, *fields in partition_rows(answer.topics):
         if answer.API_VERSION == OffsetFetchRequest_v7.API_VERSION:
-            epoch, text, code, _ = fields
+            epoch, _, code, _ = fields
         else:
-            epoch, (text, code) = -1, fields
-        yield partition, offset, epoch, text, code
+            epoch, (_, code) = -1, fields
+        yield partition, offset, epoch, code
 
 
 class OffsetFetchResponse_v9(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
