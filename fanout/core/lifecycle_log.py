@@ -82,8 +82,11 @@ class LanderName:
         return f"lander {self.lander} (process {self.pid} on {self.host})"
 
 
+# Lines of subscriptions that fail for long have a limit of their own.
+_LASTING: Final = "lasting"
 # The level of the line in place of those that were left out, and what it counts.
-_SUMMARIES: Final = {
+_SUMMARIES: Final[dict[str, tuple[int, str]]] = {
+    _LASTING: (logging.WARNING, "subscriptions that make no progress"),
     LogEvent.SPLIT_ENDED: (logging.INFO, "splits that were read to their end"),
     LogEvent.SUBSCRIPTION_RETRIED: (logging.INFO, "subscriptions that are opened again"),
     LogEvent.SUBSCRIPTION_BLOCKED: (logging.ERROR, "subscriptions that wait for a person"),
@@ -232,7 +235,7 @@ class LifecycleLog:
         """
         name = name_or_other(self._terms.cause(cause))
         is_long = failing_for >= _LONG_FAILURE
-        if self._limit.admits(LogEvent.SUBSCRIPTION_RETRIED, name):
+        if self._limit.admits(_LASTING if is_long else LogEvent.SUBSCRIPTION_RETRIED, name):
             self._write_of_split(
                 logging.WARNING if is_long else logging.INFO,
                 LogEvent.SUBSCRIPTION_RETRIED,
@@ -432,8 +435,8 @@ class LifecycleLog:
         self._limit.close()
 
     def _summarize(self, kind: str, left_out: Counter[str]) -> None:
-        event = LogEvent(kind)
-        level, what = _SUMMARIES[event]
+        event = LogEvent.SUBSCRIPTION_RETRIED if kind == _LASTING else LogEvent(kind)
+        level, what = _SUMMARIES[kind]
         counts = [f"{count} of {about}" for about, count in left_out.most_common() if about]
         self._write(
             level,

@@ -231,6 +231,19 @@ async def test_a_minute_of_failures_without_progress_is_a_warning(
 
 
 @in_virtual_time
+async def test_many_splits_that_fail_for_long_have_warnings_among_their_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = (Refuse(FlakyError("no")),) * 40
+    logs = [Log(split=Split(f"s{number}"), faults=faults) for number in range(100)]
+    async with fanout.open(ScriptedSource(logs=logs)) as stream:
+        await take_all(stream, 200.0)
+    told = [one for one in caplog.records if one.levelno == logging.WARNING]
+    assert sum("no progress for" in one.getMessage() for one in told) >= 10
+    assert any("more subscriptions that make no progress" in one.getMessage() for one in told)
+
+
+@in_virtual_time
 async def test_a_failure_a_minute_later_has_a_line_again(caplog: pytest.LogCaptureFixture) -> None:
     faults = (Break(2, FlakyError("no")),) * 20  # one in 11 s or more
     async with fanout.open(ScriptedSource(logs=[Log(split=A, faults=faults)])) as stream:
