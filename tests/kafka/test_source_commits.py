@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 
 import fanout
 from fanout.kafka import ConsumerGroup
@@ -12,7 +12,6 @@ from tests.support.kafka.topics import (
     Topic,
     committed,
     eventually,
-    store_again,
     transactional,
 )
 
@@ -81,18 +80,6 @@ async def test_commits_are_never_read_where_positions_are_stored(topic: Topic, g
     await topic.read(group_id=group)
     again = await topic.read(group_id=group, start="committed", resume=origin)
     assert again.log == topic.log
-
-
-async def test_offsets_that_another_client_commits_go_on_whatever_is_beside_them(
-    topic: Topic, group: str
-) -> None:
-    for text in ("", "AgAAAZ8=", "[1]", '{"id":7}', '{"id":"short"}', "[" * 4000):
-        stored = [TopicPartition(topic.name, 0, 4, text)]
-        await store_again(topic, group, stored)
-        start = fanout.Committed(reset="latest")
-        read = await topic.read(group_id=f"{topic.name}-other", start=start)
-        assert read.count == 0
-        assert (await topic.read(group_id=group, start=start)).offsets == [4, 5, 6, 7, 8, 9]
 
 
 @pytest.mark.fault("Another client looks at the group")

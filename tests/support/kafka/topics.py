@@ -11,9 +11,6 @@ from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.structs import OffsetAndMetadata
-from aiokafka.structs import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -251,11 +248,6 @@ def transactional(broker: KafkaBroker, name: str) -> Producer:
 
 def committed(topic: Topic, group: str, partitions: int = 2) -> dict[int, int]:
     """Ask another client what a group has committed of the first partitions."""
-    return {one.partition: one.offset for one in stored_by_group(topic, group, partitions)}
-
-
-def stored_by_group(topic: Topic, group: str, partitions: int = 2) -> list[TopicPartition]:
-    """Ask another client for what a group has stored, with the text beside each offset."""
     consumer = Consumer(
         {"bootstrap.servers": topic.broker.bootstrap_servers, "group.id": group, "log_level": 0}
     )
@@ -265,7 +257,7 @@ def stored_by_group(topic: Topic, group: str, partitions: int = 2) -> list[Topic
         while True:
             try:
                 found = consumer.committed(asked, timeout=PATIENCE)
-                return [one for one in found if one.offset >= 0]
+                return {one.partition: one.offset for one in found if one.offset >= 0}
             except KafkaException:
                 # The first group of a broker waits until there is a topic for groups.
                 if time.monotonic() > deadline:
@@ -273,21 +265,6 @@ def stored_by_group(topic: Topic, group: str, partitions: int = 2) -> list[Topic
                 time.sleep(0.05)
     finally:
         consumer.close()
-
-
-async def store_again(topic: Topic, group: str, stored: Iterable[TopicPartition]) -> None:
-    """Store offsets of a group that brokers have dropped with a topic, as a late commit does.
-
-    confluent-kafka would add a byte to the texts.
-    """
-    consumer = AIOKafkaConsumer(bootstrap_servers=topic.broker.bootstrap_servers, group_id=group)
-    offsets = {
-        AioPartition(one.topic, one.partition): OffsetAndMetadata(one.offset, one.metadata)
-        for one in stored
-    }
-    async with consumer:
-        consumer.assign(list(offsets))
-        await consumer.commit(offsets)
 
 
 async def eventually(condition: Callable[[], object]) -> None:
