@@ -330,8 +330,18 @@ def test_share_groups_without_their_client_name_the_extra() -> None:
     ("package", "missing", "left_out"),
     [
         ("fanout.kafka", ["confluent_kafka"], {"KafkaShareSource"}),
-        ("fanout.testing", ["confluent_kafka"], {"KafkaBroker", "KafkaCluster"}),
-        ("fanout.decoding", ["google", "google.protobuf"], {"Protobuf"}),
+        pytest.param(
+            "fanout.testing",
+            ["confluent_kafka"],
+            {"KafkaBroker", "KafkaCluster"},
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "fanout.decoding",
+            ["google", "google.protobuf"],
+            {"Protobuf"},
+            marks=pytest.mark.long,
+        ),
         ("fanout", ["deltalake", "pyiceberg"], {"DeltaTable", "IcebergTable"}),
     ],
 )
