@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 # The same examples in each run. To search for hours with fresh ones, name the other profile:
 # `pytest --hypothesis-profile=search --timeout=0 -k Machine`, with `--hypothesis-seed=N` to repeat.
 hypothesis.settings.register_profile("fanout", derandomize=True, database=None, deadline=None)
+# What `make test` tries of each property; `make test-all` tries four times as many examples.
+hypothesis.settings.register_profile(
+    "quick", hypothesis.settings.get_profile("fanout"), max_examples=25
+)
 hypothesis.settings.register_profile(
     "search",
     hypothesis.settings.get_profile("fanout"),

@@ -125,7 +125,7 @@ def repeated_until_vectorised(payloads: list[bytes]) -> list[bytes]:
     return [payload for payload in payloads for _ in range(70)]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_messages_are_read_as_google_reads_them(data: st.DataObject) -> None:
     file = data.draw(files())
@@ -143,7 +143,7 @@ def test_random_messages_are_read_as_google_reads_them(data: st.DataObject) -> N
 
 
 @pytest.mark.long
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_messages_are_resolved_by_the_numbers_of_their_fields(data: st.DataObject) -> None:
     writer = data.draw(files())
