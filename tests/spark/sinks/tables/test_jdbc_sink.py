@@ -216,12 +216,13 @@ def test_an_error_whose_class_the_driver_has_not_is_not_shown(spark: SparkSessio
     assert "SECRET" not in "".join(traceback.format_exception(at.value))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "url",
     [
         "jdbc:oracle:oci:scott/tiger@db",
-        pytest.param("jdbc:sqlserver://db;accessToken=abc", marks=pytest.mark.long),
-        pytest.param("jdbc:h2:tcp://db/shop;PASSWORD=abc", marks=pytest.mark.long),
+        "jdbc:sqlserver://db;accessToken=abc",
+        "jdbc:h2:tcp://db/shop;PASSWORD=abc",
     ],
 )
 def test_a_url_with_a_secret_is_refused(derby: Database, url: str) -> None:
