@@ -14,6 +14,8 @@ BIN := $(VENV)/bin
 FANOUT := .[kinesis,kafka,msk,spark,postgres,testing,object-storage,delta,iceberg,prometheus,protobuf,cli]
 # A process of tests for each core; tests/conftest.py says which stay together.
 PARALLEL := -n auto
+# The quick tests try fewer examples of a property.
+FEW_EXAMPLES := --hypothesis-profile=quick
 SEEDS ?= 2000
 FIRST ?= 0
 ROUNDS ?= 30
@@ -53,13 +55,13 @@ demo: $(VENV)/ready java
 	$(BIN)/fanout demo
 
 test: $(VENV)/ready java kafka s3a h2 spark-classes
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not prove and not long'
+	$(BIN)/python -m pytest $(PARALLEL) $(FEW_EXAMPLES) -m 'not prove and not long'
 
 test-all: $(VENV)/ready java kafka s3a h2 spark-classes
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not prove'
 
 test-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
-	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove and not long'
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) $(FEW_EXAMPLES) -m 'spark and not prove and not long'
 
 test-all-oldest: $(OLDEST)/ready java kafka-oldest spark-classes-oldest lakehouse-oldest
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m 'spark and not prove'

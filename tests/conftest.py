@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
+import certifi
 import hypothesis
 import pytest
 from blockbuster import blockbuster_ctx
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 # The same examples in each run. To search for hours with fresh ones, name the other profile:
 # `pytest --hypothesis-profile=search --timeout=0 -k Machine`, with `--hypothesis-seed=N` to repeat.
 hypothesis.settings.register_profile("fanout", derandomize=True, database=None, deadline=None)
+# What `make test` tries of each property; `make test-all` tries four times as many examples.
+hypothesis.settings.register_profile(
+    "quick", hypothesis.settings.get_profile("fanout"), max_examples=25
+)
 hypothesis.settings.register_profile(
     "search",
     hypothesis.settings.get_profile("fanout"),
@@ -109,6 +114,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(20_000)  # what a test leaves is little
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker, after the hooks of folders
@@ -175,18 +181,25 @@ def jars() -> Callable[[str], list[Path]]:
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One certificate: each client reads all that it is given, and none speaks TLS here."""
-    from botocore.httpsession import DEFAULT_CA_BUNDLE  # noqa: PLC0415 - for tests with AWS alone
-
+    """The file of one certificate."""
     end = "-----END CERTIFICATE-----\n"
-    first, *_ = Path(DEFAULT_CA_BUNDLE).read_text(encoding="utf-8").partition(end)
+    first, *_ = Path(certifi.where()).read_text(encoding="utf-8").partition(end)
     path = tmp_path_factory.mktemp("authority") / "one.pem"
     path.write_text(first + end, encoding="utf-8")
     return path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def few_authorities(request: pytest.FixtureRequest, authority: Path) -> Iterator[None]:
+    """Trust one certificate in place of 140: each client of AWS reads all of them when it opens."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("--live-stream", default=None) is None:
+            patch.setenv("AWS_CA_BUNDLE", str(authority))
+        yield
+
+
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch, authority: Path) -> None:
+def aws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the machine's own AWS configuration out of a test."""
     for name in (
         "AWS_DEFAULT_REGION",
@@ -196,7 +209,6 @@ def aws(monkeypatch: pytest.MonkeyPatch, authority: Path) -> None:
         "AWS_SESSION_TOKEN",
     ):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(authority))
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

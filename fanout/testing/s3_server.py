@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import create_backend_app
 
 from fanout.testing.http_server import HttpServer
 from fanout.testing.one_at_a_time import OneAtATime
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 @contextmanager
 def serve_s3() -> Iterator[str]:
     """Serve S3 with an empty bucket, whose objects this process holds; yield the endpoint."""
-    # It takes a request that names no other service for one of S3.
-    application = OneAtATime(DomainDispatcherApplication(create_backend_app), _creates)
+    application = OneAtATime(create_backend_app("s3"), _creates)
     server = HttpServer(0, application, name="s3-server")
     try:
         endpoint = f"http://127.0.0.1:{server.port}"

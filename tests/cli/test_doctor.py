@@ -225,6 +225,7 @@ def test_help_shows_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "fanout doctor orders orders-etl --checkpoint" in run("doctor", "--help").stdout
 
 
+@pytest.mark.long
 def test_the_checkpoint_of_a_query_is_read_without_pyspark() -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None\n"

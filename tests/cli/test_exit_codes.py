@@ -193,6 +193,7 @@ def test_an_unreachable_kinesis_is_2_for_consumers_and_a_problem_for_the_doctor(
     assert fanout("doctor", "orders", **environment).returncode == 1
 
 
+@pytest.mark.long
 def test_the_policy_is_json() -> None:
     done = fanout("iam-policy", ARN, "--json")
     assert (done.returncode, done.stdout.count("\n")) == (0, 1)

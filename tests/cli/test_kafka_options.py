@@ -165,7 +165,11 @@ def test_a_dead_broker_is_an_error_within_the_timeout_also_with_no_token(
     assert run(command, checkpoint, *given) == (2, says)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=named)
+@pytest.mark.parametrize(
+    "command",
+    [COMMANDS[0], *(pytest.param(command, marks=pytest.mark.long) for command in COMMANDS[1:])],
+    ids=named,
+)
 def test_a_wrong_protocol_is_named_by_its_option(
     command: list[str], checkpoint: str, kafka_broker: KafkaBroker
 ) -> None:

@@ -169,6 +169,7 @@ main()
 """
 
 
+@pytest.mark.long
 def test_a_request_of_a_table_that_never_ends_does_not_keep_the_process(
     stream: Stream, tmp_path: Path
 ) -> None:

@@ -9,7 +9,11 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("text", "other"), [("delta", "pyiceberg"), ("iceberg:lake/db.orders", "deltalake")]
+    ("text", "other"),
+    [
+        pytest.param("delta", "pyiceberg", marks=pytest.mark.long),
+        ("iceberg:lake/db.orders", "deltalake"),
+    ],
 )
 def test_a_table_needs_no_library_of_another_one(text: str, other: str) -> None:
     code = f"""

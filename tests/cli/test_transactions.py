@@ -381,6 +381,7 @@ def test_nothing_is_changed_while_the_job_runs(job: Job) -> None:
     job.json("commit", "--yes")
 
 
+@pytest.mark.long
 def test_the_job_is_kept_away_while_something_is_changed(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,7 +456,9 @@ def test_a_damaged_token_is_an_error(job: Job) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-@pytest.mark.parametrize("verb", ["list", "commit", "abort"])
+@pytest.mark.parametrize(
+    "verb", ["list", *(pytest.param(verb, marks=pytest.mark.long) for verb in ("commit", "abort"))]
+)
 def test_an_error_is_one_line_on_stderr_and_exits_with_2(
     job: Job, verb: str, arguments: list[str], sentence: str
 ) -> None:

@@ -307,6 +307,7 @@ async def test_events_have_the_fields_of_the_conventions(caplog: pytest.LogCaptu
     assert only("fanout.stream.started")["fanout.splits"] == 1
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_gaps_that_are_measured_have_ten_lines_a_minute_and_one_for_all_others(
     caplog: pytest.LogCaptureFixture,

@@ -520,6 +520,7 @@ def test_what_only_a_person_can_end_is_retried_slowly_and_told_each_time(
     ] * 2
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_errors_that_come_once_in_a_long_while_at_one_idle_position_do_not_add_up() -> None:
     damage = Break(800, MalformedEventError("checksum"))  # 4000 s of heartbeats, then damage

@@ -51,7 +51,7 @@ def compare(writer: Any, reader: Any, rows: list[Any]) -> None:
         assert agrees(row, expected, reader), (row, expected)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_schemas_are_read_as_fastavro_reads_them(data: st.DataObject) -> None:
     schema = data.draw(schemas())
@@ -60,7 +60,7 @@ def test_random_schemas_are_read_as_fastavro_reads_them(data: st.DataObject) -> 
 
 
 @pytest.mark.long
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_schemas_are_resolved_as_fastavro_resolves_them(data: st.DataObject) -> None:
     schema = data.draw(schemas())

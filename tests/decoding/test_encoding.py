@@ -58,7 +58,7 @@ def same(schema: Any, body: bytes | None, other: bytes | None) -> bool:
     return bool(one == two)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_the_bytes_are_those_that_fastavro_writes(data: st.DataObject) -> None:
     schema = data.draw(schemas())
@@ -488,7 +488,7 @@ def _name(pair: tuple[pa.Field, Any]) -> str:
 
 
 @pytest.mark.long
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_documents_are_read_as_they_were(data: st.DataObject) -> None:
     inner = data.draw(st.lists(fields(), min_size=1, max_size=3, unique_by=_name))

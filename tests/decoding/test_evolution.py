@@ -121,6 +121,7 @@ def test_columns_are_added_and_null_in_what_was_landed_before(
     ]
 
 
+@pytest.mark.long
 def test_new_columns_are_ignored_and_the_schema_of_before_reads_on(
     landed: Landed, embedded: EmbeddedRegistry, newest: Callable[[], Avro]
 ) -> None:
@@ -168,6 +169,7 @@ def landed_files(path: Path) -> set[str]:
     return {file.name for folder in ("segments", "columns") for file in (path / folder).glob("*.*")}
 
 
+@pytest.mark.long
 def test_fields_of_a_struct_are_ignored_or_refused(landed: Landed) -> None:
     def json_of(ddl: str) -> Json:
         return Json(ddl, into="order")
@@ -200,6 +202,7 @@ def test_json_adds_columns_and_ignores_them(landed: Landed) -> None:
     assert landed.rows()[-1] == {"id": 4, "name": "d", "more": 4}
 
 
+@pytest.mark.long
 def test_directories_are_by_the_columns_that_the_landing_goes_on_with(landed: Landed) -> None:
     """The schema of now may lack a column of them, or have one of their name."""
     by = {"partition_by": ["name", "day(at)"]}
@@ -245,6 +248,7 @@ def test_messages_add_columns_and_ignore_them(landed: Landed) -> None:
     assert landed.rows()[1:] == [{"id": 8, "paid": None}, {"id": 9, "paid": True}]
 
 
+@pytest.mark.long
 def test_single_objects_are_read_with_the_schema_of_before(landed: Landed) -> None:
     def objects(schema: Any, *rows: Any) -> list[bytes]:
         return [single_object(schema) + body for body in written(schema, rows)]
@@ -256,6 +260,7 @@ def test_single_objects_are_read_with_the_schema_of_before(landed: Landed) -> No
     assert landed.rows() == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
 
 
+@pytest.mark.long
 def test_records_without_a_frame_are_read_with_the_schema_that_is_said(landed: Landed) -> None:
     """No frame says that another schema has written them."""
     landed.put(*written(ONE, [{"id": 1, "name": "a"}]))
@@ -274,6 +279,7 @@ def test_columns_of_a_function_of_the_user_are_left_out(landed: Landed) -> None:
     assert landed.rows() == [{"data": b"1"}, {"data": b"2"}]
 
 
+@pytest.mark.long
 def test_bad_records_stay_bad_where_columns_are_left_out(landed: Landed) -> None:
     narrow, wide = Json("id BIGINT"), Json("id BIGINT, more INT")
     landed.put(b'{"id": 1}')

@@ -79,6 +79,7 @@ def record(kind: str, items: int) -> bytes:
 KINDS = ["json", "json with maps", "avro", "protobuf"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_very_many_empty_items_are_refused_before_they_take_room(kind: str) -> None:
     decode = decoder(kind)

@@ -328,7 +328,7 @@ DOCUMENTS = st.recursive(
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(KINDS, min_size=1, max_size=3), st.lists(DOCUMENTS, min_size=1, max_size=6))
 @example(["ARRAY<DOUBLE>"], ['{"a": [1, null]}', '{"a": null}'])
 def test_the_fast_way_reads_what_the_slow_one_reads(kinds: list[str], documents: list[str]) -> None:
@@ -357,7 +357,7 @@ JSONS = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     st.lists(
         st.tuples(

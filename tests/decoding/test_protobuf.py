@@ -125,7 +125,7 @@ def repeated_until_vectorised(payloads: list[bytes]) -> list[bytes]:
     return [payload for payload in payloads for _ in range(70)]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_messages_are_read_as_google_reads_them(data: st.DataObject) -> None:
     file = data.draw(files())
@@ -143,7 +143,7 @@ def test_random_messages_are_read_as_google_reads_them(data: st.DataObject) -> N
 
 
 @pytest.mark.long
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_messages_are_resolved_by_the_numbers_of_their_fields(data: st.DataObject) -> None:
     writer = data.draw(files())
@@ -235,6 +235,7 @@ def test_a_damaged_record_is_bad_and_moves_no_other(body: bytes, reason: str, co
     assert problems == dict.fromkeys(range(5, 5 + copies), reason)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_20_000_damaged_records_are_bad_or_what_google_reads() -> None:
     generator = random.Random(1)
@@ -455,6 +456,7 @@ def test_one_record_of_100_000_items_among_small_ones_is_read_at_once() -> None:
     assert rows[11]["scores"] == [1] * 100_000
 
 
+@pytest.mark.long
 def test_few_bad_records_cost_no_look_at_each_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

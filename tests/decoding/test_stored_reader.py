@@ -189,6 +189,7 @@ async def test_positions_whose_schema_is_refused_name_their_stream(stream: Strea
             await read(stream, decode, other, 1)
 
 
+@pytest.mark.long
 def test_a_query_stores_the_schema_of_very_many_columns(tmp_path: Path) -> None:
     fields = order(**{f"column_{number}": ("string", "") for number in range(7300)})
     wide: Any = KafkaSource(cluster=NO_CLUSTER, topics="orders", decode=Avro(fields))

@@ -22,6 +22,7 @@ from fanout.kafka import Cluster, KafkaSource
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.options import KinesisOptions
 from fanout.spark import foreach_batch
+from tests.support.groups import KAFKA_COMMANDS
 from tests.support.kafka.topics import PLAINTEXT
 from tests.support.pages import (
     PAGES,
@@ -175,6 +176,7 @@ async def test_the_decode_example_sets_bad_records_aside(
     assert "JSONDecodeError" in (tmp_path / "refused.txt").read_text()
 
 
+@KAFKA_COMMANDS
 async def test_bad_records_are_kept_in_a_topic(
     orders: KinesisServer, kafka_broker: KafkaBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -188,6 +188,7 @@ async def test_a_topic_that_is_chosen_later_is_read_from_its_beginning(topic: To
     assert reader.topics == {other.name: other.log}
 
 
+@pytest.mark.long
 @pytest.mark.fault("A topic is added to a stream with stored positions, or left out of it")
 async def test_positions_of_other_topics_alone_are_refused(topic: Topic, tmp_path: Path) -> None:
     other = await new_topic(topic.broker)
@@ -270,6 +271,7 @@ async def test_a_smaller_topic_of_the_same_name_fails_the_stream(topic: Topic) -
     assert "on_data_loss" in str(failure)
 
 
+@pytest.mark.long
 @pytest.mark.fault("A topic is deleted and created again, and ends before the position")
 async def test_a_smaller_topic_of_the_same_name_is_read_once_where_that_is_allowed(
     topic: Topic,

@@ -134,6 +134,7 @@ async def test_children_of_expired_shards_are_known_from_the_stored_positions(
     assert dict(reader.log) == {grandchild: stream.log[grandchild]}
 
 
+@pytest.mark.long
 @of("shards", [2])
 async def test_stored_shards_whose_parents_are_forgotten_are_not_left_out(stream: Stream) -> None:
     """The reader has forgotten shards that it has read, as they had expired."""
@@ -222,6 +223,7 @@ def test_spark_takes_shards_with_commas_between_them() -> None:
 # Several copies
 
 
+@pytest.mark.long
 async def test_copies_that_take_a_shard_from_each_other_are_warned_of_once(
     stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -630,12 +630,14 @@ async def test_a_page_token_that_comes_twice_is_a_service_error() -> None:
             await kinesis.list_shards()
 
 
+@pytest.mark.long
 async def test_as_many_shards_are_listed_as_an_account_may_open() -> None:
     page = {"Shards": [shard(number) for number in range(20_000)]}
     async with connected(Service(ListShards=answering(page))) as kinesis:
         assert len(await kinesis.list_shards()) == 20_000
 
 
+@pytest.mark.long
 async def test_a_listing_beyond_the_limit_is_a_service_error() -> None:
     page = {"Shards": [shard(number) for number in range(MAX_SHARDS + 1)], "NextToken": "more"}
     async with connected(Service(ListShards=answering(page))) as kinesis:

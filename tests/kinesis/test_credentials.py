@@ -296,6 +296,7 @@ async def test_a_key_that_is_rotated_in_its_file_is_taken_up_and_nothing_is_lost
     assert not keys_in_errors(reader, caplog)
 
 
+@pytest.mark.long
 async def test_a_key_that_comes_back_after_long_is_taken_up_by_itself_and_said_loudly(
     stream: Stream, file: File, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -236,6 +236,7 @@ def test_what_a_body_says_can_be_stored_and_read_again(reading: Reading, body: b
         assert Checkpoint.from_json(stored.to_json()) == stored
 
 
+@pytest.mark.long
 @given(body=bodies(), data=st.data())
 def test_reading_a_body_takes_a_small_multiple_of_its_bytes(
     body: bytes, data: st.DataObject
@@ -343,6 +344,7 @@ def test_an_aggregate_takes_a_small_multiple_of_its_bytes(message: bytes) -> Non
     assert peak.nbytes <= 16 * len(data) + 64 * 1024
 
 
+@pytest.mark.long
 def test_sub_records_take_little_more_memory_than_is_counted_for_them() -> None:
     data = encode_aggregate([("k" * 200, b"")] * 20_000)
     records = rows(data)

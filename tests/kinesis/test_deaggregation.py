@@ -301,7 +301,7 @@ def inside_records(positions: Sequence[tuple[str, int]]) -> int:
 
 
 @pytest.mark.fault("A restart in the middle of an aggregated record neither repeats nor skips a")
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 2])
 async def test_a_resume_at_any_cut_repeats_and_skips_no_sub_record(
     stream: Stream, size: int
 ) -> None:

@@ -61,7 +61,7 @@ def kind(value: object) -> str | None:
 @pytest.mark.fault("A subscription ends after its five minutes")
 @pytest.mark.fault("The KMS key is throttled")
 @pytest.mark.fault("A body ends inside a frame, although its transfer was whole")
-@pytest.mark.parametrize("event", [1, 3])
+@pytest.mark.parametrize("event", [pytest.param(1, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize(("fault", "cause"), RECOVERABLE, ids=kind)
 async def test_after_a_fault_in_a_subscription_every_record_arrives_once_and_in_order(
     stream: Stream, fault: StreamFault, cause: str, event: int
@@ -144,7 +144,7 @@ async def test_a_fault_in_the_middle_of_a_backlog_neither_skips_nor_repeats(
 
 
 @pytest.mark.fault("The service throttles, or fails with a 5xx")
-@pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.parametrize("call", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [

@@ -279,6 +279,7 @@ async def test_a_stream_changes_its_mode_between_any_two_runs(stream: Stream) ->
     assert await read_by_turns(stream, 20, size=3) == [str(number) for number in range(20)]
 
 
+@pytest.mark.long
 @pytest.mark.fault("A restart in the middle of an aggregated record neither repeats nor skips a")
 async def test_a_stream_changes_its_mode_in_the_middle_of_an_aggregated_record(
     stream: Stream,

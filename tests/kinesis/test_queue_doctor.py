@@ -63,6 +63,7 @@ async def test_a_queue_that_is_not_there_is_a_problem(work: EmbeddedWork) -> Non
         assert "has no queue" in found["queue"].detail
 
 
+@pytest.mark.long
 async def test_a_queue_of_another_stream_is_a_problem(work: EmbeddedWork) -> None:
     found = await examine(work, queue=work.create("payments", "others"))
     assert found["queue"].status == "problem"

@@ -51,7 +51,9 @@ async def first(stream: FanOut) -> Any:
     raise AssertionError("the stream ended")
 
 
-@pytest.mark.parametrize("receivers", [1, 3, 16])
+@pytest.mark.parametrize(
+    "receivers", [3, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 16))]
+)
 async def test_every_record_comes_once_however_many_receivers_there_are(
     work: EmbeddedWork, receivers: int
 ) -> None:
@@ -93,6 +95,7 @@ async def test_what_is_not_acknowledged_comes_back_when_the_stream_closes(
         assert rest == Counter(set(range(30)) - set(done))
 
 
+@pytest.mark.long
 async def test_giving_back_is_tried_again_when_the_stream_closes(work: EmbeddedWork) -> None:
     work.put([1])
     async with fanout.open(work.source(visibility_timeout=600)) as stream:
@@ -199,7 +202,10 @@ async def test_a_lost_lock_is_told_by_the_acknowledgement(work: EmbeddedWork) ->
     "fault",
     [
         RefuseCall(action="AcknowledgeQueueRecords", code="ThrottlingException", times=3),
-        RefuseCall(action="ReceiveQueueRecords", code="ThrottlingException", times=3),
+        pytest.param(
+            RefuseCall(action="ReceiveQueueRecords", code="ThrottlingException", times=3),
+            marks=pytest.mark.long,
+        ),
         RefuseCall(action="ReceiveQueueRecords", code="InternalFailureException", times=3),
     ],
     ids=lambda fault: f"{fault.action}-{fault.code}",

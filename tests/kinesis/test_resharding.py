@@ -105,6 +105,7 @@ async def take(opened: fanout.FanOut, events: int, left: int) -> list[fanout.Bat
     return taken
 
 
+@pytest.mark.long
 @pytest.mark.fault("A restart in the middle of a reshard, and of every reshard of many")
 @small_events
 @pytest.mark.parametrize("shards", [3])
@@ -192,6 +193,7 @@ async def test_a_finished_shard_is_not_subscribed_to_again_after_a_restart(strea
     assert {shard: reader.log[shard] + again.log[shard] for shard in stream.log} == stream.log
 
 
+@pytest.mark.long
 @small_events
 async def test_closed_shards_are_read_to_their_end_from_the_horizon(stream: Stream) -> None:
     stream.put(9)

@@ -129,6 +129,7 @@ async def test_a_killed_reader_is_continued_exactly_in_each_stream(
     assert log == expected(stream, payments)
 
 
+@pytest.mark.long
 async def test_a_stream_that_is_deleted_is_named_by_the_error(
     stream: Stream, payments: Stream
 ) -> None:
@@ -206,6 +207,7 @@ async def test_a_stream_that_is_added_begins_at_the_start(stream: Stream, paymen
     assert reader.log[f"payments/{FIRST}"] == payments.log[FIRST][10:]
 
 
+@pytest.mark.long
 async def test_a_stream_that_is_read_no_longer_keeps_its_positions(
     stream: Stream, payments: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -260,6 +262,7 @@ async def test_one_stream_does_not_continue_positions_of_several(stream: Stream)
             pass
 
 
+@pytest.mark.long
 async def test_positions_of_a_stream_that_was_replaced_are_refused(
     stream: Stream, payments: Stream
 ) -> None:

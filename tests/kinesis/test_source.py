@@ -444,6 +444,7 @@ async def test_an_endpoint_that_does_not_answer_is_an_error_soon(unused_tcp_port
                 pass
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("aws")
 async def test_plain_http_to_another_machine_is_refused_where_the_environment_names_it(
     monkeypatch: pytest.MonkeyPatch,

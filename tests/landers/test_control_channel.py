@@ -343,6 +343,7 @@ async def test_a_connection_that_comes_as_the_driver_leaves_is_over_with_it(step
         assert others() == set()
 
 
+@pytest.mark.long
 def test_the_package_needs_neither_spark_nor_a_source() -> None:
     code = (
         "import sys, pkgutil, importlib\n"

@@ -268,6 +268,7 @@ async def test_a_killed_process_is_replaced_and_its_records_come_again(
     await job.check()
 
 
+@pytest.mark.long
 async def test_bad_records_are_in_files_once(job: Job, tmp_path: Path) -> None:
     """Also those of files that have no others."""
     job.bad = str(tmp_path / "bad")
@@ -435,6 +436,7 @@ def hold(*_: int) -> None:
     threading.Event().wait()
 
 
+@pytest.mark.long
 def test_a_process_ends_when_the_one_that_started_it_does() -> None:
     """Its input ends then; without that it would look for the coordinator for a minute."""
     order = _encoded(Order(pickle.dumps(hold), 0, 1, logging.WARNING))

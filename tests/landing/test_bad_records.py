@@ -109,7 +109,7 @@ def good(number: int) -> bytes:
     return b'{"id": %d}' % number
 
 
-@pytest.mark.parametrize("decode", [TYPED, own])
+@pytest.mark.parametrize("decode", [pytest.param(TYPED, marks=pytest.mark.long), own])
 async def test_bad_records_are_in_a_file_once(job: Job, decode: Any) -> None:
     """Wherever a run ends, and whether they are first, last or alone in it."""
     job.decode = decode
@@ -208,6 +208,7 @@ async def leave_one(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     assert job.bad() == [b"no"]
 
 
+@pytest.mark.long
 async def test_a_file_of_a_newer_state_than_the_restored_one_is_named(
     job: Job, tmp_path: Path
 ) -> None:
@@ -240,6 +241,7 @@ async def test_a_run_that_keeps_no_bad_records_deletes_what_a_killed_one_left(
     assert not [*(job.root / "landing" / "bad").iterdir()]
 
 
+@pytest.mark.long
 async def test_a_run_with_another_location_deletes_what_a_killed_one_left(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +253,9 @@ async def test_a_run_with_another_location_deletes_what_a_killed_one_left(
     assert job.records == ["location-000002.json", "location-000003.json"]
 
 
-@pytest.mark.parametrize("bad_at", ["bad", "others", None])
+@pytest.mark.parametrize(
+    "bad_at", ["bad", *(pytest.param(at, marks=pytest.mark.long) for at in ("others", None))]
+)
 async def test_a_landing_and_its_copy_delete_nothing_of_each_other(
     job: Job, monkeypatch: pytest.MonkeyPatch, bad_at: str | None
 ) -> None:
@@ -288,6 +292,7 @@ async def test_a_landing_that_was_moved_keeps_its_files_of_before(job: Job) -> N
     assert job.bad() == [b"neither", b"no"]
 
 
+@pytest.mark.long
 async def test_a_start_lists_no_files_of_bad_records(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +315,7 @@ async def test_a_start_lists_no_files_of_bad_records(
     assert job.records == [f"location-{run:06}.json" for run in range(5, 10)]
 
 
+@pytest.mark.long
 async def test_what_was_left_is_found_after_a_run_that_remembers_nothing(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +330,7 @@ async def test_what_was_left_is_found_after_a_run_that_remembers_nothing(
     assert job.bad() == [b"no"]
 
 
+@pytest.mark.long
 async def test_what_comes_late_of_a_run_that_was_overtaken_is_deleted_by_a_later_one(
     job: Job,
 ) -> None:
@@ -339,6 +346,7 @@ async def test_what_comes_late_of_a_run_that_was_overtaken_is_deleted_by_a_later
     assert len(job.files) == 4
 
 
+@pytest.mark.long
 async def test_what_was_left_before_a_landing_was_moved_is_logged_once(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -358,6 +366,7 @@ async def test_what_was_left_before_a_landing_was_moved_is_logged_once(
     assert len(job.files) == 2
 
 
+@pytest.mark.long
 async def test_what_many_runs_left_before_a_landing_was_moved_is_logged_once(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -371,6 +380,7 @@ async def test_what_many_runs_left_before_a_landing_was_moved_is_logged_once(
     assert caplog.text.count("is in no entry of this landing, which was moved from") == 1
 
 
+@pytest.mark.long
 async def test_a_copy_lets_the_original_write_its_bad_records(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +403,7 @@ async def test_a_copy_lets_the_original_write_its_bad_records(
     assert job.bad() == [b"first", b"no", b"no"]
 
 
+@pytest.mark.long
 async def test_what_a_run_left_is_found_that_stored_its_location_alone(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,6 +419,7 @@ async def test_what_a_run_left_is_found_that_stored_its_location_alone(
     assert job.records == [f"location-{run:06}.json" for run in range(3, 8)]
 
 
+@pytest.mark.long
 async def test_a_list_of_all_files_reads_an_entry_for_each_run(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,6 +441,7 @@ async def test_a_list_of_all_files_reads_an_entry_for_each_run(
     assert len(job.files) == 6
 
 
+@pytest.mark.long
 async def test_a_location_that_is_not_there_after_a_landing_was_moved_is_logged_once(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -446,6 +459,7 @@ async def test_a_location_that_is_not_there_after_a_landing_was_moved_is_logged_
     assert not (job.root / "landing").exists()
 
 
+@pytest.mark.long
 async def test_another_spelling_of_a_landing_is_no_copy(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +471,7 @@ async def test_another_spelling_of_a_landing_is_no_copy(
     assert left not in job.files
 
 
+@pytest.mark.long
 async def test_a_location_of_before_that_cannot_be_used_is_logged(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -473,6 +488,7 @@ async def test_a_location_of_before_that_cannot_be_used_is_logged(
     assert job.files == []
 
 
+@pytest.mark.long
 async def test_a_disk_of_before_that_is_not_there_is_left_alone(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -524,6 +540,7 @@ def test_bad_records_of_landers_that_the_disk_has_altered_are_an_error(tmp_path:
     assert kept.to_batches() == [records]
 
 
+@pytest.mark.long
 async def test_what_landers_of_earlier_runs_have_staged_is_deleted(job: Job) -> None:
     job.put(good(1))
     await job.land()
@@ -553,6 +570,7 @@ async def land_until_killed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
             await job.land()
 
 
+@pytest.mark.long
 async def test_files_of_entries_stay_that_retention_has_deleted(job: Job) -> None:
     job.put(b"no")
     (entry,) = await job.land()

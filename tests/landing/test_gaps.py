@@ -220,6 +220,7 @@ def test_what_a_run_deletes_meanwhile_is_no_gap(storage: LaggingLists) -> None:
         check_whole(storage, stale)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hidden", [0, 1_000])
 def test_the_check_reads_no_entry_of_a_long_landing(storage: LaggingLists, hidden: int) -> None:
     write(storage, 2_000 - hidden)

@@ -70,7 +70,11 @@ class Place:
         return found
 
 
-@pytest.fixture(params=["disk", *S3_SERVERS])
+# The quick tests have what matters most on object storage too.
+EVERYWHERE = pytest.mark.parametrize("place", ["disk", *S3_SERVERS], indirect=True)
+
+
+@pytest.fixture(params=["disk", pytest.param("moto", marks=pytest.mark.long), *S3_SERVERS[1:]])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "disk":
         return Place(str(tmp_path / "landing"))
@@ -106,6 +110,7 @@ async def follow(place: Place, count: int, **options: Any) -> list[LandedEntry]:
     return found
 
 
+@EVERYWHERE
 async def test_records_are_durable_and_acknowledged_before_their_entry_is_yielded(
     place: Place, source: ManualSource
 ) -> None:
@@ -153,6 +158,7 @@ async def test_the_log_says_whether_a_run_is_the_first_one(
     assert " resumes from stored positions with 1 split: a" in second
 
 
+@EVERYWHERE
 async def test_a_bounded_run_ends_with_what_is_there(place: Place, source: ManualSource) -> None:
     source.put(*(b"%d" % number for number in range(10)))
     async with place.land(source, available_now=True, max_records=4, max_wait=60.0) as landing:
@@ -194,6 +200,7 @@ async def test_the_error_of_the_block_is_raised_as_it_is(
     assert raised.value is mine
 
 
+@EVERYWHERE
 async def test_a_file_that_a_killed_run_left_is_deleted_and_its_records_come_again(
     place: Place, source: ManualSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_landing_cancelled_at_any_step_leaves_nothing_and_is_continued(
     assert sweep(scenario) > 50
 
 
+@pytest.mark.long
 def test_iteration_cancelled_at_any_step_loses_and_repeats_nothing(
     places: Callable[[], Path],
 ) -> None:

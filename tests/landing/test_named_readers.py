@@ -157,6 +157,7 @@ async def test_a_landing_keeps_what_a_named_reader_needs(
         assert await asyncio.to_thread(numbers) == [5, 6]
 
 
+@pytest.mark.long
 async def test_a_reader_that_begins_with_what_is_about_to_be_deleted_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,7 +242,10 @@ async def test_times_in_the_log_never_go_back(
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("entries", [0, 1, 10, 11])
+@pytest.mark.parametrize(
+    "entries",
+    [0, pytest.param(1, marks=pytest.mark.long), pytest.param(10, marks=pytest.mark.long), 11],
+)
 async def test_a_log_that_is_behind_is_completed(
     table: Table, monkeypatch: pytest.MonkeyPatch, entries: int, *, after: bool
 ) -> None:
@@ -397,6 +400,7 @@ async def test_files_that_a_version_without_the_log_deleted_leave_it(table: Tabl
     assert len(await table.read()) == 3
 
 
+@pytest.mark.long
 async def test_files_leave_the_log_before_they_are_deleted(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -557,6 +561,7 @@ def test_a_run_that_was_overtaken_changes_nothing(
         older.write(99)
 
 
+@pytest.mark.long
 def test_a_newer_run_goes_on_from_a_file_that_the_older_one_wrote_meanwhile(
     bucket: Callable[[], Storage], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "bin"
 
 
+@pytest.mark.long
 def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"fanout/py.typed", "fanout/testing/s3a-hadoop-3.5.0.txt"} <= set(names)

@@ -129,6 +129,7 @@ def test_a_run_with_nothing_new_ends_without_a_call(
     assert query.progress().batches == 0
 
 
+@pytest.mark.long
 def test_a_run_on_an_empty_stream_ends(start: Start, orders: KinesisSource) -> None:
     recorder = Recorder()
     assert start(orders, recorder, available_now=True).await_termination(END)

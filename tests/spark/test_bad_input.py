@@ -185,6 +185,7 @@ def test_a_name_that_is_taken_is_a_clear_error(
         start(source, Recorder(), query_name="orders", checkpoint_location=str(tmp_path / "b"))
 
 
+@pytest.mark.long
 def test_without_sparks_commits_the_last_batch_comes_again(
     start: Start, source: ManualSource, done: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_records_are_acknowledged_after_their_handler_has_returned(
     assert bench.acknowledged == [at(1)]
 
 
+@pytest.mark.long
 def test_a_handler_that_failed_leaves_its_batch_to_a_replay(
     bench: Bench, recorder: Recorder
 ) -> None:
@@ -200,6 +201,7 @@ def test_what_spark_says_about_a_handler_is_one_line(
     assert "\tat " not in str(e.value)
 
 
+@pytest.mark.long
 def test_a_batch_is_not_replayed_with_other_columns_than_it_has(bench: Bench) -> None:
     with pytest.raises(BatchFailedError):
         bench.run(0, bench.filled(b"one"), fail)
@@ -246,6 +248,7 @@ def test_a_batch_of_several_segments_ends_where_the_last_one_does(
     assert recorder.sequences == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.long
 def test_rows_are_in_the_order_of_their_segments_although_a_later_one_is_larger(
     bench: Bench,
 ) -> None:
@@ -262,6 +265,7 @@ def test_rows_are_in_the_order_of_their_segments_although_a_later_one_is_larger(
     assert seen == list(range(1, 52))
 
 
+@pytest.mark.long
 def test_what_an_earlier_run_has_left_pending_is_read_whole_before_it_is_handled(
     bench: Bench, recorder: Recorder
 ) -> None:
@@ -297,6 +301,7 @@ def test_a_batch_without_any_progress_has_an_entry_too(bench: Bench, recorder: R
     assert bench.ledger.newest == BatchEntry(1, QUERY, (), at(1))
 
 
+@pytest.mark.long
 def test_the_entry_of_a_batch_without_records_goes_with_the_next_batch(
     bench: Bench, recorder: Recorder
 ) -> None:
@@ -318,6 +323,7 @@ def test_a_replay_of_idle_progress_calls_nobody(
     assert caplog.messages == ["batch 0 comes again, and had no records to repeat"]
 
 
+@pytest.mark.long
 def test_a_replay_says_how_many_records_are_repeated(
     bench: Bench, recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -403,6 +409,7 @@ def test_a_batch_whose_handler_fails_is_given_to_the_users_function(
     assert (found.batch, found.rows, found.error) == (0, 2, "ValueError")
 
 
+@pytest.mark.long
 def test_a_replay_of_a_batch_that_was_set_aside_never_calls_the_handler(
     bench: Bench, recorder: Recorder
 ) -> None:
@@ -418,6 +425,7 @@ def test_a_replay_of_a_batch_that_was_set_aside_never_calls_the_handler(
     assert count_set_aside(bench.storage) == 1
 
 
+@pytest.mark.long
 def test_a_batch_that_was_cut_off_while_it_was_set_aside_is_so_in_the_next_run(
     bench: Bench, recorder: Recorder
 ) -> None:
@@ -437,6 +445,7 @@ def test_a_batch_that_was_cut_off_while_it_was_set_aside_is_so_in_the_next_run(
     assert recorder.calls == []
 
 
+@pytest.mark.long
 def test_a_function_that_fails_too_fails_the_batch_and_the_handler_is_called_again(
     bench: Bench, recorder: Recorder
 ) -> None:
@@ -546,6 +555,7 @@ def test_a_stop_of_spark_that_interrupts_the_handler_sets_no_batch_aside(bench: 
     assert aside.calls == []
 
 
+@pytest.mark.long
 def test_all_batches_that_were_set_aside_are_counted_and_the_newest_are_kept(
     bench: Bench,
 ) -> None:

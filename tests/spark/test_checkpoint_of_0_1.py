@@ -63,6 +63,7 @@ def test_a_query_replays_the_batch_that_was_killed_and_goes_on_behind_it(
     assert sorted(behind) == sorted(numbers(60, 65) + numbers(300, 303))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stored", ["share"], indirect=True)
 def test_a_query_takes_the_pending_segments_and_drops_what_is_unconfirmed(
     start: Start, stored: str

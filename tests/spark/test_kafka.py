@@ -50,6 +50,7 @@ def test_what_is_available_now_reaches_the_handler_with_all_its_columns(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.fault("Another client looks at the group")
 def test_a_group_sees_as_left_what_no_handler_has_returned_for(
     topic: Topic, start: Callable[..., FanOutQuery]

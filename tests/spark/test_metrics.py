@@ -88,6 +88,7 @@ def test_a_handler_that_fails_is_told_by_the_type_of_its_error(
     assert "fanout.batch.duration" not in now
 
 
+@pytest.mark.long
 def test_a_listener_that_fails_is_logged_and_the_query_goes_on(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:

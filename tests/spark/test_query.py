@@ -84,6 +84,7 @@ def test_a_batch_whose_handler_failed_comes_again_under_its_id(
     assert recorder.sequences == list(range(1, 21))
 
 
+@pytest.mark.long
 def test_records_that_came_meanwhile_are_not_in_a_replay(
     start: Start, source: ManualSource, failed: Recorder
 ) -> None:
@@ -282,6 +283,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return ids
 
 
+@pytest.mark.long
 def test_an_idle_stream_calls_no_handler_and_spins_in_no_loop(
     start: Start, source: ManualSource, runs: list[int]
 ) -> None:
@@ -307,6 +309,7 @@ def test_idle_progress_is_stored_and_used_after_a_restart(
     assert not (tmp_path / "checkpoint/fanout/segments").exists()
 
 
+@pytest.mark.long
 def test_idle_batches_leave_one_entry(
     start: Start, source: ManualSource, runs: list[int], tmp_path: Path
 ) -> None:
@@ -320,6 +323,7 @@ def test_idle_batches_leave_one_entry(
     assert len(list((tmp_path / "checkpoint/fanout/batches").iterdir())) == len(segments) + 1
 
 
+@pytest.mark.long
 def test_records_after_idle_batches_have_the_next_id(
     start: Start, source: ManualSource, runs: list[int]
 ) -> None:
@@ -398,6 +402,7 @@ def test_a_stop_ends_the_wait_of_an_idle_query(start: Start, source: ManualSourc
     assert fanout_threads() == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("endless_idle")
 def test_a_query_that_has_just_worked_waits_for_no_further_record_when_it_is_stopped(
     start: Start, source: ManualSource
@@ -410,6 +415,7 @@ def test_a_query_that_has_just_worked_waits_for_no_further_record_when_it_is_sto
     assert not query.is_active
 
 
+@pytest.mark.long
 def test_a_query_that_was_just_started_stops_and_the_next_one_loses_and_repeats_nothing(
     start: Start, source: ManualSource
 ) -> None:
@@ -450,6 +456,7 @@ def test_stop_waits_for_a_handler_and_its_batch_counts_as_done(
     assert recorder.sequences == [6]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batches", [0, 1])
 def test_a_run_that_was_killed_as_spark_wrote_an_offset_can_be_continued(
     start: Start, source: ManualSource, checkpoint: str, batches: int
@@ -493,6 +500,7 @@ def test_stop_waits_until_spark_has_committed_the_batch_of_a_handler(
     assert len(looks) == 4
 
 
+@pytest.mark.long
 def test_stop_needs_no_reports_of_progress(
     start: Start, source: ManualSource, spark: SparkSession
 ) -> None:
@@ -553,6 +561,7 @@ def test_a_query_that_spark_stops_ends_and_releases_everything(
     start(source, Recorder())
 
 
+@pytest.mark.long
 def test_a_batch_that_a_stop_of_spark_interrupts_is_no_failure_and_comes_again(
     start: Start, source: ManualSource, spark: SparkSession
 ) -> None:
@@ -717,6 +726,7 @@ def test_a_handler_is_never_called_without_rows(start: Start) -> None:
     assert all(call.rows for call in recorder.calls)
 
 
+@pytest.mark.long
 def test_a_stream_that_ends_by_itself_ends_the_query_and_the_next_goes_on(start: Start) -> None:
     bounded = ManualSource(bounded=True)
     bounded.put(b"one", b"two")

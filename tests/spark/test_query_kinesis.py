@@ -92,6 +92,7 @@ def test_a_key_that_the_producer_left_out_is_null(
     assert found == {b"1": None, b"2": "ann", b"3": None}
 
 
+@pytest.mark.long
 def test_two_tasks_share_a_large_batch(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:

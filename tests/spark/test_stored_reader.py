@@ -105,6 +105,7 @@ def test_a_query_has_the_columns_of_its_start(
     assert job.run(newest(embedded)) == [{"id": 4, "name": "none", "paid": False}]
 
 
+@pytest.mark.long
 def test_a_batch_that_comes_again_has_the_columns_that_it_had(
     job: Job, embedded: EmbeddedRegistry
 ) -> None:
@@ -132,6 +133,7 @@ def newest_of(embedded: EmbeddedRegistry, schema: Any) -> Avro:
     return newest(embedded)
 
 
+@pytest.mark.long
 def test_a_schema_of_the_user_adds_columns_and_lacks_none(job: Job, checkpoint: str) -> None:
     job.put(b'{"id": 1, "more": 1}')
     job.run(Json("id BIGINT"))
@@ -149,6 +151,7 @@ def test_a_schema_of_the_user_adds_columns_and_lacks_none(job: Job, checkpoint: 
     assert [json.loads(each.read_text())["reader"][:5] for each in stored] == ["json "] * 2
 
 
+@pytest.mark.long
 def test_a_checkpoint_without_a_schema_takes_that_of_the_next_run(
     job: Job, embedded: EmbeddedRegistry, checkpoint: str
 ) -> None:

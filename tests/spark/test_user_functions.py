@@ -80,8 +80,19 @@ def plain_outside(function: Callable[..., object]) -> Callable[..., Any]:
     return wrapper
 
 
-@pytest.mark.parametrize("wrapped", [plain_outside, lambda one: traced(plain_outside(one))])
-@pytest.mark.parametrize("handler", [asynchronous, generating])
+def traced_outside(function: Callable[..., object]) -> Callable[..., Any]:
+    return traced(plain_outside(function))
+
+
+@pytest.mark.parametrize(
+    ("handler", "wrapped"),
+    [
+        (asynchronous, plain_outside),
+        (generating, traced_outside),
+        pytest.param(asynchronous, traced_outside, marks=pytest.mark.long),
+        pytest.param(generating, plain_outside, marks=pytest.mark.long),
+    ],
+)
 def test_a_handler_that_returns_its_work_undone_loses_no_batch(
     start: Start, source: ManualSource, handler: Any, wrapped: Any
 ) -> None:
@@ -120,7 +131,11 @@ def test_the_traceback_of_a_handler_is_in_the_error_of_its_query_alone(
 ENDS = (SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit())
 
 
-@pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
+@pytest.mark.parametrize(
+    "end",
+    [ENDS[0], *(pytest.param(end, marks=pytest.mark.long) for end in ENDS[1:])],
+    ids=lambda end: type(end).__name__,
+)
 def test_a_handler_that_ends_its_thread_ends_the_query_with_an_error(
     start: Start, source: ManualSource, end: BaseException
 ) -> None:

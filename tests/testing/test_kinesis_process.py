@@ -117,6 +117,7 @@ def test_a_signal_that_comes_before_the_wait_ends_it() -> None:
         os.close(held_open)
 
 
+@pytest.mark.long
 def test_sigterm_ends_the_process_cleanly() -> None:
     with KinesisProcess() as process:
         os.kill(process.pid, signal.SIGTERM)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fanout.testing.kinesis.rules import KinesisRules
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ def test_where_kafka_cannot_be_had_its_tests_are_skipped(tmp_path: Path) -> None
     assert "JAVA_HOME is /nowhere, which has no bin/java" in output
 
 
+@pytest.mark.long
 def test_where_kafka_is_required_its_tests_fail(tmp_path: Path) -> None:
     output = run_without_kafka(tmp_path, FANOUT_REQUIRE_KAFKA="1")
     assert "1 error" in output

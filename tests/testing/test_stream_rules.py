@@ -65,7 +65,17 @@ def widths(kinesis: Any, parts: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("before", "target"), [(1, 2), (2, 3), (3, 5), (3, 6), (4, 7), (6, 4), (6, 3), (5, 3), (4, 4)]
+    ("before", "target"),
+    [
+        (1, 2),
+        (3, 5),
+        (6, 3),
+        (4, 4),
+        *(
+            pytest.param(*change, marks=pytest.mark.long)
+            for change in [(2, 3), (3, 6), (4, 7), (6, 4), (5, 3)]
+        ),
+    ],
 )
 def test_a_changed_number_of_shards_is_uniform(
     start: Callable[..., Any], before: int, target: int
@@ -225,7 +235,9 @@ def test_consumers_are_listed_in_pages(kinesis: Any) -> None:
 # Records.
 
 
-@pytest.mark.parametrize("limit", [1024, 2048, 10_240])
+@pytest.mark.parametrize(
+    "limit", [1024, *(pytest.param(limit, marks=pytest.mark.long) for limit in (2048, 10_240))]
+)
 def test_a_record_with_its_key_is_as_large_as_the_stream_s_own_limit(
     start: Callable[..., Any], limit: int, wire: Wire
 ) -> None:
@@ -248,6 +260,7 @@ def test_a_stream_is_created_with_its_own_limit(kinesis: Any) -> None:
     assert summary(kinesis, "big")["MaxRecordSizeInKiB"] == 10_240
 
 
+@pytest.mark.long
 def test_a_call_puts_up_to_ten_mebibytes(kinesis: Any, wire: Wire) -> None:
     if wire.cbor:
         pytest.skip("the client of this test writes CBOR slowly")
@@ -365,6 +378,7 @@ def test_a_stream_with_consumers_is_deleted_only_with_them(kinesis: Any) -> None
     assert refusal(kinesis, "DescribeStreamSummary", **ORDERS)[0] == "ResourceNotFoundException"
 
 
+@pytest.mark.long
 def test_fifty_consumers_need_the_account_s_commitment(kinesis: Any) -> None:
     arn = on_demand(kinesis)
     operation = "RegisterStreamConsumer"

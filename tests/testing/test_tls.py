@@ -103,6 +103,7 @@ def test_without_tls_the_same_port_still_answers(server: KinesisServer) -> None:
         assert client.call("ListStreams", {})["StreamNames"] == ["orders"]
 
 
+@pytest.mark.long
 def test_much_data_goes_both_ways_over_http2(server: KinesisServer, client: Http2Client) -> None:
     number = client.subscribe(consumer(server))
     record = {"PartitionKey": "key", "Data": "QUFB" * 300_000}
@@ -206,6 +207,7 @@ def test_what_is_no_tls_is_hung_up_on(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_a_process_of_its_own_speaks_tls() -> None:
     with KinesisProcess(RULES, tls=True) as server:
         server.create_stream("orders")

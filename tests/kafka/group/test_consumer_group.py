@@ -249,6 +249,7 @@ async def test_two_processes_with_one_instance_id_are_told(
                     await anext(stream)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_member_that_is_gone_loses_its_partitions(
     topic: Topic, group: ConsumerGroup, fault: signal.Signals
@@ -275,6 +276,7 @@ async def test_a_member_that_is_gone_loses_its_partitions(
     check_alone(first, second)
 
 
+@pytest.mark.long
 async def test_a_member_that_blocks_its_loop_hears_at_its_acknowledgement_what_it_has_lost(
     topic: Topic, group: ConsumerGroup
 ) -> None:

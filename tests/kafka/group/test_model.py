@@ -43,7 +43,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="fanout")
 
 
-@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 40), marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 40), marks=pytest.mark.long)])
 def test_some_seeds(seeds: range) -> None:
     for seed in seeds:
         simulate(partial(run_seed, seed))

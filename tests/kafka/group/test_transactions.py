@@ -94,6 +94,7 @@ async def test_a_member_that_is_gone_in_the_middle_of_a_transaction_repeats_noth
     await check_copied(source, target)
 
 
+@pytest.mark.long
 async def test_members_hand_partitions_over_between_transactions(
     kafka_broker: KafkaBroker,
 ) -> None:

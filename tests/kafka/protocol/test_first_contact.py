@@ -105,7 +105,11 @@ PASSING: list[tuple[Serve, str]] = [
 ]
 
 
-@pytest.mark.parametrize("security", [PLAINTEXT, TLS], ids=lambda security: security.protocol)
+@pytest.mark.parametrize(
+    "security",
+    [PLAINTEXT, pytest.param(TLS, marks=pytest.mark.long)],
+    ids=lambda security: security.protocol,
+)
 @pytest.mark.parametrize(("serve", "reason"), PASSING)
 async def test_a_server_without_an_answer_is_tried_until_the_end(
     serve: Serve, reason: str, security: Security

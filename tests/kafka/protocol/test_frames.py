@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -77,11 +78,10 @@ def test_the_beginning_of_a_frame_that_is_read_ahead_is_kept(ahead: int) -> None
 )
 def test_frames_come_whole_whatever_comes_at_once(bodies: list[bytes], data: st.DataObject) -> None:
     receiver = Receiver()
-    left = framed(*bodies)
-    while left:
-        size = data.draw(st.integers(1, len(left)))
-        receiver.receive(left[:size], size)
-        left = left[size:]
+    whole = framed(*bodies)
+    cuts = data.draw(st.sets(st.integers(1, max(len(whole) - 1, 1)), max_size=30))
+    for begin, end in pairwise([0, *sorted(cuts), len(whole)]):
+        receiver.receive(whole[begin:end], end - begin)
     assert receiver.bodies == bodies
 
 

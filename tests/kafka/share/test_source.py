@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from fanout.testing.kafka.broker import KafkaBroker
 
 
-@pytest.mark.parametrize("consumers", [1, 4, 12])
+@pytest.mark.parametrize(
+    "consumers", [4, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 12))]
+)
 async def test_every_record_comes_however_many_members_there_are(
     kafka_broker: KafkaBroker, consumers: int
 ) -> None:

@@ -7,6 +7,8 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pytest
+
 from fanout.kafka.transactions.commit_token import CommitToken, Incarnation
 from fanout.landing.claims import claim_stopped
 from fanout.landing.storage.local_storage import LocalStorage
@@ -58,6 +60,7 @@ print(stored.sink, stored.token.batch_id, plan.reason)
 """
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_finished_without_spark(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     with claim_stopped(storage, "a test") as ownership:

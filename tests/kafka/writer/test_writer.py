@@ -440,6 +440,7 @@ async def test_positions_of_anything_else_are_refused(
             await writer.commit(fanout.Checkpoint("kafka:elsewhere"))
 
 
+@pytest.mark.long
 async def test_a_source_in_another_cluster_is_refused(
     kafka_broker: KafkaBroker, mortal_broker: KafkaBroker, topic: str
 ) -> None:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.kafka.writing import row_batches
@@ -55,7 +55,6 @@ def plain(records: list[Any]) -> list[Any]:
     return [(*fields, headers or []) for *fields, headers in records]
 
 
-@settings(max_examples=60)
 @given(st.lists(RECORDS, min_size=1, max_size=8), st.integers(0, 3), st.sampled_from([*CODECS]))
 def test_what_is_encoded_is_what_is_decoded(records: list[Any], skipped: int, codec: str) -> None:
     skipped = min(skipped, len(records) - 1)
@@ -100,7 +99,6 @@ def test_rows_are_cut_into_batches_that_fit(records: list[Any], limit: int) -> N
         assert together > limit or after is rows[:1] or (part, nbytes) == parts[-1]
 
 
-@settings(max_examples=60)
 @given(st.lists(RECORDS, min_size=1, max_size=30), st.integers(0, 3), st.integers(1, 2_000))
 def test_batches_are_encoded_together_as_each_alone(
     records: list[Any], skipped: int, limit: int

@@ -91,6 +91,7 @@ async def test_a_large_record_needs_a_larger_limit_and_says_which(
     assert await values(kafka_broker, "w-large") == [b"y", BIG, b"z"]
 
 
+@pytest.mark.long
 async def test_batches_are_cut_until_the_topic_takes_them(kafka_broker: KafkaBroker) -> None:
     await create(kafka_broker, "w-cut")
     await asyncio.to_thread(kafka_broker.alter_topic, "w-cut", {"max.message.bytes": "3000"})

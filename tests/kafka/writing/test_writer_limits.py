@@ -29,6 +29,7 @@ async def still_running() -> set[Any]:
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
+@pytest.mark.long
 async def test_writing_waits_while_too_much_is_not_confirmed(kafka_broker: KafkaBroker) -> None:
     await create(kafka_broker, "w-waits")
     async with writing(kafka_broker, batch_size=10_000, buffer_memory=100_000) as writer:

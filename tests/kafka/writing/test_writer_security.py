@@ -46,7 +46,17 @@ def securities(cluster: Secured) -> dict[str, tuple[str, Security]]:
     }
 
 
-@pytest.mark.parametrize("how", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "SSL"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "SCRAM-SHA-512",
+        "SSL",
+        *(
+            pytest.param(how, marks=pytest.mark.long)
+            for how in ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER")
+        ),
+    ],
+)
 async def test_who_is_let_in_may_write(
     cluster: Secured, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -102,7 +102,7 @@ def application(stream: Stream) -> Application:
     return Application(stream)
 
 
-@MODES
+@pytest.mark.parametrize("mode", ["efo", pytest.param("polling", marks=pytest.mark.long)])
 async def test_each_record_comes_once_while_members_come_and_go(
     application: Application, mode: str
 ) -> None:
@@ -169,6 +169,7 @@ async def test_the_leases_of_a_member_that_died_go_on_after_the_failover_time(
     assert batch.num_records
 
 
+@pytest.mark.long
 async def test_latest_is_the_moment_of_the_first_start(application: Application) -> None:
     stream = application.stream
     stream.put(20)
@@ -218,7 +219,16 @@ def watched(event: str, handler: Callable[[], None]) -> aioboto3.Session:
     return session
 
 
-@pytest.mark.parametrize("call", ["DescribeTable", "CreateTable", "UpdateItem", "Scan"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "CreateTable",
+        *(
+            pytest.param(call, marks=pytest.mark.long)
+            for call in ("DescribeTable", "UpdateItem", "Scan")
+        ),
+    ],
+)
 async def test_a_call_that_is_not_allowed_names_the_policy(
     application: Application, call: str
 ) -> None:
@@ -231,6 +241,7 @@ async def test_a_call_that_is_not_allowed_names_the_policy(
     assert "`fanout iam-policy --table-arn`" in sentence
 
 
+@pytest.mark.long
 async def test_a_table_that_is_throttled_for_now_is_opened(application: Application) -> None:
     left = {"DescribeTable": 2, "UpdateItem": 3, "Scan": 2}
 
@@ -273,6 +284,7 @@ async def test_a_table_may_take_its_time_and_a_lease_is_written_again(
     assert "cannot use the lease table orders-app: DynamoDB has not answered within" in caplog.text
 
 
+@pytest.mark.long
 async def test_a_table_of_another_stream_is_refused(application: Application) -> None:
     async with application.member("a"):
         await until(lambda: len(application.leases()) == 4)

@@ -46,7 +46,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="fanout")
 
 
-@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 60), marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 60), marks=pytest.mark.long)])
 def test_some_seeds(seeds: range) -> None:
     for seed in seeds:
         simulate(partial(run_seed, seed))

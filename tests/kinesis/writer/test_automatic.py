@@ -72,6 +72,7 @@ async def test_records_without_a_key_are_written_and_read(stream: Stream) -> Non
     assert found == {"ann": [b"1"]}
 
 
+@pytest.mark.long
 async def test_no_shard_is_guessed_and_no_order_is_kept(stream: Stream) -> None:
     stream.distribute()
     calls = Calls()
@@ -99,7 +100,13 @@ FAULTS: dict[str, list[Fault]] = {
 }
 
 
-@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param(faults, id=name, marks=[] if name == "some records fail" else pytest.mark.long)
+        for name, faults in FAULTS.items()
+    ],
+)
 async def test_no_record_is_lost(stream: Stream, faults: list[Fault]) -> None:
     stream.distribute()
     stream.inject(*faults)
@@ -128,6 +135,7 @@ async def test_elsewhere_a_record_without_a_key_is_refused(
     assert await read(stream) == {None: [b"0"]}
 
 
+@pytest.mark.long
 async def test_without_the_permission_to_describe_the_stream_keys_are_needed(
     stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,7 +214,7 @@ async def test_a_stream_that_is_switched_back_takes_no_record_without_a_key(stre
     assert refused.value.__cause__ is not None
 
 
-@pytest.mark.parametrize("most", [None, 10 * MIB])
+@pytest.mark.parametrize("most", [None, pytest.param(10 * MIB, marks=pytest.mark.long)])
 async def test_the_limit_of_a_record_is_the_streams_own(stream: Stream, most: int | None) -> None:
     options = {} if most is None else {"max_record_bytes": most}
     async with writing(stream, **options) as writer:

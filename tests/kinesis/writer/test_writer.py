@@ -39,7 +39,7 @@ def expected(count: int, keys: int) -> dict[str, list[bytes]]:
     return {f"key-{k}": [b"%d" % n for n in range(k, count, keys)] for k in range(keys)}
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("aggregate", [False, True])
 async def test_records_arrive_in_the_order_of_their_keys(
     stream: Stream, *, aggregate: bool

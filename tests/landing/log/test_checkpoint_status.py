@@ -115,6 +115,7 @@ def test_pending_segments_that_no_batch_has_taken_are_counted(storage: LocalStor
     assert (pending.segments, pending.rows, pending.positions) == (2, 7, at(4))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("holder")
 def test_a_running_owner_is_seen_and_not_disturbed(
     storage: LocalStorage, holder: subprocess.Popen[str]

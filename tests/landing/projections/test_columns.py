@@ -73,7 +73,7 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
 WIDE = pa.schema([*SCHEMA, *((name, kind) for name, (kind, _) in TYPES.items())])
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     if request.param == "delta":
         return Delta(str(tmp_path / "landing"), None)
@@ -99,6 +99,7 @@ def landed(tmp_path: Path) -> list[dict[str, Any]]:
     return rows(pa.concat_tables([pq.read_table(file) for file in files]))
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"], indirect=True)
 async def test_each_type_is_read_as_it_was_landed(kind: Kind, tmp_path: Path) -> None:
     for index in range(3):
         source = ShapedSource(WIDE, **{name: values[index] for name, (_, values) in TYPES.items()})

@@ -64,7 +64,7 @@ VALUES: dict[str, tuple[pa.DataType, list[Any], str]] = {
 WIDE = pa.schema([*SCHEMA, *((name, kind) for name, (kind, _, _) in VALUES.items())])
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     if request.param == "delta":
         return Delta(str(tmp_path / "landing"), None)

@@ -62,7 +62,10 @@ async def test_a_table_in_a_rest_catalog_of_java(of_java: str, tmp_path: Path) -
     await asyncio.to_thread(lab.kind.drop)
 
 
-@pytest.mark.parametrize("fault", ["lost", "late", "refused"])
+@pytest.mark.parametrize(
+    "fault",
+    ["lost", *(pytest.param(fault, marks=pytest.mark.long) for fault in ("late", "refused"))],
+)
 async def test_answers_of_the_catalog_are_lost(
     lab: Lab, catalog: RestCatalog, fault: Fault
 ) -> None:

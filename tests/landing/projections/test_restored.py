@@ -31,7 +31,7 @@ OTHER = "it is of another history"
 TAKEN_BACK = "an engine has taken it back to before entry"
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Lab:
     return make_lab(request.param, tmp_path)
 

@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# Iceberg takes three times as long: the quick tests have what matters most on both.
+BOTH = pytest.mark.parametrize("lab", ["delta", "iceberg"], indirect=True)
+
+
 class KilledError(BaseException):
     """The process is killed."""
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Lab:
     location = str(tmp_path / "landing")
     if request.param == "delta":
@@ -39,6 +43,7 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Lab:
     return Lab(location, Iceberg(iceberg_catalog(tmp_path)), None)
 
 
+@BOTH
 async def test_a_table_has_each_entry_when_it_is_yielded(lab: Lab) -> None:
     async with land(lab.source, lab.location, max_wait=0.0, tables=[lab.kind.option()]) as landing:
         for _ in range(3):
@@ -78,6 +83,7 @@ def _killed(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bo
     monkeypatch.setattr(owner, name, killed)
 
 
+@BOTH
 @pytest.mark.parametrize("after", [False, True])
 async def test_a_kill_before_or_after_the_commit_of_the_table_twice(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, *, after: bool
@@ -92,6 +98,7 @@ async def test_a_kill_before_or_after_the_commit_of_the_table_twice(
     await lab.check()
 
 
+@BOTH
 async def test_a_commit_whose_answer_was_lost_is_found(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

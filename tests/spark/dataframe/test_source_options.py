@@ -483,6 +483,7 @@ def test_the_columns_of_a_query_are_those_that_are_landed(tmp_path: Path) -> Non
     assert columns("more INT, id INT", "add") == ["more", "id"]
 
 
+@pytest.mark.long
 def test_while_the_registry_is_down_a_query_reads_with_the_stored_schema(tmp_path: Path) -> None:
     with embedded_registry() as registry, KinesisServer() as server:
         schema = '{"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]}'

@@ -114,6 +114,7 @@ def test_a_topic_that_does_not_exist_ends_the_query(
         read_all(spark, tmp_path, **options)
 
 
+@pytest.mark.long
 def test_a_wrong_option_is_an_error_before_anything_is_read(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:

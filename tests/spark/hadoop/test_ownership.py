@@ -203,6 +203,7 @@ def test_a_checkpoint_that_was_removed_under_a_run_is_lost(
             ownership.check()
 
 
+@pytest.mark.long
 def test_only_the_newest_runs_are_remembered(storage: Storage, spark: SparkSession) -> None:
     for _ in range(12):
         with claim(storage, JvmProcess(spark)):

@@ -283,6 +283,7 @@ def test_a_job_that_somebody_cancels_is_not_tried_again(
     assert output.values() == []
 
 
+@pytest.mark.long
 def test_nothing_is_written_outside_of_a_handler_or_twice_under_one_name(
     spark: SparkSession, output: Output, tmp_path: Path
 ) -> None:

@@ -128,6 +128,7 @@ def test_a_batch_of_which_nothing_is_left_is_idle_until_the_next_one(
             assert found.watermark == (28 if batch_id == 2 else 8)
 
 
+@pytest.mark.long
 def test_the_watermark_is_that_of_what_was_written_also_where_each_look_gives_other_rows(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:

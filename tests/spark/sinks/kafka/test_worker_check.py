@@ -287,6 +287,7 @@ def test_a_lost_executor_is_no_fault_of_the_python() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_handler_of_the_users_own_is_checked_before_it_writes(
     spark: SparkSession, workers: Workers, tmp_path: Path
 ) -> None:

@@ -132,7 +132,13 @@ def test_a_batch_that_is_written_again_has_the_same_ids(
     assert Counter(data_of.values()) == {b"%d" % n: 4 for n in range(200)}
 
 
-@pytest.mark.parametrize("columns", [("data",), ("nullif(partitionKey, '3') partitionKey", "data")])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(("data",), marks=pytest.mark.long),
+        ("nullif(partitionKey, '3') partitionKey", "data"),
+    ],
+)
 def test_rows_without_a_key_are_written_where_the_service_distributes_them(
     spark: SparkSession, kinesis: KinesisServer, tmp_path: Path, columns: tuple[str, ...]
 ) -> None:
@@ -203,9 +209,10 @@ def test_a_query_writes_what_it_reads(
             RefuseCall(action="PutRecords", code="AccessDeniedException", times=99),
             (ServiceError, "grant kinesis:PutRecords"),
         ),
-        (
+        pytest.param(
             RefuseRecords(times=999, code="ProvisionedThroughputExceededException"),
             (BatchNotWrittenError, "batch 0: .*within delivery_timeout"),
+            marks=pytest.mark.long,
         ),
     ],
 )

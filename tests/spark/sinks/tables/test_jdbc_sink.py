@@ -80,6 +80,7 @@ def test_a_batch_that_comes_again_is_written_once(
     assert db.staging() == []
 
 
+@pytest.mark.long
 def test_a_batch_of_an_older_checkpoint_is_not_taken_for_the_one_that_is_written(
     spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_schema_whose_name_is_like_another_is_not_that_one(
             assert read == [(1, 1, "figs")]
 
 
+@pytest.mark.long
 def test_a_name_that_a_database_may_take_for_another_is_refused(derby: Database) -> None:
     with pytest.raises(OptionError, match="sink_name='Rows' must be in lower case"):
         derby.sink(sink_name="Rows")
@@ -214,6 +216,7 @@ def test_an_error_whose_class_the_driver_has_not_is_not_shown(spark: SparkSessio
     assert "SECRET" not in "".join(traceback.format_exception(at.value))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "url",
     [
@@ -227,6 +230,7 @@ def test_a_url_with_a_secret_is_refused(derby: Database, url: str) -> None:
         derby.sink(url=url)
 
 
+@pytest.mark.long
 @pytest.mark.fault("The database refuses a value")
 def test_what_a_constraint_refuses_leaves_nothing(
     spark: SparkSession, db: Database, tmp_path: Path
@@ -352,6 +356,7 @@ def test_what_a_killed_attempt_left_is_dropped(
     assert db.run(ALL) == [(1, 1, "figs")]
 
 
+@pytest.mark.long
 @pytest.mark.fault("A run that lost its checkpoint to another one writes nothing more")
 def test_a_run_that_lost_the_checkpoint_writes_nothing(
     spark: SparkSession, derby: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -542,6 +547,7 @@ def test_columns_have_the_types_of_the_table(
     assert db.run('SELECT count(*) FROM my_shop."All" WHERE b IS NULL AND n IS NULL') == [(1,)]
 
 
+@pytest.mark.long
 def test_a_null_may_be_in_a_string(spark: SparkSession, tmp_path: Path) -> None:
     with database(spark, "h2", tmp_path) as db, run(spark, tmp_path) as here:
         db.run(ORDERS)

@@ -127,6 +127,7 @@ def test_a_directory_that_somebody_has_renamed_is_no_batch(
     assert ids(sink, spark) == [*range(20)]
 
 
+@pytest.mark.long
 def test_the_marker_does_not_depend_on_the_session(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(path=str(tmp_path / "out"))
     spark.conf.set("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
@@ -278,6 +279,7 @@ def test_a_path_is_no_pattern(spark: SparkSession, tmp_path: Path, name: str) ->
     assert ids(sink, spark) == [*range(10)]
 
 
+@pytest.mark.long
 def test_files_that_a_session_would_skip_are_missed(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(path=str(tmp_path / "out"))
     with run(spark, tmp_path / "checkpoint") as here:
@@ -295,6 +297,7 @@ def test_files_that_a_session_would_skip_are_missed(spark: SparkSession, tmp_pat
             spark.conf.unset(name)
 
 
+@pytest.mark.long
 def test_other_readers_find_the_dates_of_a_session_with_the_old_calendar(
     spark: SparkSession, tmp_path: Path
 ) -> None:

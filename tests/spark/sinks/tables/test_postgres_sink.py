@@ -170,6 +170,7 @@ def test_rows_without_a_key_are_refused(spark: SparkSession, url: str, tmp_path:
     assert query(url, "TABLE orders") == [(1, 1, "figs")]
 
 
+@pytest.mark.long
 def test_an_empty_batch_is_remembered(spark: SparkSession, url: str, tmp_path: Path) -> None:
     with run(spark, tmp_path) as here:
         here.call(PostgresSink(table="orders", dsn=url), orders(spark), 4)
@@ -405,6 +406,7 @@ def test_values_that_no_column_of_the_type_has_are_refused(  # noqa: PLR0917 - f
     assert query(url, "TABLE t") == []
 
 
+@pytest.mark.long
 def test_keys_that_a_column_would_cut_to_one_are_refused(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
@@ -421,6 +423,7 @@ def test_keys_that_a_column_would_cut_to_one_are_refused(
     assert query(url, "TABLE t") == []
 
 
+@pytest.mark.long
 def test_the_newest_row_is_that_of_the_tables_type(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
@@ -484,6 +487,7 @@ def test_text_is_the_same_in_every_encoding(
         database.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.mark.long
 def test_settings_of_the_role_and_the_environment_change_no_value(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -533,6 +537,7 @@ def test_settings_of_the_role_and_the_environment_change_no_value(
     assert query(utc, "SELECT i = '1 year -2 days' FROM own.t") == [(True,)]
 
 
+@pytest.mark.long
 def test_names_of_tables_are_taken_as_they_are(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
@@ -784,6 +789,7 @@ def test_a_task_without_the_driver_reports_an_error_of_the_setup(
         here.call(PostgresSink(table="orders", dsn=url), orders(spark, (1, 1, "figs")), 0)
 
 
+@pytest.mark.long
 def test_workers_without_the_library_are_an_error_of_the_setup(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
