@@ -28,6 +28,7 @@ from tests.support.schema_registry import EmbeddedRegistry, embedded_registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from fanout.testing.kinesis.server import KinesisServer
 
@@ -141,9 +142,10 @@ async def test_partitions_that_need_the_same_schema_ask_for_it_once(
 
 
 def test_certificates_are_read_once_and_again_after_a_failure(
-    embedded: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedRegistry, monkeypatch: pytest.MonkeyPatch, authority: Path
 ) -> None:
     made = []
+    registry = SchemaRegistry(embedded.url, ca_file=str(authority))
     make = ssl.create_default_context
 
     def noted(**options: Any) -> ssl.SSLContext:
@@ -151,7 +153,7 @@ def test_certificates_are_read_once_and_again_after_a_failure(
         return make(**options)
 
     monkeypatch.setattr(ssl, "create_default_context", noted)
-    decode = Avro(ORDER, registry=SchemaRegistry(embedded.url))
+    decode = Avro(ORDER, registry=registry)
     payloads = [each for n in range(9) for each in framed(n, written(ORDER, ORDERS[:1]))]
     assert len(read(decode, *payloads)[1]) == 9
     assert len(made) == 1
@@ -159,7 +161,7 @@ def test_certificates_are_read_once_and_again_after_a_failure(
     embedded.answer = b"<html>"
     for _ in range(2):
         with pytest.raises(RetryLaterError):
-            SchemaRegistry(embedded.url).latest("s", wait=0)
+            registry.latest("s", wait=0)
     assert len(made) == 2
 
 
