@@ -395,7 +395,8 @@ async def test_the_positions_of_a_start_stay_however_often_the_first_run_fails(
         async with writing(kafka_broker, topic, transactional_id=f"{topic}-latest") as writer:
             found = await writer.positions(reading)
         first = first or found
-        assert found == first
+        # The first ones have the id of the topic too, which a group does not store.
+        assert fanout.Checkpoint.from_json(found) == fanout.Checkpoint.from_json(first)
         await asyncio.to_thread(source.put, 2)
     async with fanout.open(reading, resume=first) as stream:
         drained = await stream.drain(max_records=2, max_wait=20.0)
