@@ -15,6 +15,7 @@ from fanout.core.lineage import listing_failure
 from fanout.core.policy import Fatal
 from fanout.core.subscriber import split_failure
 from fanout.kinesis.aws.error_hints import explain
+from tests.support.syntax import statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ def _formatted(handler: ast.ExceptHandler) -> Iterator[int]:
 def test_errors_of_unknown_types_are_formatted_by_text_of() -> None:
     found = []
     for path in sorted(Path(fanout.__file__).parent.rglob("*.py")):
-        for handler in ast.walk(ast.parse(path.read_text())):
+        for handler in statements(ast.parse(path.read_text())):
             if isinstance(handler, ast.ExceptHandler) and handler.type is not None:
                 caught = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
                 if caught & _BROAD:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.public_interface import MODULES
+from tests.support.syntax import statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,14 +130,6 @@ def module_of(path: Path) -> str:
 def part_of(module: str) -> str:
     """The part of the library that a module belongs to: the first name below `fanout`."""
     return [*module.split("."), ""][1]
-
-
-def statements(parent: ast.AST) -> Iterator[ast.AST]:
-    """Yield all statements within a node, but no expressions, of which there are far more."""
-    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
-        for statement in getattr(parent, block, ()):
-            yield statement
-            yield from statements(statement)
 
 
 @cache
